@@ -1,0 +1,5 @@
+"""Apache Beam pipelines on Apache Spark, in Python, through PySpark."""
+
+from arcbeam.runner import ArcbeamRunner
+
+__all__ = ["ArcbeamRunner"]

@@ -1,0 +1,150 @@
+"""The plan: what a translated pipeline looks like to everything but the translator.
+
+Owns the proto-free description of stages and the channels between them. Leaf: standard library only. The few things
+that only the harness can read (coders, DoFns, windowing) travel as opaque bytes in `Stage.payload`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Routing(enum.StrEnum):
+    """How elements travel over a channel."""
+
+    FORWARD = "forward"
+    """Within the partition that produced them; no exchange."""
+    SPREAD = "spread"
+    """To all shards evenly; windows, timestamps and panes kept (Reshuffle, Redistribute, restrictions of an SDF)."""
+    KEYED = "keyed"
+    """All windowed values of a key to one shard, adjacent (state, timers, general triggers)."""
+    GROUPED = "grouped"
+    """All values of a key and window to one shard, grouped in the bundle first (GroupByKey, default trigger)."""
+    SIDE = "side"
+    """To immutable files, read as an iterable per window (side input)."""
+    SIDE_KEYED = "side_keyed"
+    """Exchanged by key, then to immutable files, looked up by window and key (multimap side input)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A directed edge of the plan: one PCollection on its way from its producers to its consumers.
+
+    Attributes:
+        index: position in `Plan.channels`; the number that rows of the exchange carry.
+        name: human-readable name of the PCollection.
+        routing: how elements travel.
+        coder: human-readable element coder.
+        windowing: human-readable windowing strategy.
+        producers: ids of the stages that write it (several: a Flatten).
+        consumers: ids of the stages that read it as main input (empty for side routings).
+    """
+
+    index: int
+    name: str
+    routing: Routing
+    coder: str = ""
+    windowing: str = ""
+    producers: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SideInput:
+    """A stage's use of a side channel.
+
+    Attributes:
+        transform: id of the consuming transform in the stage's payload.
+        tag: the transform's local name for it.
+        channel: index of the SIDE or SIDE_KEYED channel.
+    """
+
+    transform: str
+    tag: str
+    channel: int
+
+
+class TimeDomain(enum.StrEnum):
+    """The clock that a timer follows."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFamily:
+    """A family of timers of one transform."""
+
+    transform: str
+    family: str
+    domain: TimeDomain
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """One transform inside a fused stage, for people: ids as in the payload, full name, URN."""
+
+    id: str
+    name: str
+    urn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Transforms that run in one bundle.
+
+    Attributes:
+        id: unique in the plan ("s0", "s1", … in topological order).
+        name: human-readable, made of its transforms' names.
+        transforms: in topological order, without the plan's own reads and writes.
+        payload: opaque to all but the harness: how to build the bundle processor.
+        source: index of the channel it reads, None for an impulse (one empty element).
+        sinks: indexes of the channels it writes.
+        side_inputs: what must be complete before the stage may start.
+        states: (transform id, state name) of its user states.
+        timers: its timer families.
+        splittable: the root transform processes restrictions of a splittable DoFn.
+        finalizes: a transform asks for bundle finalization.
+        time_sorted: the stateful root wants its input by event time.
+    """
+
+    id: str
+    name: str
+    transforms: tuple[Transform, ...]
+    payload: bytes = field(repr=False)
+    source: int | None
+    sinks: tuple[int, ...]
+    side_inputs: tuple[SideInput, ...] = ()
+    states: tuple[tuple[str, str], ...] = ()
+    timers: tuple[TimerFamily, ...] = ()
+    splittable: bool = False
+    finalizes: bool = False
+    time_sorted: bool = False
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it keeps state or timers per key."""
+        return bool(self.states or self.timers)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A translated pipeline.
+
+    Attributes:
+        name: the job's name.
+        stages: in topological order: producers before consumers, side inputs before their users.
+        channels: by index.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    channels: tuple[Channel, ...]
+
+    def stage(self, id: str) -> Stage:
+        """The stage with that id; KeyError if there is none."""
+        for stage in self.stages:
+            if stage.id == id:
+                return stage
+        raise KeyError(id)

@@ -1,0 +1,120 @@
+"""What travels through Spark: rows of opaque blobs, and the reports that come back as rows.
+
+Owns the row's shape and the report's wire form. Leaf: standard library only; knows neither Arrow nor the SDK.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+REPORT = -1
+"""Channel of a row whose blob is a `TaskReport`."""
+RESIDUAL = -2
+"""Channel of a row whose blob holds residual restrictions, to be run in the next round."""
+
+
+class Row(NamedTuple):
+    """One row of the exchange.
+
+    Attributes:
+        channel: index of the channel, or REPORT, RESIDUAL.
+        shard: shard that must read it, in [0, shards).
+        bucket: readers see the rows of a shard in ascending order of it; all blobs of one key have the same one.
+        blob: elements, in a form that only the harness reads.
+    """
+
+    channel: int
+    shard: int
+    bucket: int
+    blob: bytes
+
+
+class Outbox(Protocol):
+    """Where a running bundle puts its rows. May block while the reader is behind: memory stays bounded."""
+
+    def put(self, row: Row) -> None:
+        """Hands over one row."""
+        ...
+
+
+class SideStore(Protocol):
+    """Complete side inputs, readable from a worker; immutable for the length of a job."""
+
+    def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
+        """The encoded elements of an iterable side input in one (encoded) window; each chunk holds whole elements."""
+        ...
+
+    def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
+        """The encoded values of one (encoded) key of a multimap side input; each chunk holds whole values."""
+        ...
+
+    def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
+        """The encoded keys of a multimap side input in one window."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """An immutable file of a side input, complete and durable when it is reported.
+
+    Attributes:
+        channel: the side channel.
+        path: where it is, relative to the job's temporary location.
+        shard: for a multimap, the shard of keys it holds; -1 otherwise.
+        size: bytes.
+    """
+
+    channel: int
+    path: str
+    shard: int
+    size: int
+
+
+@dataclass(slots=True)
+class TaskReport:
+    """What one task says when it ends well.
+
+    Attributes:
+        stage: id of the stage.
+        shard: Spark partition of the task.
+        attempt: Spark's task attempt id.
+        worker: "host:pid" of the Python worker.
+        metrics: serialized monitoring infos; opaque but for the harness.
+        bundles: bundles run.
+        elements_in: elements read.
+        elements_out: elements written, by channel.
+        seconds: wall-clock of the task.
+        side_files: side-input files it made.
+        residuals: how many residual restrictions it left for a next round.
+        next_due: unix seconds at which the earliest of them may resume, None for now.
+        needs_teardown: its worker holds DoFns whose teardown does something.
+    """
+
+    stage: str
+    shard: int
+    attempt: int = 0
+    worker: str = ""
+    metrics: list[bytes] = field(default_factory=list)
+    bundles: int = 0
+    elements_in: int = 0
+    elements_out: dict[int, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    side_files: list[SideFile] = field(default_factory=list)
+    residuals: int = 0
+    next_due: float | None = None
+    needs_teardown: bool = False
+
+    def to_row(self) -> Row:
+        """The row that carries it; goes to shard 0, before all data."""
+        return Row(REPORT, 0, -1, pickle.dumps(self, protocol=5))
+
+    @staticmethod
+    def from_blob(blob: bytes) -> TaskReport:
+        """Reads a report back; the blob must come from our own job."""
+        report = pickle.loads(blob)
+        if not isinstance(report, TaskReport):
+            raise TypeError(f"not a task report: {type(report).__name__}")
+        return report

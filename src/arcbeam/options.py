@@ -1,0 +1,85 @@
+"""Every knob, once: its name, unit, default and meaning.
+
+Owns the command-line options as a Beam `PipelineOptions` view. Nothing else in the project reads `argv` or the
+environment for its settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+
+class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
+    """Options of the arcbeam runner; all may be left out."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        spark = parser.add_argument_group("arcbeam: Spark")
+        spark.add_argument(
+            "--spark_master",
+            default=None,
+            help="Spark master for a session of our own (default local[*,4]: all cores, three retries of a lost "
+            "task). Ignored when a SparkSession is active.",
+        )
+        spark.add_argument(
+            "--spark_conf",
+            action="append",
+            default=None,
+            help="A Spark setting, key=value, for a session of our own. May be repeated.",
+        )
+        spark.add_argument(
+            "--spark_remote",
+            default=None,
+            help="Spark Connect address (sc://host:port, or local[n]) instead of a master.",
+        )
+        batch = parser.add_argument_group("arcbeam: execution")
+        batch.add_argument(
+            "--shards",
+            type=int,
+            default=None,
+            help="Shards of an exchange: how many tasks read it (default: Spark's default parallelism).",
+        )
+        batch.add_argument(
+            "--no_fusion",
+            action="store_true",
+            default=False,
+            help="Run every transform in a stage of its own. Same results, slower; for finding bugs.",
+        )
+        batch.add_argument(
+            "--bundle_elements",
+            type=int,
+            default=500_000,
+            help="Elements after which a bundle is cut (default 500000).",
+        )
+        batch.add_argument(
+            "--bundle_seconds",
+            type=float,
+            default=30.0,
+            help="Seconds after which a bundle is cut (default 30).",
+        )
+        batch.add_argument(
+            "--group_memory_mb",
+            type=int,
+            default=128,
+            help="MiB that one task may hold in grouping buffers before it writes them out (default 128).",
+        )
+        batch.add_argument(
+            "--sdf_round_seconds",
+            type=float,
+            default=10.0,
+            help="Seconds a task may spend on restrictions before it splits off the rest for idle slots (default 10).",
+        )
+        batch.add_argument(
+            "--arcbeam_temp",
+            default=None,
+            help="Folder or URL for side inputs and other files of a running job (default: a folder in the system's "
+            "temporary folder; on a cluster it must be reachable from every executor).",
+        )
+        batch.add_argument(
+            "--keep_job_temp",
+            action="store_true",
+            default=False,
+            help="Leave the job's temporary files for inspection.",
+        )
