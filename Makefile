@@ -1,0 +1,56 @@
+# `make demo` and `make test` need nothing but Python 3.11+ and the network: they make .venv and see to Java.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all bench lint format docs java clean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table and a picture.
+	$(BIN)/python examples/flights/main.py --runner=arcbeam.ArcbeamRunner
+
+test: $(VENV)/.dev java ## All tests but the long ones.
+	$(BIN)/python -m pytest -m "not long"
+
+test-all: $(VENV)/.dev java ## All tests, the long ones too.
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.dev java ## Measure against hand-written PySpark and Beam's local runner.
+	$(BIN)/python benchmarks/run.py
+
+lint: $(VENV)/.dev ## Style, types, layers, generated documents.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/lint-imports
+	$(BIN)/python tools/check_house.py
+	$(BIN)/python tools/features.py --check
+
+format: $(VENV)/.dev ## Format the sources.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev ## Generate docs/supported-features.md from the tests' markers.
+	$(BIN)/python tools/features.py
+
+clean: ## Remove what was built, but not .venv.
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
+
+java:
+	@tools/ensure_java.sh
+
+# Stamps: done once, and again when pyproject.toml changes. The dev set holds the demo's, so it satisfies both.
+$(VENV)/.demo: pyproject.toml
+	tools/ensure_venv.sh $(VENV) $(PYTHON)
+	$(PIP) install -q -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	tools/ensure_venv.sh $(VENV) $(PYTHON)
+	$(PIP) install -q -e '.[dev]'
+	@touch $(VENV)/.demo $@

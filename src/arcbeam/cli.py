@@ -1,0 +1,93 @@
+"""The command line: `arcbeam <command>`, text for people and `--json` for programs.
+
+Owns the commands' names, arguments and exit codes: 0 well, 1 failed with a message, 2 wrong usage. Each command is one
+function; it imports what it needs inside, so that `arcbeam doctor` is quick and works when Beam or Spark is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.output import JsonOutput, Output, TextOutput
+
+RUNNER = "arcbeam.ArcbeamRunner"
+
+
+def speaks(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `--json`, an `Output` as its first argument, and an exit code of 1 for errors of ours.
+
+    `--json` may stand before or after the command's name.
+    """
+
+    @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+    @click.pass_context
+    @functools.wraps(command)
+    def with_output(context: click.Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
+        out: Output = JsonOutput() if as_json or context.obj else TextOutput()
+        try:
+            command(out, *args, **kwargs)
+        except ArcbeamError as error:
+            out.error(error)
+            context.exit(1)
+
+    return with_output
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="arcbeam", prog_name="arcbeam")
+@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.pass_context
+def main(context: click.Context, as_json: bool) -> None:
+    """Apache Beam pipelines on Apache Spark, in Python, through PySpark."""
+    context.obj = as_json
+
+
+@main.command()
+@speaks
+def doctor(out: Output) -> None:
+    """Check Python, Java, Spark, Beam, memory and disk; say what to do for each that is not right."""
+    from arcbeam.doctor import checks
+
+    found = checks()
+    rows = [dataclasses.asdict(check) for check in found]
+    if isinstance(out, TextOutput):
+        out.table(
+            ["", "check", "found"], [{"": "ok" if c.ok else "NO", "check": c.name, "found": c.found} for c in found]
+        )
+        for check in found:
+            if not check.ok:
+                out.text(f"\n{check.name}: {check.remedy}")
+    else:
+        out.table(["name", "ok", "found", "remedy"], rows)
+    if not all(check.ok for check in found):
+        click.get_current_context().exit(1)
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@speaks
+def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
+    """Run the pipeline in SCRIPT on Spark, as `python SCRIPT ARGUMENTS --runner=arcbeam.ArcbeamRunner` would.
+
+    A --runner among ARGUMENTS is left as it is.
+    """
+    sys.argv = [str(script), *with_runner(arguments)]
+    sys.path.insert(0, str(script.resolve().parent))
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def with_runner(arguments: tuple[str, ...]) -> list[str]:
+    """The arguments of a pipeline, with our runner unless they name one."""
+    if any(argument == "--runner" or argument.startswith("--runner=") for argument in arguments):
+        return list(arguments)
+    return [*arguments, f"--runner={RUNNER}"]
