@@ -1,0 +1,6 @@
+"""Renderings of a `model.plan.Plan` for people and programs. Pure: a plan in, a string or a dict out."""
+
+from arcbeam.explain.picture import as_svg
+from arcbeam.explain.text import as_json, as_text
+
+__all__ = ["as_text", "as_json", "as_svg"]
