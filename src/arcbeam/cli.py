@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.explain_command import explain
 from arcbeam.output import JsonOutput, Output, TextOutput
 
 RUNNER = "arcbeam.ArcbeamRunner"
@@ -84,6 +85,9 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     sys.argv = [str(script), *with_runner(arguments)]
     sys.path.insert(0, str(script.resolve().parent))
     runpy.run_path(str(script), run_name="__main__")
+
+
+main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
 
 
 def with_runner(arguments: tuple[str, ...]) -> list[str]:

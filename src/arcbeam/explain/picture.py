@@ -263,6 +263,8 @@ def _draw_stage(stage: Stage, box: _Box) -> str:
     shown = list(stage.transforms[:_MAX_TRANSFORMS])
     hidden = stage.transforms[_MAX_TRANSFORMS:]
     lines = [_text(0, 0, _shorten(t.name, 38), "", f"{t.name}\n{t.urn}") for t in shown]
+    if not stage.transforms:
+        lines.append(_text(0, 0, "passes elements on", "muted", stage.name))
     if hidden:
         lines.append(_text(0, 0, f"… and {len(hidden)} more", "muted", "\n".join(t.name for t in hidden)))
     lines += [_text(0, 0, _shorten(note, 38), "muted", note) for note in _notes(stage)]

@@ -1,0 +1,120 @@
+"""`arcbeam explain`: runs a script with its pipelines translated instead of executed, and shows their plans.
+
+Owns the capturing of pipelines. Knows nothing of how a plan is made (`translate`) or drawn (`explain`). Imports Beam
+only when called, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from arcbeam.errors import ArcbeamError, SetupError, SubmissionError
+from arcbeam.output import Output, TextOutput
+
+if TYPE_CHECKING:
+    from arcbeam.model.plan import Plan
+
+
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Draw the plan into this file instead.")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, ...]) -> None:
+    """Show the plan of the pipeline in SCRIPT: stages, exchanges, coders, state. Nothing is run.
+
+    ARGUMENTS go to the script; those after a -- are not looked at here. A script that runs several pipelines shows
+    the plan of each.
+    """
+    plans, error = plans_of(script, arguments)
+    if error is not None:
+        if isinstance(error, ArcbeamError) or not plans:
+            raise error
+        out.progress(f"the script went on after its pipeline, without results, and ended with {error!r}")
+    if not plans:
+        raise SubmissionError(f"{script} ended without running a pipeline", "check the arguments it was given")
+    from arcbeam.explain import as_json, as_svg, as_text
+
+    for number, plan in enumerate(plans):
+        if svg is not None:
+            path = svg if number == 0 else svg.with_stem(f"{svg.stem}-{number + 1}")
+            try:
+                path.write_text(as_svg(plan), encoding="utf-8")
+            except OSError as failure:
+                raise SetupError(f"cannot write {path}: {failure}", "choose a file that can be written") from failure
+            out.text(f"wrote {path}", plan=plan.name, svg=str(path))
+        elif isinstance(out, TextOutput):
+            out.text(("\n" if number else "") + as_text(plan).rstrip("\n"))
+        else:
+            out.record(as_json(plan))
+
+
+def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan], BaseException | None]:
+    """Runs a script as `__main__` with every `Pipeline.run` translating only.
+
+    Returns:
+        The plans in the order in which the script ran its pipelines, and what the script raised, if anything: a
+        pipeline that was not executed has no results, so a script may well stumble after it. An exit with status 0
+        or None is not an error.
+    """
+    plans: list[Plan] = []
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        with _capturing(plans, script.stem):
+            runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as exit:
+        return plans, None if exit.code in (0, None) else exit
+    except Exception as error:
+        return plans, error
+    finally:
+        sys.argv, sys.path[:] = argv, path
+    return plans, None
+
+
+@contextmanager
+def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import GoogleCloudOptions
+    from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
+    from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+
+    from arcbeam.options import ArcbeamOptions
+    from arcbeam.translate import translate
+
+    class Translated(PipelineResult):  # type: ignore[misc]  # Beam is untyped
+        """The result of a pipeline that did not run: done, and without metrics."""
+
+        def wait_until_finish(self, duration: int | None = None) -> Any:
+            return self.state
+
+    class PlanRunner(PipelineRunner):  # type: ignore[misc]
+        """Keeps the plan of each pipeline that it is given."""
+
+        def is_fnapi_compatible(self) -> bool:
+            return True
+
+        def run_pipeline(self, pipeline: Any, options: Any) -> Translated:
+            proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+            name = options.view_as(GoogleCloudOptions).job_name or default_name
+            plans.append(translate(proto, name=name, fusion=not options.view_as(ArcbeamOptions).no_fusion))
+            return Translated(PipelineState.DONE)
+
+    run = beam.Pipeline.run
+
+    def translate_only(self: Any, *args: Any, **kwargs: Any) -> Any:
+        self.runner = PlanRunner()
+        return run(self, *args, **kwargs)
+
+    # SUBTLE: replacing the method, not the --runner argument: a script may choose its runner in its own way.
+    beam.Pipeline.run = translate_only
+    try:
+        yield
+    finally:
+        beam.Pipeline.run = run

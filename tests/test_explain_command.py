@@ -1,0 +1,77 @@
+"""`arcbeam explain`: a script is translated, not run, and its plan is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from arcbeam.cli import main
+
+pytest.importorskip("apache_beam")
+
+SCRIPT = """
+import sys
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+def fail(element):
+    raise AssertionError("this ran")
+
+with beam.Pipeline(options=PipelineOptions(sys.argv[1:])) as p:
+    _ = p | beam.Create([("a", 1)]) | beam.GroupByKey() | "Sum" >> beam.Map(fail)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "sums.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_text(script: Path) -> None:
+    result = CliRunner().invoke(main, ["explain", str(script)])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("plan 'sums': ")
+    assert "grouped *" in result.output
+
+
+def test_json_and_arguments_of_the_pipeline(script: Path) -> None:
+    result = CliRunner().invoke(main, ["explain", "--json", str(script), "--no_fusion", "--job_name=mine"])
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.stdout)
+    assert plan["name"] == "mine"
+    assert all(len(stage["transforms"]) <= 1 for stage in plan["stages"])
+
+
+def test_picture(script: Path) -> None:
+    file = script.parent / "plan.svg"
+    result = CliRunner().invoke(main, ["explain", str(script), "--svg", str(file)])
+    assert result.exit_code == 0, result.output
+    assert file.read_text().startswith("<svg")
+    assert str(file) in result.output
+
+
+def test_a_picture_that_cannot_be_written(script: Path) -> None:
+    result = CliRunner().invoke(main, ["explain", str(script), "--svg", str(script.parent / "none" / "plan.svg")])
+    assert result.exit_code == 1
+    assert "cannot write" in result.stderr
+
+
+def test_a_script_without_a_pipeline(tmp_path: Path) -> None:
+    script = tmp_path / "empty.py"
+    script.write_text("print('nothing')")
+    result = CliRunner().invoke(main, ["explain", str(script)])
+    assert result.exit_code == 1
+    assert "ended without running a pipeline" in result.stderr
+
+
+def test_a_script_that_stumbles_over_missing_results(script: Path) -> None:
+    script.write_text(SCRIPT + "open('/nowhere/result')")
+    result = CliRunner().invoke(main, ["explain", str(script)])
+    assert result.exit_code == 0, result.output
+    assert "went on after its pipeline" in result.stderr
+    assert "plan 'sums'" in result.stdout
