@@ -1,0 +1,62 @@
+"""What all tests share: contract markers, and one SparkSession for the whole run."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.doctor import require_java
+
+_ROOT = Path(__file__).resolve().parent.parent
+_CONTRACTS = _ROOT / "docs" / "contracts.md"
+
+
+def pytest_configure() -> None:
+    """Gives Spark's Python workers this interpreter, this source tree and the tests' own modules."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    paths = [str(_ROOT / "src"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests that use Spark, and refuses markers of contracts that do not exist."""
+    known = set(re.findall(r"^\| ([A-Z]+-\d\d) \|", _CONTRACTS.read_text(encoding="utf-8"), re.MULTILINE))
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+        for marker in item.iter_markers("contract"):
+            unknown = set(marker.args) - known
+            if unknown or not marker.args:
+                raise pytest.UsageError(f"{item.nodeid}: no such contract: {sorted(unknown) or 'none named'}")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A small classic SparkSession, the active one: two task slots, three retries of a lost task, no UI."""
+    require_java()
+    from pyspark.sql import SparkSession
+
+    local = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("arcbeam tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.local.dir", str(local / "local"))
+        .config("spark.sql.warehouse.dir", str(local / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.python.worker.reuse", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

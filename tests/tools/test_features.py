@@ -1,0 +1,85 @@
+"""The document of supported features is what the markers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import features
+
+TABLE = """
+## ONE: first
+| id | contract |
+|---|---|
+| ONE-01 | It holds. |
+| ONE-02 | It is known not to. |
+
+## TWO: second
+| id | contract |
+|---|---|
+| TWO-01 | Nobody tried. |
+"""
+
+SOURCE = """
+import pytest
+pytestmark = [pytest.mark.contract("ONE-01"), pytest.mark.spark]
+
+def test_plain(): ...
+
+@pytest.mark.contract("ONE-02")
+class TestInherits(Base):
+    pass
+
+class TestOwn:
+    @pytest.mark.xfail(reason="no " "stream", strict=True)
+    @pytest.mark.contract("ONE-02", "ONE-01")
+    def test_two(self): ...
+
+    def helper(self): ...
+"""
+
+
+def test_contracts_of_a_table() -> None:
+    assert [(c.id, c.section, c.text) for c in features.contracts(TABLE)] == [
+        ("ONE-01", "ONE: first", "It holds."),
+        ("ONE-02", "ONE: first", "It is known not to."),
+        ("TWO-01", "TWO: second", "Nobody tried."),
+    ]
+
+
+def test_markers_of_modules_classes_and_functions() -> None:
+    assert list(features.shown("tests/test_x.py", SOURCE)) == [
+        features.Shown("ONE-01", "tests/test_x.py::test_plain"),
+        features.Shown("ONE-01", "tests/test_x.py::TestInherits"),
+        features.Shown("ONE-02", "tests/test_x.py::TestInherits"),
+        features.Shown("ONE-01", "tests/test_x.py::TestOwn::test_two", "no stream"),
+        features.Shown("ONE-02", "tests/test_x.py::TestOwn::test_two", "no stream"),
+    ]
+
+
+def test_status() -> None:
+    passes, fails = features.Shown("ONE-01", "a"), features.Shown("ONE-01", "b", "no stream")
+    assert features.status([]) == "not yet"
+    assert features.status([passes]) == "shown"
+    assert features.status([fails]) == "xfail (no stream)"
+    assert features.status([passes, fails]) == "shown, in part xfail (no stream)"
+
+
+def test_document() -> None:
+    document = features.render(
+        features.contracts(TABLE),
+        [features.Shown("ONE-01", "tests/a.py::t"), features.Shown("ONE-02", "tests/b.py::t", "no stream")],
+    )
+    assert "1 of 3 contracts shown, 1 expected failures, 1 not yet." in document
+    assert "| ONE-01 | It holds. | shown | `tests/a.py::t` |" in document
+    assert "| ONE-02 | It is known not to. | xfail (no stream) | `tests/b.py::t` |" in document
+    assert "| TWO-01 | Nobody tried. | not yet |  |" in document
+
+
+def test_unknown_contract_is_refused() -> None:
+    with pytest.raises(features.UnknownContractError, match=r"tests/a\.py::t: there is no contract NO-99"):
+        features.render(features.contracts(TABLE), [features.Shown("NO-99", "tests/a.py::t")])
+
+
+def test_an_id_must_be_literal() -> None:
+    with pytest.raises(features.UnknownContractError, match="literal"):
+        list(features.shown("t.py", "@pytest.mark.contract(ID)\ndef test_x(): ..."))

@@ -1,0 +1,193 @@
+"""Generates docs/supported-features.md: which contract is shown by which test.
+
+Reads docs/contracts.md for the ids and their texts, and the tests' sources (never running them) for
+`@pytest.mark.contract("ID")` on functions, classes or modules and `xfail(reason=…)` beside it.
+`--check` writes nothing; it fails when the document is not what would be generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTRACTS = ROOT / "docs" / "contracts.md"
+DOCUMENT = ROOT / "docs" / "supported-features.md"
+TESTS = ROOT / "tests"
+
+_ROW = re.compile(r"^\| ([A-Z]+-\d\d) \| (.+) \|$")
+_SECTION = re.compile(r"^## (.+)$")
+
+
+class UnknownContractError(Exception):
+    """A marker names a contract that the table does not have, or not by a literal string."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A row of the table."""
+
+    id: str
+    section: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A test that carries a contract.
+
+    Attributes:
+        contract: the contract's id.
+        test: `path::Class::function`, from the project's root.
+        xfail: why it is expected to fail; None if it must pass.
+    """
+
+    contract: str
+    test: str
+    xfail: str | None = None
+
+
+def contracts(text: str) -> list[Contract]:
+    """The rows of docs/contracts.md, in its order."""
+    found, section = [], ""
+    for line in text.splitlines():
+        if match := _SECTION.match(line):
+            section = match.group(1)
+        elif match := _ROW.match(line):
+            found.append(Contract(match.group(1), section, match.group(2)))
+    return found
+
+
+def shown(path: str, source: str) -> Iterator[Shown]:
+    """The contracts that one test module carries; `path` is how it is called in the result."""
+    module = ast.parse(source, path)
+    yield from _walk(path, module.body, _assigned_marks(module.body))
+
+
+def _walk(name: str, body: Iterable[ast.stmt], inherited: list[ast.expr]) -> Iterator[Shown]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            marks = [*inherited, *node.decorator_list, *_assigned_marks(node.body)]
+            inner = f"{name}::{node.name}"
+            tests = list(_walk(inner, node.body, marks))
+            yield from tests
+            if not tests:  # its tests are inherited: the class stands for them
+                yield from _marked(inner, marks)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield from _marked(f"{name}::{node.name}", [*inherited, *node.decorator_list])
+
+
+def _assigned_marks(body: Iterable[ast.stmt]) -> list[ast.expr]:
+    return [
+        node.value
+        for node in body
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == "pytestmark" for target in node.targets)
+    ]
+
+
+def _marked(test: str, marks: Iterable[ast.expr]) -> Iterator[Shown]:
+    ids: list[str] = []
+    reason: str | None = None
+    for node in (inner for mark in marks for inner in ast.walk(mark)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr == "contract":
+            for argument in node.args:
+                if not isinstance(argument, ast.Constant) or not isinstance(argument.value, str):
+                    raise UnknownContractError(f"{test}: a contract's id is a literal string")
+                ids.append(argument.value)
+        elif node.func.attr == "xfail":
+            reason = next(
+                (str(ast.literal_eval(k.value)) for k in node.keywords if k.arg == "reason" and _literal(k.value)),
+                "no reason given",
+            )
+    for id in dict.fromkeys(ids):
+        yield Shown(id, test, reason)
+
+
+def _literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except ValueError:
+        return False
+    return True
+
+
+def status(tests: list[Shown]) -> str:
+    """What the tests of one contract say about it."""
+    if not tests:
+        return "not yet"
+    reasons = list(dict.fromkeys(test.xfail for test in tests if test.xfail is not None))
+    expected = f"xfail ({'; '.join(reasons)})"
+    if all(test.xfail is not None for test in tests):
+        return expected
+    return f"shown, in part {expected}" if reasons else "shown"
+
+
+def render(table: list[Contract], found: list[Shown]) -> str:
+    """The whole document.
+
+    Raises:
+        UnknownContractError: a test carries an id that is not in the table.
+    """
+    known = {contract.id for contract in table}
+    for test in found:
+        if test.contract not in known:
+            raise UnknownContractError(f"{test.test}: there is no contract {test.contract}")
+    by_id = {c.id: [t for t in found if t.contract == c.id] for c in table}
+    counts = [status(tests).split(" ")[0].rstrip(",") for tests in by_id.values()]
+    lines = [
+        "# Supported features",
+        "",
+        "Generated by `make docs` from the contract markers of the tests; not edited by hand. *Shown*: its tests must",
+        "pass. *xfail*: a test shows that it does not hold, and why. *Not yet*: no test carries it.",
+        "",
+        f"{counts.count('shown')} of {len(table)} contracts shown, {counts.count('xfail')} expected failures, "
+        f"{counts.count('not')} not yet.",
+    ]
+    section = ""
+    for contract in table:
+        if contract.section != section:
+            section = contract.section
+            lines += ["", f"## {section}", "", "| id | contract | status | tests |", "|---|---|---|---|"]
+        tests = by_id[contract.id]
+        names = "<br>".join(f"`{test.test}`" for test in sorted(tests, key=lambda t: t.test))
+        lines.append(f"| {contract.id} | {contract.text} | {status(tests).replace('|', '/')} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the document, or with --check says whether it is up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the document is out of date")
+    options = parser.parse_args(arguments)
+    found = [
+        test
+        for path in sorted(TESTS.rglob("test_*.py"))
+        for test in shown(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
+    ]
+    try:
+        document = render(contracts(CONTRACTS.read_text(encoding="utf-8")), found)
+    except UnknownContractError as error:
+        print(error, file=sys.stderr)
+        return 1
+    name = DOCUMENT.relative_to(ROOT)
+    if options.check:
+        if DOCUMENT.exists() and DOCUMENT.read_text(encoding="utf-8") == document:
+            print(f"{name}: up to date")
+            return 0
+        print(f"{name} is out of date: run make docs", file=sys.stderr)
+        return 1
+    DOCUMENT.write_text(document, encoding="utf-8")
+    print(f"{name}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
