@@ -1,0 +1,61 @@
+"""The demo's program: `python -m examples.flights.main --runner=... [--output build/demo]`.
+
+Fetches the data on first use, runs the pipeline, prints what it found and draws it. All options it does not know are
+Beam's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from examples.flights.archive import DataUnavailable, data_files
+from examples.flights.pipeline import Inputs, build
+from examples.flights.picture import PICTURE, draw
+from examples.flights.report import report
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the demo. Returns the exit status."""
+    parser = argparse.ArgumentParser(description="Delays of a year of flights from New York, as a Beam pipeline.")
+    parser.add_argument("--output", type=Path, default=Path("build/demo"), help="folder of the results")
+    parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
+    parser.add_argument("--flights", help="another file (or pattern) of flights, of the same columns")
+    known, beam_arguments = parser.parse_known_args(arguments)
+
+    try:
+        files = data_files(known.cache)
+    except DataUnavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+    results = known.output.resolve() / "results"
+    shutil.rmtree(results, ignore_errors=True)  # files of an earlier run could be taken for this one's
+    results.mkdir(parents=True)
+
+    inputs = Inputs(
+        flights=known.flights or str(files.flights.resolve()),
+        weather=str(files.weather.resolve()),
+        airports=str(files.airports.resolve()),
+    )
+    pipeline = beam.Pipeline(options=PipelineOptions(beam_arguments))
+    build(pipeline, inputs, str(results))
+    print(f"Running the pipeline on {known.flights or files.flights} ...", flush=True)
+    start = time.monotonic()
+    pipeline.run().wait_until_finish()
+    print(f"Done in {time.monotonic() - start:.1f} s.\n")
+
+    for each in report(results):
+        print(each)
+    draw(results, known.output / PICTURE)
+    print(f"Picture: {known.output / PICTURE}\nTables:  {known.output}/results/*.csv")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
