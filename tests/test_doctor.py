@@ -125,6 +125,6 @@ def test_temporary_folder(tmp_path: Path) -> None:
 def test_checks_never_raise_and_every_bad_one_has_a_remedy(tmp_path: Path) -> None:
     found = doctor.checks({"PATH": str(tmp_path)})
     names = [check.name for check in found]
-    assert names[:5] == ["Python", "Java", "PySpark", "PyArrow", "Apache Beam"]
+    assert names[:6] == ["Python", "Java", "PySpark", "PyArrow", "pandas", "Apache Beam"]
     assert not found[1].ok
     assert all(check.ok is (check.remedy == "") for check in found)

@@ -26,13 +26,15 @@ JAVA_MINIMUM = 17
 BEAM = "2.77"
 """The minor version of Beam whose internals this project is written against."""
 PYSPARK_MINIMUM = (4, 1)
-PYARROW_MINIMUM = (15,)
+PYARROW_MINIMUM = (18,)
+PANDAS_MINIMUM = (2, 2)
 MEMORY_MINIMUM_MB = 2048
 DISK_MINIMUM_MB = 1024
 
 _JAVA_REMEDY = (
     f"install a Java runtime {JAVA_MINIMUM} or newer (Debian, Ubuntu: apt-get install default-jre-headless; "
-    "macOS: brew install openjdk; elsewhere: https://adoptium.net) and put it on PATH or point JAVA_HOME at it"
+    "macOS: brew install openjdk; elsewhere: https://adoptium.net) and put it on PATH or point JAVA_HOME at it; "
+    "only --spark_remote with a server elsewhere does without"
 )
 _VERSION = re.compile(r'version "([^"]+)"')
 
@@ -233,6 +235,7 @@ def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
         check_java(find_java(environ)),
         check_minimum("PySpark", "pyspark", installed("pyspark") or installed("pyspark-client"), PYSPARK_MINIMUM),
         check_minimum("PyArrow", "pyarrow", installed("pyarrow"), PYARROW_MINIMUM),
+        check_minimum("pandas", "pandas", installed("pandas"), PANDAS_MINIMUM),
         check_beam(installed("apache-beam")),
         check_memory(available_memory_mb()),
         check_temp(tempfile.gettempdir()),
