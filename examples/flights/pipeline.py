@@ -92,7 +92,7 @@ def build(pipeline: beam.Pipeline, inputs: Inputs, results: str) -> None:
     )
     joined = flights.flights | "Join weather" >> beam.Map(join_weather, AsDict(weather))
 
-    flights[UNREADABLE] | "Unreadable" >> WriteCsv(results, "unreadable", ("line",))  # type: ignore[operator]
+    flights[UNREADABLE] | "Unreadable" >> WriteCsv(results, "unreadable", ("line",))
     hourly = joined | "By hour" >> DelayByHour()
     hourly | "Hours" >> WriteCsv(results, "hours", ("airport", "hour", *DELAY_COLUMNS))
     (
@@ -135,7 +135,7 @@ def build(pipeline: beam.Pipeline, inputs: Inputs, results: str) -> None:
 
 
 class DelayByHour(beam.PTransform):
-    """Joined flights -> rows (airport, local start of the hour as ISO text, *Delays), in hourly windows of event time."""
+    """Joined flights -> rows (airport, local start of the hour as ISO text, *Delays), in windows of event time."""
 
     def expand(self, joined: beam.PCollection[Joined]) -> beam.PCollection[Any]:
         return (
@@ -214,7 +214,7 @@ def with_hour(item: tuple[str, Delays], hour: Any = beam.DoFn.WindowParam) -> tu
 
 
 def with_span(item: tuple[str, Burst], span: Any = beam.DoFn.WindowParam) -> tuple[Any, ...]:
-    """(airport, Burst) -> (airport, first and last scheduled departure, *Burst): a session ends a gap after its last."""
+    """(airport, Burst) -> (airport, first and last scheduled departure, *Burst): a session ends a gap after it."""
     first, last = new_york_time(int(span.start)), new_york_time(int(span.end) - BURST_GAP)
     return (item[0], f"{first:%Y-%m-%d %H:%M}", f"{last:%Y-%m-%d %H:%M}", *item[1])
 

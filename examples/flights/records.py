@@ -21,6 +21,10 @@ HOUR = 3600
 BELIEVABLE_WIND = 200.0
 """Miles an hour. The file has a reading of 1048 at Newark on 12 February, which is a fault of the instrument."""
 
+WIND = ((10, "under 10 mph"), (20, "10 to 20 mph"), (30, "20 to 30 mph"))
+RAIN = ((0.001, "none"), (0.1, "under 0.1 in/h"))
+VISIBILITY = ((1, "under 1 mile"), (3, "1 to 3 miles"), (10, "3 to 10 miles"))
+
 
 class Flight(NamedTuple):
     """One scheduled departure.
@@ -114,12 +118,9 @@ def weather_classes(weather: Weather | None) -> Iterator[tuple[str, str]]:
     """(measure, class) for each measure; the class starts with a digit that sorts it. No reading is a class, too."""
     if weather is None:
         weather = Weather(None, None, None)
-    yield "Wind", _class(weather.wind, ((10, "under 10 mph"), (20, "10 to 20 mph"), (30, "20 to 30 mph")), "over 30 mph")
-    yield "Rain", _class(weather.rain, ((0.001, "none"), (0.1, "under 0.1 in/h")), "0.1 in/h and more")
-    yield (
-        "Visibility",
-        _class(weather.visibility, ((1, "under 1 mile"), (3, "1 to 3 miles"), (10, "3 to 10 miles")), "10 miles"),
-    )
+    yield "Wind", _class(weather.wind, WIND, "30 mph and more")
+    yield "Rain", _class(weather.rain, RAIN, "0.1 in/h and more")
+    yield "Visibility", _class(weather.visibility, VISIBILITY, "10 miles")
 
 
 def _class(value: float | None, limits: tuple[tuple[float, str], ...], beyond: str) -> str:

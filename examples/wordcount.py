@@ -1,0 +1,73 @@
+"""Word count: how often each word occurs in a set of text files.
+
+    python -m examples.wordcount --runner=... [--input 'path/*.txt'] [--output build/wordcount] [--top 20]
+
+Without `--input` it reads the modules of Python's standard library, some 170 files of code and documentation. The
+counts of all words are written as `{output}/words-*.txt`, the most frequent ones are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import apache_beam as beam
+from apache_beam.io import ReadFromText, WriteToText
+from apache_beam.options.pipeline_options import PipelineOptions
+
+WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
+
+
+def words(line: str) -> list[str]:
+    """The words of a line, in lower case; an apostrophe inside belongs to the word."""
+    return WORD.findall(line.lower())
+
+
+def format_count(item: tuple[str, int]) -> str:
+    """One line of the results."""
+    return f"{item[0]}\t{item[1]}"
+
+
+def read_counts(folder: Path) -> Iterator[tuple[str, int]]:
+    """The results, from all their files."""
+    for shard in sorted(folder.glob("words-*.txt")):
+        for line in shard.read_text(encoding="utf-8").splitlines():
+            word, count = line.split("\t")
+            yield word, int(count)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Counts and prints. Returns the exit status."""
+    parser = argparse.ArgumentParser(description="Counts the words of text files, as a Beam pipeline.")
+    parser.add_argument("--input", default=f"{sysconfig.get_path('stdlib')}/*.py", help="file pattern")
+    parser.add_argument("--output", type=Path, default=Path("build/wordcount"), help="folder of the results")
+    parser.add_argument("--top", type=int, default=20, help="how many words to print")
+    known, beam_arguments = parser.parse_known_args(arguments)
+    output = known.output.resolve()
+    shutil.rmtree(output, ignore_errors=True)  # files of an earlier run could be taken for this one's
+    output.mkdir(parents=True)
+
+    with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:
+        (
+            pipeline
+            | "Read" >> ReadFromText(known.input)
+            | "Words" >> beam.FlatMap(words)
+            | "Count" >> beam.combiners.Count.PerElement()
+            | "Format" >> beam.Map(format_count)
+            | "Write" >> WriteToText(str(output / "words"), file_name_suffix=".txt")
+        )
+
+    counts = sorted(read_counts(output), key=lambda item: (-item[1], item[0]))
+    print(f"{sum(count for _, count in counts):,} words, {len(counts):,} different ones; the most frequent:")
+    for word, count in counts[: known.top]:
+        print(f"{count:>10,}  {word}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
