@@ -1,0 +1,162 @@
+"""The blobs of the exchange: how groups and elements are laid out in bytes.
+
+Owns the layout and nothing else; knows no SDK types but coder impls' `encode` and `decode`. Two layouts:
+
+*elements*: a sequence as the SDK's list coder writes it (count, then each element nested).
+*groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`, payload being an
+*elements* sequence of values. Keys and windows are compared as bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from apache_beam.coders import coder_impl
+
+from arcbeam.model.rows import Row
+
+HEADER = struct.Struct("<IHI")
+COUNT = struct.Struct(">i")
+"""The list coder's count of elements in front of them."""
+
+BLOB_BYTES = 256 * 1024
+"""A blob is handed over when it has grown past this; one element may be larger."""
+
+
+def record(key: bytes, window: bytes, payload: bytes) -> bytes:
+    """One record of the *groups* layout."""
+    return HEADER.pack(len(key), len(window), len(payload)) + key + window + payload
+
+
+def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:
+    """The records of a blob: (key, window, payload's start, payload's end)."""
+    position, end, unpack, size = 0, len(blob), HEADER.unpack_from, HEADER.size
+    while position < end:
+        key_length, window_length, payload_length = unpack(blob, position)
+        key_end = position + size + key_length
+        payload_start = key_end + window_length
+        position_next = payload_start + payload_length
+        yield blob[position + size : key_end], blob[key_end:payload_start], payload_start, position_next
+        position = position_next
+
+
+class Spool:
+    """An append-only local file for payloads that do not fit in memory; removed when closed."""
+
+    def __init__(self) -> None:
+        fd, self._path = tempfile.mkstemp(prefix="arcbeam-group-")
+        self._file = os.fdopen(fd, "wb", buffering=1 << 20)
+        os.unlink(self._path)  # the descriptor keeps it alive; a killed worker leaves nothing behind
+        self._fd = os.dup(self._file.fileno())
+        self._size = 0
+
+    def append(self, payload: bytes) -> int:
+        """Writes a payload; returns its offset."""
+        offset = self._size
+        self._file.write(payload)
+        self._size += len(payload)
+        return offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Reads a payload back."""
+        self._file.flush()
+        return os.pread(self._fd, length, offset)
+
+    def __del__(self) -> None:
+        self._file.close()
+        os.close(self._fd)
+
+
+class Chunks:
+    """The payloads of one key (and window), in order of arrival; each in memory or in a spool."""
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | tuple[Spool, int, int]] = []
+        self.size = 0
+
+    def append(self, payload: bytes) -> None:
+        """Adds a payload, in memory."""
+        self._parts.append(payload)
+        self.size += len(payload)
+
+    def extend(self, other: Chunks) -> None:
+        """Adds all payloads of another (when windows merge)."""
+        self._parts += other._parts
+        self.size += other.size
+
+    def spill(self, spool: Spool) -> None:
+        """Moves what is in memory to the spool."""
+        for index, part in enumerate(self._parts):
+            if isinstance(part, bytes):
+                self._parts[index] = (spool, spool.append(part), len(part))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._parts:
+            yield part if isinstance(part, bytes) else part[0].read(part[1], part[2])
+
+
+class Values:
+    """The values of a group, decoded as they are iterated; may be iterated any number of times.
+
+    Payloads may be larger than memory together; one payload at a time is decoded.
+    """
+
+    __slots__ = ("_chunks", "_decode")
+
+    def __init__(self, chunks: Chunks, decode: Callable[[bytes], list[Any]]) -> None:
+        self._chunks = chunks
+        self._decode = decode
+
+    def __iter__(self) -> Iterator[Any]:
+        for payload in self._chunks:
+            yield from self._decode(payload)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return f"<values of a group, {self._chunks.size} bytes encoded>"
+
+
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Values)
+
+KeyGroup = tuple[bytes, dict[bytes, Chunks]]
+"""An encoded key and its payloads by encoded window."""
+
+
+def key_groups(rows: Iterable[Row], memory: int) -> Iterator[KeyGroup]:
+    """Joins the records of each key.
+
+    Args:
+        rows: in ascending order of bucket.
+        memory: bytes of payloads to hold; beyond it a bucket's payloads move to a local file.
+    """
+    bucket, groups = -1, dict[bytes, dict[bytes, Chunks]]()
+    held, spool = 0, None
+    for row in rows:
+        if row.bucket != bucket:
+            yield from groups.items()
+            bucket, groups, held, spool = row.bucket, {}, 0, None
+        blob = row.blob
+        for key, window, start, end in records(blob):
+            windows = groups.get(key)
+            if windows is None:
+                windows = groups[key] = {}
+            chunks = windows.get(window)
+            if chunks is None:
+                chunks = windows[window] = Chunks()
+            chunks.append(blob[start:end])
+        held += len(blob)
+        if held > memory:
+            spool = spool or Spool()
+            for windows in groups.values():
+                for chunks in windows.values():
+                    chunks.spill(spool)
+            held = 0
+    yield from groups.items()

@@ -1,0 +1,1 @@
+"""Stateful stages: placeholder until the driver of keys and timers lands."""

@@ -1,0 +1,180 @@
+"""Precombining before the shuffle: accumulators by key and window, in bounded memory.
+
+Owns the lifted half of a combine that runs before the exchange, and the question which operations have a teardown
+worth calling. The table belongs to the bundle. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from apache_beam.coders.coders import GlobalWindowCoder
+from apache_beam import CombineFn, DoFn, coders
+from apache_beam.internal import pickler
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.worker import bundle_processor, operation_specs, operations
+from apache_beam.transforms import core
+from apache_beam.transforms.window import GlobalWindow, TimestampCombiner
+from apache_beam.utils.windowed_value import WindowedValue
+
+from arcbeam.harness.wiring import Wiring
+from arcbeam.model.urns import PRECOMBINE_URN
+
+_CHECK_EVERY = 1024
+_ENTRY_OVERHEAD = 200
+"""Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
+
+
+class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
+    """Adds each value to the accumulator of its key (and window); outputs accumulators.
+
+    Keys of exact type int, str or bytes are compared as objects, all others by their encoding (see `harness.write`).
+    """
+
+    def __init__(self, name: Any, factory: Any, payload: Any, transform: Any, coder: Any, windowing: Any) -> None:
+        output_coder = factory.get_only_output_coder(transform)
+        spec = operation_specs.WorkerPartialGroupByKey(None, None, [output_coder])
+        super().__init__(name, spec, factory.counter_factory, factory.state_sampler)
+        self.combine_fn = CombineFn.from_runner_api(payload.combine_fn, factory.context)
+        self._budget = factory.data_channel_factory.settings.group_memory_bytes
+        accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
+        self._estimate = accumulator_coder.get_impl().estimate_size
+        key_impl = coder.wrapped_value_coder.key_coder().get_impl()
+        self._encode_key, self._decode_key = key_impl.encode, key_impl.decode
+        self._global = isinstance(coder.window_coder, GlobalWindowCoder)
+        kind = windowing.timestamp_combiner
+        self._combine_time = (
+            None
+            if kind == TimestampCombiner.OUTPUT_AT_EOW
+            else TimestampCombiner.get_impl(kind, windowing.windowfn).combine
+        )
+        self._simple = self._global and self._combine_time is None
+
+    def setup(self, data_sampler: Any = None) -> None:
+        super().setup(data_sampler)
+        fn = self.combine_fn
+        fn.setup()
+        self._add, self._create = fn.add_input, fn.create_accumulator
+        overrides = type(fn).compact is not CombineFn.compact
+        self._compact = fn.compact if overrides else None
+
+    def start(self) -> None:
+        super().start()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._tables: dict[type, dict[Any, Any]] = {int: {}, str: {}, bytes: {}}
+        self._encoded: dict[bytes, Any] = {}
+        self._countdown = _CHECK_EVERY
+
+    def process(self, o: Any) -> None:  # noqa: D102
+        with self.scoped_process_state:
+            key, value = o.value
+            table: Any = self._tables.get(type(key))
+            if table is None:
+                key, table = self._encode_key(key), self._encoded
+            if self._simple:
+                # SUBTLE: an accumulator is boxed in a list, so that None is one, too, and one look-up is enough.
+                entry = table.get(key)
+                if entry is None:
+                    entry = table[key] = [self._create()]
+                entry[0] = self._add(entry[0], value)
+            else:
+                entry = self._add_windowed(table, key, value, o)
+            self._countdown -= 1
+            if not self._countdown:
+                self._check(entry[0])
+
+    def _add_windowed(self, table: Any, key: Any, value: Any, o: Any) -> Any:
+        windows = table.get(key)
+        if windows is None:
+            windows = table[key] = {}
+        entry: Any = None
+        for window in o.windows:
+            entry = windows.get(window)
+            if entry is None:
+                entry = windows[window] = [self._create(), o.timestamp]
+            elif self._combine_time is not None:
+                entry[1] = self._combine_time(entry[1], o.timestamp)
+            entry[0] = self._add(entry[0], value)
+        return entry
+
+    def _check(self, accumulator: Any) -> None:
+        """Samples an accumulator's size, and outputs everything when the budget is used up."""
+        self._countdown = _CHECK_EVERY
+        entries = len(self._encoded) + sum(map(len, self._tables.values()))
+        held = entries * (self._estimate(accumulator, True) + _ENTRY_OVERHEAD)
+        if held > self._budget:
+            self._flush()
+
+    def _flush(self) -> None:
+        tables = [(table, None) for table in self._tables.values()]
+        everything: list[tuple[dict[Any, Any], Any]] = [*tables, (self._encoded, self._decode_key)]
+        self._clear()
+        if self._simple:
+            window = GlobalWindow()
+            with_value = WindowedValue(None, window.max_timestamp(), (window,)).with_value
+            receive, compact = self.receivers[0].receive, self._compact
+            for table, decode in everything:
+                for key, entry in table.items():
+                    accumulator = entry[0] if compact is None else compact(entry[0])
+                    receive(with_value((key if decode is None else decode(key), accumulator)))
+            return
+        for element in self._windowed_elements(everything):
+            self.output(element)
+
+    def _windowed_elements(self, everything: list[tuple[dict[Any, Any], Any]]) -> Iterator[Any]:
+        for table, decode in everything:
+            for key, windows in table.items():
+                decoded = key if decode is None else decode(key)
+                for window, (accumulator, timestamp) in windows.items():
+                    if self._compact is not None:
+                        accumulator = self._compact(accumulator)
+                    if self._combine_time is None:
+                        timestamp = window.max_timestamp()
+                    yield WindowedValue((decoded, accumulator), timestamp, (window,))
+
+    def finish(self) -> None:
+        with self.scoped_finish_state:
+            self._flush()
+        super().finish()
+
+    def teardown(self) -> None:
+        with self.scoped_finish_state:
+            self.combine_fn.teardown()
+
+
+def overrides_teardown(ops: Iterable[Any]) -> bool:
+    """Whether any operation's DoFn or CombineFn has a teardown of its own."""
+    for op in ops:
+        if isinstance(op, Precombine):
+            fn: Any = op.combine_fn
+        elif getattr(op.spec, "serialized_fn", None):
+            fn = pickler.loads(op.spec.serialized_fn)[0]
+        else:
+            continue
+        if isinstance(fn, core.CombineValuesDoFn):
+            fn = fn.combinefn
+        base = CombineFn if isinstance(fn, CombineFn) else DoFn
+        if getattr(type(fn), "teardown", base.teardown) is not base.teardown:
+            return True
+    return False
+
+
+def register() -> None:
+    """Teaches the SDK's factory our precombine. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(  # type: ignore[untyped-decorator]
+        PRECOMBINE_URN, runner_pb.CombinePayload
+    )
+    def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+        assert isinstance(factory.data_channel_factory, Wiring)
+        pcoll_id = next(iter(transform.inputs.values()))
+        windowing = factory.context.windowing_strategies.get_by_id(
+            factory.descriptor.pcollections[pcoll_id].windowing_strategy_id
+        )
+        name = NameContext(transform.unique_name, transform_id)
+        op = Precombine(name, factory, payload, transform, factory.get_windowed_coder(pcoll_id), windowing)
+        return factory.augment_oldstyle_op(op, transform.unique_name, consumers)

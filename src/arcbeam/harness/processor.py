@@ -1,0 +1,231 @@
+"""A stage in a worker: builds the SDK's bundle processor, drives bundles, collects metrics.
+
+The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
+processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from apache_beam.metrics import monitoring_infos
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.portability.api import metrics_pb2
+from apache_beam.runners.worker import bundle_processor
+
+from arcbeam.harness import precombine, read, write
+from arcbeam.harness.feeds import feed_of
+from arcbeam.harness.read import ReadOperation
+from arcbeam.harness.state import InProcessStateHandler
+from arcbeam.harness.wiring import Settings, Wiring
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
+
+read.register()
+write.register()
+precombine.register()
+
+_instructions = itertools.count()
+
+
+class StageProcessor:
+    """One stage, ready to process bundles in this process.
+
+    Args:
+        stage: what to run.
+        settings: of the job.
+        sides: the stage's side inputs, complete.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
+        self.stage = stage
+        self.settings = settings
+        self.wiring = Wiring(settings)
+        channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
+        self.state = InProcessStateHandler(channels, sides)
+        self.sdk: Any = bundle_processor.BundleProcessor(
+            frozenset(), _descriptor(stage), self.state, self.wiring
+        )
+        self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
+        self.bundles = Bundles(self)
+        self._feed = feed_of(self)
+
+    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
+        """Runs one task: all bundles over its rows.
+
+        Args:
+            rows: of this task's shard, in ascending order of bucket.
+            outbox: takes what the stage writes.
+            partition: the task's Spark partition.
+            side_writer: makes a writer for an iterable side input, by channel.
+
+        Returns:
+            The report, but for what only Spark's side knows (attempt, worker).
+        """
+        wiring, started = self.wiring, time.monotonic()
+        wiring.outbox, wiring.partition, wiring.side_writer = outbox, partition, side_writer
+        wiring.elements_out, wiring.side_files = {}, []
+        for op in wiring.writers:
+            op.begin_task()  # type: ignore[attr-defined]
+        self.bundles.begin_task()
+        report = TaskReport(stage=self.stage.id, shard=partition)
+        self._feed.run(rows, report)
+        self.bundles.close()
+        for op in wiring.writers:
+            op.drain()  # type: ignore[attr-defined]
+        report.metrics = self.bundles.metrics()
+        report.bundles, report.elements_in = self.bundles.count, self.bundles.elements
+        report.elements_out, report.side_files = wiring.elements_out, wiring.side_files
+        report.seconds = time.monotonic() - started
+        report.needs_teardown = self.needs_teardown()
+        return report
+
+    def finalize(self) -> None:
+        """Runs the bundle finalization callbacks; call when the task's output is safe."""
+        if self.stage.finalizes:
+            self.sdk.finalize_bundle()
+
+    def needs_teardown(self) -> bool:
+        """Whether a DoFn's or CombineFn's teardown is the user's own."""
+        return precombine.overrides_teardown(self.sdk.ops.values())
+
+    def close(self) -> None:
+        """Tears down; the processor is not used again."""
+        self.sdk.shutdown()
+
+
+class Bundles:
+    """The running bundle of a processor: opens, fills, cuts and closes bundles.
+
+    Invariant: at most one bundle is open; metrics of closed bundles are kept until the task ends.
+    """
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._processor = processor
+        self._sdk = processor.sdk
+        self._limit = max(1, processor.settings.bundle_elements)
+        self._seconds = processor.settings.bundle_seconds
+        self._ops = list(self._sdk.ops.values())
+        self._open = False
+        self.instruction = ""
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """Counts start anew."""
+        self.count = 0
+        self.elements = 0
+        self._infos: dict[Any, Any] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a bundle is open."""
+        return self._open
+
+    def open(self) -> None:
+        """Starts a bundle if none is open."""
+        if self._open:
+            return
+        sdk = self._sdk
+        self.instruction = f"{self._processor.stage.id}-{next(_instructions)}"
+        self._context = bundle_processor.ExecutionContext(instruction_id=self.instruction)
+        sdk.current_instruction_id = self.instruction
+        sdk.state_sampler.start()
+        self._open = True
+        self._started = time.monotonic()
+        self._in_bundle = 0
+        for op in reversed(self._ops):
+            op.execution_context = self._context
+            op.start()
+
+    def close(self) -> list[Any]:
+        """Finishes the open bundle, if any.
+
+        Returns:
+            What its splittable DoFns deferred: `DelayedBundleApplication`s.
+        """
+        if not self._open:
+            return []
+        sdk = self._sdk
+        try:
+            for op in self._ops:
+                op.finish()
+            deferred = [
+                sdk.delayed_bundle_application(op, residual)
+                for op, residual in self._context.delayed_applications
+            ]
+        finally:
+            self.abandon()
+        self._collect()
+        self.count += 1
+        # SUBTLE: finalization callbacks live in the operations until finalize_bundle; reset keeps them.
+        sdk.reset()
+        return deferred
+
+    def abandon(self) -> None:
+        """Ends the bundle without finishing it (after a failure)."""
+        if not self._open:
+            return
+        self._open = False
+        with self._sdk.splitting_lock:
+            self._sdk.current_instruction_id = None
+        self._sdk.state_sampler.stop_if_still_running()
+
+    def emit(self, elements: list[Any]) -> None:
+        """Feeds windowed values to the stage's root, cutting bundles as the settings say."""
+        receive = self._processor.root.receivers[0].receive
+        position, total = 0, len(elements)
+        while position < total:
+            self.open()
+            room = self._limit - self._in_bundle
+            if room >= total - position and not position:
+                for element in elements:
+                    receive(element)
+                taken = total
+            else:
+                taken = min(room, total - position)
+                for element in elements[position : position + taken]:
+                    receive(element)
+            position += taken
+            self._in_bundle += taken
+            self.elements += taken
+            if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
+                self.close()
+
+    def _collect(self) -> None:
+        infos = self._sdk.monitoring_infos()
+        if not self._infos:
+            self._infos = {monitoring_infos.to_key(info): info for info in infos}
+            return
+        merged = monitoring_infos.consolidate(itertools.chain(self._infos.values(), infos))
+        self._infos = {monitoring_infos.to_key(info): info for info in merged}
+
+    def metrics(self) -> list[bytes]:
+        """Serialized monitoring infos of all closed bundles of the task."""
+        return [info.SerializeToString() for info in self._infos.values()]
+
+
+def _descriptor(stage: Stage) -> Any:
+    components = runner_pb.Components.FromString(stage.payload)
+    return fn_pb.ProcessBundleDescriptor(
+        id=stage.id,
+        transforms=components.transforms,
+        pcollections=components.pcollections,
+        coders=components.coders,
+        windowing_strategies=components.windowing_strategies,
+        environments=components.environments,
+    )
+
+
+def merge_metrics(serialized: Iterable[bytes]) -> list[bytes]:
+    """Consolidates the monitoring infos of many tasks."""
+    infos = [metrics_pb2.MonitoringInfo.FromString(data) for data in serialized]
+    return [info.SerializeToString() for info in monitoring_infos.consolidate(infos)]
+
+
+def rows_of(blobs: Iterable[tuple[int, int, int, bytes]]) -> Iterator[Row]:
+    """Plain tuples as rows."""
+    return (Row(*blob) for blob in blobs)

@@ -1,0 +1,1 @@
+"""Splittable DoFns: placeholder until the driver of restrictions lands."""

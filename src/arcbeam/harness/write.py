@@ -1,0 +1,345 @@
+"""Write operations: where elements leave a stage, in place of the SDK's data plane.
+
+Owns buffering, grouping and routing to shards. Buffers belong to the task, not to the bundle: `drain` empties them.
+Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from apache_beam.coders.coders import GlobalWindowCoder
+from apache_beam import coders
+from apache_beam.coders.coder_impl import create_OutputStream
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.worker import bundle_processor, operations
+
+from arcbeam.harness.frames import BLOB_BYTES, COUNT, record
+from arcbeam.harness.wiring import Wiring
+from arcbeam.model.hashing import buckets_per_shard, key_hash
+from arcbeam.model.plan import Routing
+from arcbeam.model.rows import Row
+from arcbeam.model.urns import WRITE_URN, WriteSpec
+
+_SAMPLE_EVERY = 256
+_OBJECT_OVERHEAD = 64
+"""Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
+
+
+class _Write(operations.Operation):  # type: ignore[misc]  # Beam is untyped
+    """What all writes share. `process` is on the hot path: no attribute chains in subclasses' loops."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, None, factory.counter_factory, factory.state_sampler)
+        self._wiring: Wiring = factory.data_channel_factory
+        self._wiring.writers.append(self)
+        self._channel = spec.channel
+        self._explode = spec.explode
+        self._shards = self._wiring.settings.shards
+        self._windowed_coder = coder
+        self._written = 0
+
+    def _put(self, shard: int, bucket: int, blob: bytes) -> None:
+        self._wiring.outbox.put(Row(self._channel, shard, bucket, blob))
+
+    def begin_task(self) -> None:
+        """A task begins: nothing is buffered."""
+        self._written = 0
+
+    def drain(self) -> None:
+        """The task's last bundle is done: hands over everything that is buffered."""
+        counts = self._wiring.elements_out
+        counts[self._channel] = counts.get(self._channel, 0) + self._written
+        self._written = 0
+
+
+class ElementWrite(_Write):
+    """FORWARD and SPREAD: encoded windowed values, to one place or round-robin to all shards."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._encode = coder.get_impl().encode_to_stream
+        self._targets = self._shards if spec.routing == Routing.SPREAD else 1
+        self._blob_bytes = max(4096, min(BLOB_BYTES, (64 << 20) // self._targets))
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        super().begin_task()
+        self._streams = [create_OutputStream() for _ in range(self._targets)]
+        self._counts = [0] * self._targets
+        self._next = self._wiring.partition % self._targets
+
+    def process(self, o: Any) -> None:
+        if self._explode and len(o.windows) > 1:
+            from apache_beam.utils.windowed_value import WindowedValue
+
+            for window in o.windows:
+                self._write(WindowedValue(o.value, o.timestamp, (window,), o.pane_info))
+        else:
+            self._write(o)
+
+    def _write(self, o: Any) -> None:
+        target = self._next
+        stream = self._streams[target]
+        self._encode(o, stream, True)
+        self._counts[target] += 1
+        if stream.size() > self._blob_bytes:
+            self._flush(target)
+        target += 1
+        self._next = target if target < self._targets else 0
+
+    def _flush(self, target: int) -> None:
+        count = self._counts[target]
+        if count:
+            blob = COUNT.pack(count) + self._streams[target].get()
+            self._streams[target] = create_OutputStream()
+            self._counts[target] = 0
+            self._written += count
+            self._put(target, 0, blob)
+
+    def drain(self) -> None:
+        for target in range(self._targets):
+            self._flush(target)
+        super().drain()
+
+
+class _Grouping(_Write):
+    """Buffers values by key in memory, up to the budget, and writes them as *groups*.
+
+    Keys of exact type int, str or bytes are grouped as objects (equal objects have equal encodings); all others by
+    their encoding: 1, 1.0 and True are equal but not the same key.
+    """
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        element_coder = coder.wrapped_value_coder
+        self._key_coder, self._value_coder = element_coder.key_coder(), element_coder.value_coder()
+        self._encode_key = self._key_coder.get_impl().encode
+        self._window_impl = coder.window_coder.get_impl()
+        self._payload_coder = self._value_coder
+        self._buckets = buckets_per_shard(self._shards)
+        self._clear()
+
+    def _set_payload_coder(self, payload_coder: Any) -> None:
+        self._payload_impl = coders.ListCoder(payload_coder).get_impl()
+        self._estimate = payload_coder.get_impl().estimate_size
+
+    def _clear(self) -> None:
+        self._tables: dict[type, dict[Any, list[Any]]] = {int: {}, str: {}, bytes: {}}
+        self._encoded: dict[Any, list[Any]] = {}
+        self._count = 0
+        self._next_check = 1
+        self._last_check = 0
+        self._held = 0.0
+
+    def begin_task(self) -> None:
+        super().begin_task()
+        self._clear()
+
+    def _check(self, value: Any) -> None:
+        """Samples the size of a value, and writes everything out when the budget is used up."""
+        size = self._estimate(value, True) + _OBJECT_OVERHEAD
+        self._held += size * (self._count - self._last_check)
+        self._last_check = self._count
+        budget = self._wiring.settings.group_memory_bytes
+        if self._held > budget:
+            self._flush()
+        else:
+            # Large values are looked at more often: an interval never holds more than a sixteenth of the budget.
+            step = min(_SAMPLE_EVERY, self._count + 1, max(1, int(budget / 16 / size)))
+            self._next_check = self._count + step
+
+    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
+        """(encoded key, encoded window, payload values) of everything buffered."""
+        raise NotImplementedError
+
+    def _flush(self) -> None:
+        encode, shards, buckets = self._payload_impl.encode, self._shards, self._buckets
+        blobs: dict[tuple[int, int], list[bytes]] = {}
+        sizes: dict[tuple[int, int], int] = {}
+        average = self._held / self._count if self._count else 0
+        limit = max(1, int(BLOB_BYTES / (average + 1)))
+        for key, window, values in self._groups():
+            hashed = key_hash(key)
+            place = (hashed % shards, hashed // shards % buckets)
+            pieces = (
+                [values] if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
+            )
+            for piece in pieces:
+                part = record(key, window, encode(piece))
+                parts = blobs.get(place)
+                if parts is None:
+                    blobs[place], sizes[place] = [part], len(part)
+                else:
+                    parts.append(part)
+                    sizes[place] += len(part)
+                if sizes[place] > BLOB_BYTES:
+                    self._put(*place, b"".join(blobs.pop(place)))
+        for place, parts in blobs.items():
+            self._put(*place, b"".join(parts))
+        self._written += self._count
+        self._clear()
+
+    def drain(self) -> None:
+        if self._count:
+            self._flush()
+        super().drain()
+
+
+class GroupWrite(_Grouping):
+    """GROUPED and SIDE_KEYED: values by key and window; timestamps and panes are not kept."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._set_payload_coder(self._value_coder)
+        if spec.routing == Routing.SIDE_KEYED:
+            # State keys of a multimap side input are in the nested encoding.
+            self._encode_key = self._key_coder.get_impl().encode_nested
+
+    def process(self, o: Any) -> None:  # noqa: D102
+        key, value = o.value
+        groups = self._tables.get(type(key))
+        if groups is None:
+            key, groups = self._encode_key(key), self._encoded
+        values = groups.get(key)
+        if values is None:
+            groups[key] = [value]
+        else:
+            values.append(value)
+        self._count += 1
+        if self._count >= self._next_check:
+            self._check(value)
+
+    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
+        for table in self._tables.values():
+            for key, values in table.items():
+                yield self._encode_key(key), b"", values
+        for key, values in self._encoded.items():
+            yield key, b"", values
+
+
+class WindowedGroupWrite(GroupWrite):
+    """The same for other than the global window: the tables hold a table by window for each key."""
+
+    def process(self, o: Any) -> None:  # noqa: D102
+        key, value = o.value
+        groups = self._tables.get(type(key))
+        if groups is None:
+            key, groups = self._encode_key(key), self._encoded
+        windows: Any = groups.get(key)
+        if windows is None:
+            windows = groups[key] = {}  # type: ignore[assignment]
+        for window in o.windows:
+            values = windows.get(window)
+            if values is None:
+                windows[window] = [value]
+            else:
+                values.append(value)
+            self._count += 1
+        if self._count >= self._next_check:
+            self._check(value)
+
+    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
+        encoded_windows: dict[Any, bytes] = {}
+        for table in (*self._tables.values(), self._encoded):
+            raw = table is not self._encoded
+            for key, values in table.items():
+                encoded = self._encode_key(key) if raw else key
+                for window, window_values in values.items():  # type: ignore[attr-defined]
+                    window_bytes = encoded_windows.get(window)
+                    if window_bytes is None:
+                        window_bytes = encoded_windows[window] = self._window_impl.encode(window)
+                    yield encoded, window_bytes, window_values
+
+
+class KeyedWrite(GroupWrite):
+    """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._set_payload_coder(coders.WindowedValueCoder(self._value_coder, coder.window_coder))
+
+    def process(self, o: Any) -> None:  # noqa: D102
+        key, value = o.value
+        o = o.with_value(value)
+        groups = self._tables.get(type(key))
+        if groups is None:
+            key, groups = self._encode_key(key), self._encoded
+        values = groups.get(key)
+        if values is None:
+            groups[key] = [o]
+        else:
+            values.append(o)
+        self._count += 1
+        if self._count >= self._next_check:
+            self._check(o)
+
+
+class SideWrite(_Write):
+    """SIDE: encoded elements by window, straight to an immutable file of the task's."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._encode = coder.wrapped_value_coder.get_impl().encode_to_stream
+        self._window_impl = coder.window_coder.get_impl()
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        super().begin_task()
+        self._streams: dict[Any, Any] = {}
+        self._file: Any = None
+
+    def process(self, o: Any) -> None:  # noqa: D102
+        for window in o.windows:
+            stream = self._streams.get(window)
+            if stream is None:
+                stream = self._streams[window] = create_OutputStream()
+            self._encode(o.value, stream, True)
+            self._written += 1
+            if stream.size() > BLOB_BYTES:
+                self._append(window, self._streams.pop(window))
+        if len(self._streams) > 4096:
+            self._flush()
+
+    def _append(self, window: Any, stream: Any) -> None:
+        if self._file is None:
+            self._file = self._wiring.side_writer(self._channel)  # type: ignore[operator]
+        self._file.append(self._window_impl.encode(window), stream.get())
+
+    def _flush(self) -> None:
+        for window, stream in self._streams.items():
+            self._append(window, stream)
+        self._streams = {}
+
+    def drain(self) -> None:
+        self._flush()
+        if self._file is not None:
+            done = self._file.close()
+            if done is not None:
+                self._wiring.side_files.append(done)
+            self._file = None
+        super().drain()
+
+
+_WRITES: dict[Routing, type[_Write]] = {
+    Routing.FORWARD: ElementWrite,
+    Routing.SPREAD: ElementWrite,
+    Routing.GROUPED: GroupWrite,
+    Routing.SIDE_KEYED: GroupWrite,
+    Routing.KEYED: KeyedWrite,
+    Routing.SIDE: SideWrite,
+}
+
+
+def register() -> None:
+    """Teaches the SDK's factory our write. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(WRITE_URN, None)  # type: ignore[untyped-decorator]
+    def create(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
+        spec = WriteSpec.from_bytes(payload)
+        coder = factory.get_windowed_coder(next(iter(transform.inputs.values())))
+        kind = _WRITES[Routing(spec.routing)]
+        if kind is GroupWrite and not isinstance(coder.window_coder, GlobalWindowCoder):
+            kind = WindowedGroupWrite
+        return kind(NameContext(transform.unique_name, transform_id), factory, spec, coder)

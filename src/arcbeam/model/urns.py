@@ -1,0 +1,60 @@
+"""Names of our own transforms inside a stage's payload: how `translate` tells `harness` where elements enter and leave.
+
+Leaf: standard library only. The payload of each is the JSON of the dataclass beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+READ_URN = "arcbeam:read:v1"
+WRITE_URN = "arcbeam:write:v1"
+PRECOMBINE_URN = "arcbeam:precombine:v1"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSpec:
+    """How a stage's root gets its elements.
+
+    Attributes:
+        mode: "impulse", "elements" (encoded windowed values), "groups" (GroupByKey, default trigger), "triggered"
+            (GroupByKey, any trigger), "keyed" (elements of one key adjacent: state and timers), "restrictions".
+        time_sorted: "keyed" only: elements of a key by event time.
+    """
+
+    mode: str
+    time_sorted: bool = False
+
+    def to_bytes(self) -> bytes:
+        """The transform's payload."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> ReadSpec:
+        """Reads a payload back."""
+        return ReadSpec(**json.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSpec:
+    """Where elements leave a stage.
+
+    Attributes:
+        channel: index of the channel.
+        routing: value of `model.plan.Routing`.
+        explode: write an element that is in several windows once per window.
+    """
+
+    channel: int
+    routing: str
+    explode: bool = False
+
+    def to_bytes(self) -> bytes:
+        """The transform's payload."""
+        return json.dumps(asdict(self)).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> WriteSpec:
+        """Reads a payload back."""
+        return WriteSpec(**json.loads(data))

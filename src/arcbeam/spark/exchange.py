@@ -1,0 +1,62 @@
+"""Channels as data frames: filter, union, exchange.
+
+Owns how a routing becomes Spark operators. Rows are `arcbeam.model.rows.Row`s.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from arcbeam.model.plan import Routing
+from arcbeam.model.rows import REPORT, RESIDUAL
+from arcbeam.spark.task import SCHEMA
+
+
+def impulse(spark: SparkSession) -> DataFrame:
+    """One row in one partition: the beginning of everything."""
+    return spark.range(0, 1, 1, 1).select(
+        F.lit(0).cast("int").alias("channel"),
+        F.lit(0).cast("int").alias("shard"),
+        F.lit(0).cast("int").alias("bucket"),
+        F.lit(b"").cast("binary").alias("blob"),
+    )
+
+
+def union(frames: list[DataFrame]) -> DataFrame:
+    """All rows, partitions side by side."""
+    return reduce(lambda a, b: a.union(b), frames)
+
+
+def channel(frame: DataFrame, index: int, with_reports: bool) -> DataFrame:
+    """The rows of one channel of a stage's output."""
+    condition = F.col("channel") == index
+    if with_reports:
+        condition = condition | (F.col("channel") == REPORT)
+    return frame.filter(condition)
+
+
+def reports(frame: DataFrame) -> DataFrame:
+    """The reports in a stage's output."""
+    return frame.filter(F.col("channel") == REPORT)
+
+
+def residuals(frame: DataFrame) -> DataFrame:
+    """The residual restrictions in a stage's output."""
+    return frame.filter(F.col("channel") == RESIDUAL)
+
+
+def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:
+    """Moves rows to their shards; rows of a shard come in ascending order of bucket where keys matter."""
+    if routing in (Routing.FORWARD, Routing.SIDE):
+        return frame
+    moved = frame.repartitionById(shards, "shard")
+    return moved if routing is Routing.SPREAD else moved.sortWithinPartitions("bucket")
+
+
+def mapped(frame: DataFrame, task: Any) -> DataFrame:
+    """Runs a task (a callable over Arrow batches) on every partition."""
+    return frame.mapInArrow(task.__call__, SCHEMA)

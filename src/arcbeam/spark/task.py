@@ -1,0 +1,340 @@
+"""A task of a stage, in the Python worker: Arrow batches in, bundles in the middle, Arrow batches out.
+
+Owns the threads of a task, the bounded queue between them, the cache of processors in the worker, and how a user's
+error leaves the worker. Imports neither `translate`, `jobs`, `web` nor `cli`; it is what travels to the executors.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import queue
+import re
+import socket
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from arcbeam.errors import ArcbeamError, CoderError, EnvironmentMismatchError, UserCodeError
+from arcbeam.harness.wiring import Settings
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import REPORT, Row, SideFile, TaskReport
+from arcbeam.spark.versions import Versions
+from arcbeam.store.location import JobLocation
+
+_LOG = logging.getLogger("arcbeam.task")
+
+SCHEMA = "channel int, shard int, bucket int, blob binary"
+ARROW_SCHEMA = pa.schema(
+    [("channel", pa.int32()), ("shard", pa.int32()), ("bucket", pa.int32()), ("blob", pa.binary())]
+)
+
+_BATCH_BYTES = 4 << 20
+_BATCH_ROWS = 8192
+_QUEUED_BYTES = 32 << 20
+"""What a running bundle may be ahead of the thread that feeds Spark."""
+_CACHED_PROCESSORS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StageTask:
+    """Everything a task needs; pickled into the plan of its Spark job.
+
+    Attributes:
+        job: unique id of the job.
+        stage: what to run.
+        settings: of the job.
+        location: the job's temporary location.
+        side_files: files of the stage's side inputs, by channel.
+        versions: what the driver runs; a worker that runs something else refuses.
+        paths: entries for `sys.path`, relative to the folder that Spark unpacks artifacts to.
+    """
+
+    job: str
+    stage: Stage
+    settings: Settings
+    location: JobLocation
+    versions: Versions
+    side_files: dict[int, tuple[SideFile, ...]] = field(default_factory=dict)
+    prelude: Any = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs."""
+        context = TaskContext.get()
+        partition = context.partitionId() if context else 0
+        attempt = context.taskAttemptId() if context else 0
+        rows = _Rows(batches)
+        first = next(rows, None)
+        if first is None:
+            yield from _arrow(iter(rows.passed))
+            return
+        self.versions.check()
+        earlier = self.location.errors()
+        if earlier:
+            # A retry after a user's error: the same bug is not run again.
+            raise pickle.loads(earlier[0])
+        outbox = _Outbox()
+        runner = _BundleThread(self, rows.starting_with(first), outbox, partition, attempt)
+        runner.start()
+        yield from _arrow(outbox.drain(runner))
+        runner.join()
+        if runner.error is not None:
+            raise self._escaped(runner.error, runner.step)
+        yield from _arrow(iter([*rows.passed, runner.report.to_row()]))
+        runner.finalize()
+
+    def _escaped(self, error: BaseException, step: str) -> BaseException:
+        """Records a user's error where the driver and the task's retries find it."""
+        described = _described(error, step or self.stage.name)
+        if described is None:
+            return error
+        try:
+            self.location.record_error(self.stage.id, pickle.dumps(described))
+        except Exception:
+            _LOG.exception("the error could not be recorded; Spark will retry the task")
+        return described
+
+
+class _Rows:
+    """The rows of a task's input. Reports of earlier stages are kept in `passed`."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self.passed: list[Row] = []
+        self._rows = self._read(batches)
+
+    def _read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+        for batch in batches:
+            channels, shards, buckets = (batch.column(i).to_pylist() for i in range(3))
+            blobs = batch.column(3)
+            for i, channel in enumerate(channels):
+                row = Row(channel, shards[i], buckets[i], blobs[i].as_py())
+                if channel == REPORT:
+                    self.passed.append(row)
+                    continue
+                yield row
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+    def __next__(self) -> Row:
+        return next(self._rows)
+
+    def starting_with(self, row: Row) -> Iterator[Row]:
+        yield row
+        yield from self._rows
+
+
+class _Outbox:
+    """A bounded hand-over from the bundle's thread to Spark's; `put` blocks while too much is waiting."""
+
+    def __init__(self) -> None:
+        self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        self._lock = threading.Condition()
+        self._bytes = 0
+        self._abandoned = False
+
+    def put(self, row: Row) -> None:
+        """See `arcbeam.model.rows.Outbox`."""
+        size = len(row.blob) + 64
+        with self._lock:
+            while self._bytes > _QUEUED_BYTES and not self._abandoned:
+                self._lock.wait()
+            if self._abandoned:
+                raise _Abandoned
+            self._bytes += size
+        self._rows.put(row)
+
+    def finish(self) -> None:
+        """No more rows will come."""
+        self._rows.put(None)
+
+    def drain(self, runner: _BundleThread) -> Iterator[Row]:
+        """The rows, as they come, until `finish`."""
+        try:
+            while (row := self._rows.get()) is not None:
+                with self._lock:
+                    self._bytes -= len(row.blob) + 64
+                    self._lock.notify()
+                yield row
+        except GeneratorExit:
+            # Spark wants no more (a killed task): let the bundle's thread end.
+            with self._lock:
+                self._abandoned = True
+                self._lock.notify()
+            raise
+
+
+class _Abandoned(BaseException):
+    """The task was killed while its bundle ran."""
+
+
+class _BundleThread(threading.Thread):
+    """Runs the bundles of one task. After `join`: either `report` is set or `error`."""
+
+    def __init__(self, task: StageTask, rows: Iterator[Row], outbox: _Outbox, partition: int, attempt: int):
+        super().__init__(name=f"bundles-{task.stage.id}-{partition}", daemon=True)
+        self._task, self._input, self._outbox = task, rows, outbox
+        self._partition, self._attempt = partition, attempt
+        self.error: BaseException | None = None
+        self.step = ""
+        self.report = TaskReport(stage=task.stage.id, shard=partition)
+        self._processor: Any = None
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except BaseException as e:
+            self.error = e
+            if self._processor is not None:
+                self.step = _running_step(self._processor)
+                self._processor.bundles.abandon()
+            _processors.discard(self._task)
+        finally:
+            self._outbox.finish()
+
+    def _run(self) -> None:
+        processor = self._processor = _processors.get(self._task)
+        store = self._task.location
+
+        def side_writer(channel: int) -> Any:
+            from arcbeam.store.sidefiles import IterableWriter
+
+            return IterableWriter(store, channel, f"{self._partition}-{self._attempt}")
+
+        self.report = processor.run(self._input, self._outbox, self._partition, side_writer)
+        self.report.attempt = self._attempt
+        self.report.worker = f"{socket.gethostname()}:{os.getpid()}"
+
+    def finalize(self) -> None:
+        """Runs finalization callbacks; Spark has taken the task's output."""
+        if self._processor is not None:
+            self._processor.finalize()
+
+
+class _Processors:
+    """Processors by (job, stage), least recently used last out; another job's are torn down first.
+
+    Invariant: a processor in use is in no other task's hands (a worker runs one task at a time).
+    """
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[str, str, int], Any] = OrderedDict()
+        self._pid = os.getpid()
+
+    def get(self, task: StageTask) -> Any:
+        """The cached processor of the task's stage, or a new one."""
+        from arcbeam.harness.processor import StageProcessor
+        from arcbeam.store.sidefiles import SideReader
+
+        if self._pid != os.getpid():  # forked: what the parent opened is not ours
+            self._cache.clear()
+            self._pid = os.getpid()
+        self.close_others(task.job)
+        key = _cache_key(task)
+        processor = self._cache.get(key)
+        if processor is None:
+            if task.prelude is not None:
+                task.prelude()
+            sides = (
+                SideReader(task.location, task.side_files, task.settings.shards) if task.stage.side_inputs else None
+            )
+            processor = self._cache[key] = StageProcessor(task.stage, task.settings, sides)
+            while len(self._cache) > _CACHED_PROCESSORS:
+                self._close(self._cache.popitem(last=False)[1])
+        self._cache.move_to_end(key)
+        return processor
+
+    def discard(self, task: StageTask) -> None:
+        """Throws a processor away after a failure; its teardown is still called."""
+        processor = self._cache.pop(_cache_key(task), None)
+        if processor is not None:
+            self._close(processor)
+
+    def close_others(self, job: str) -> None:
+        """Tears down what other jobs left; `job` "" tears down everything."""
+        for key in [key for key in self._cache if key[0] != job]:
+            self._close(self._cache.pop(key))
+
+    @staticmethod
+    def _close(processor: Any) -> None:
+        try:
+            processor.close()
+        except Exception:
+            _LOG.warning("teardown failed", exc_info=True)
+
+
+_processors = _Processors()
+
+
+def _cache_key(task: StageTask) -> tuple[str, str, int]:
+    return (task.job, task.stage.id, hash(task.settings))
+
+
+def tear_down(job: str) -> str:
+    """Tears down a finished job's processors in this worker; returns the worker's name."""
+    _processors.close_others("" if not job else f"not {job}")
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _arrow(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of bounded size."""
+    pending: list[Row] = []
+    size = 0
+    for row in rows:
+        pending.append(row)
+        size += len(row.blob)
+        if size > _BATCH_BYTES or len(pending) >= _BATCH_ROWS:
+            yield _batch(pending)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending)
+
+
+def _batch(rows: list[Row]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, type=f.type) for c, f in zip(columns, ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+_STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
+
+
+def _running_step(processor: Any) -> str:
+    """The step that was running when the bundle's thread failed, as the SDK's state sampler saw it."""
+    try:
+        name = processor.sdk.state_sampler.current_state().name_context
+        return str(name.step_name) if name is not None and name.step_name else ""
+    except Exception:
+        return ""
+
+
+def _described(error: BaseException, step: str) -> ArcbeamError | None:
+    """A user's error as one of ours; None for what is not the user's (memory, a killed task)."""
+    if isinstance(error, ArcbeamError):
+        return error
+    if isinstance(error, _Abandoned | MemoryError | KeyboardInterrupt | SystemExit):
+        return None
+    if isinstance(error, ModuleNotFoundError) or isinstance(error.__cause__, ModuleNotFoundError):
+        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+        return EnvironmentMismatchError(
+            f"module '{missing.name}' is missing on the worker (needed by stage '{step}')",  # type: ignore[union-attr]
+            "install it on every executor, or ship it with --requirements_file, --extra_package, --setup_file; "
+            "for what is defined in your main script, use --save_main_session",
+        )
+    named = _STEP.search(str(error))
+    text = "".join(traceback.format_exception(error))
+    kind = CoderError if "coder" in text.rsplit("File", 1)[-1] and _in_coder(error) else UserCodeError
+    return kind(named.group(1) if named else step, f"{type(error).__name__}: {error}", text)
+
+
+def _in_coder(error: BaseException) -> bool:
+    """Whether the innermost frames of the traceback belong to a coder's encode or decode."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(f.name in ("encode", "decode", "encode_to_stream", "decode_from_stream") for f in frames[-4:])

@@ -1,0 +1,287 @@
+"""From the SDK's fused stages to our plan.
+
+Owns the choice of a channel's routing and the shape of a stage's payload. Must not know Spark or the Fn API.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
+from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
+from arcbeam.translate import describe, phases
+from arcbeam.translate.validate import validate
+
+_PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
+_MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
+
+
+def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool = False) -> Plan:
+    """Translates a Beam pipeline proto.
+
+    Args:
+        pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
+        name: the job's name, for people.
+        fusion: whether transforms may share a stage.
+        drain: put a truncation in front of every splittable DoFn.
+
+    Raises:
+        InvalidPipelineError: the proto is malformed.
+        UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
+    """
+    validate(pipeline)
+    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain)
+    return _Lowering(context.components, stages).plan(name)
+
+
+@dataclass(slots=True)
+class _Edge:
+    """A channel under construction; `key` is (buffer, routing)."""
+
+    index: int
+    pcoll: str
+    routing: Routing
+    producers: list[str] = field(default_factory=list)
+    consumers: list[str] = field(default_factory=list)
+
+
+class _Lowering:
+    """One translation. Invariant: stage ids are given in topological order."""
+
+    def __init__(self, components: Any, stages: list[Any]) -> None:
+        self._components = components
+        self._stages = [s for s in stages if s.transforms]
+        self._edges: dict[tuple[bytes, Routing], _Edge] = {}
+        self._side_routings: dict[str, set[Routing]] = defaultdict(set)
+        self._main_routings: dict[bytes, Routing] = {}
+        self._buffer_of_side: dict[str, bytes] = {}
+
+    def plan(self, name: str) -> Plan:
+        for stage in self._stages:
+            self._note_needs(stage)
+        lowered = [self._lower(f"s{n}", stage) for n, stage in enumerate(self._stages)]
+        channels = tuple(self._channel(edge) for edge in self._edges.values())
+        return Plan(name=name, stages=tuple(lowered), channels=channels)
+
+    # Which routings each buffer and each PCollection is needed in.
+
+    def _note_needs(self, stage: Any) -> None:
+        read = _read_of(stage)
+        if read is not None and read.spec.payload != phases.IMPULSE_BUFFER:
+            self._main_routings[read.spec.payload] = self._main_routing(stage, read)
+        for transform in stage.transforms:
+            payload = phases.par_do_payload(transform)
+            if payload is None:
+                continue
+            for tag, side in payload.side_inputs.items():
+                keyed = side.access_pattern.urn == _MULTIMAP
+                pcoll = transform.inputs[tag]
+                self._side_routings[pcoll].add(Routing.SIDE_KEYED if keyed else Routing.SIDE)
+
+    def _main_routing(self, stage: Any, read: Any) -> Routing:
+        kind = read.spec.payload.split(b":", 1)[0]
+        if kind == b"spread":
+            return Routing.SPREAD
+        if kind == b"group":
+            # The buffer's strategy is that of the GroupByKey's output, whose window function may be "already merged".
+            strategy = self._strategy(next(iter(read.outputs.values())))
+            return Routing.GROUPED if describe.fires_once(strategy) else Routing.KEYED
+        for transform in _consumers_of(stage, read):
+            payload = phases.par_do_payload(transform)
+            if payload is not None and (payload.state_specs or payload.timer_family_specs):
+                return Routing.KEYED
+            if payload is not None and payload.requires_stable_input:
+                return Routing.SPREAD
+        return Routing.FORWARD
+
+    # Stages.
+
+    def _lower(self, stage_id: str, stage: Any) -> Stage:
+        transforms: list[Any] = []
+        sinks: list[int] = []
+        source: int | None = None
+        splittable = any(t.spec.urn == phases.PROCESS_URN for t in stage.transforms)
+        time_sorted = False
+        for transform in stage.transforms:
+            payload = phases.par_do_payload(transform)
+            time_sorted |= bool(payload is not None and payload.requires_time_sorted_input)
+        for transform in stage.transforms:
+            if transform.spec.urn == phases.DATA_INPUT:
+                edge, spec = self._source(stage, transform, splittable, time_sorted)
+                if edge is not None:
+                    edge.consumers.append(stage_id)
+                    source = edge.index
+                transforms.append(_with_spec(transform, READ_URN, spec.to_bytes()))
+            elif transform.spec.urn == phases.DATA_OUTPUT:
+                for edge in self._written(transform):
+                    if stage_id not in edge.producers:
+                        edge.producers.append(stage_id)
+                    if edge.index not in sinks:
+                        sinks.append(edge.index)
+                    write = WriteSpec(edge.index, edge.routing.value, explode=self._feeds_restrictions(transform))
+                    written = _with_spec(transform, WRITE_URN, write.to_bytes())
+                    written.unique_name = f"{transform.unique_name}/{edge.routing.value}"
+                    transforms.append(written)
+            elif transform.spec.urn == _PRECOMBINE:
+                transforms.append(_with_spec(transform, PRECOMBINE_URN, transform.spec.payload))
+            else:
+                transforms.append(transform)
+        own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
+        return Stage(
+            id=stage_id,
+            name=describe.stage_name([t.unique_name for t in own]) or stage.name,
+            transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in _ordered(own)),
+            payload=self._payload(transforms),
+            source=source,
+            sinks=tuple(sinks),
+            side_inputs=self._side_inputs(stage),
+            splittable=splittable,
+            time_sorted=time_sorted,
+            **_par_do_facts(stage),
+        )
+
+    def _source(
+        self, stage: Any, read: Any, splittable: bool, time_sorted: bool
+    ) -> tuple[_Edge | None, ReadSpec]:
+        buffer = read.spec.payload
+        if buffer == phases.IMPULSE_BUFFER:
+            return None, ReadSpec("impulse")
+        routing = self._main_routings[buffer]
+        edge = self._edge(buffer, routing, next(iter(read.outputs.values())))
+        if splittable and any(t.spec.urn == phases.PROCESS_URN for t in _consumers_of(stage, read)):
+            return edge, ReadSpec("restrictions")
+        if routing is Routing.GROUPED:
+            return edge, ReadSpec("groups")
+        if routing is Routing.KEYED:
+            grouped = buffer.startswith(b"group:")
+            return edge, ReadSpec("triggered" if grouped else "keyed", time_sorted)
+        return edge, ReadSpec("elements")
+
+    def _written(self, write: Any) -> list[_Edge]:
+        buffer = write.spec.payload
+        pcoll = next(iter(write.inputs.values()))
+        edges = []
+        if buffer in self._main_routings:
+            edges.append(self._edge(buffer, self._main_routings[buffer], pcoll))
+        if buffer == f"materialize:{pcoll}".encode():
+            edges += [
+                self._edge(buffer, routing, pcoll) for routing in sorted(self._side_routings.get(pcoll, ()))
+            ]
+            self._buffer_of_side[pcoll] = buffer
+        return edges
+
+    def _feeds_restrictions(self, write: Any) -> bool:
+        pcoll = next(iter(write.inputs.values()))
+        return any(
+            t.spec.urn == phases.SPLIT_URN and pcoll in t.outputs.values()
+            for stage in self._stages
+            for t in stage.transforms
+        )
+
+    def _edge(self, buffer: bytes, routing: Routing, pcoll: str) -> _Edge:
+        found = self._edges.get((buffer, routing))
+        if found is None:
+            found = self._edges[buffer, routing] = _Edge(len(self._edges), pcoll, routing)
+        return found
+
+    def _side_inputs(self, stage: Any) -> tuple[SideInput, ...]:
+        found = []
+        for transform in stage.transforms:
+            payload = phases.par_do_payload(transform)
+            if payload is None:
+                continue
+            for tag, side in sorted(payload.side_inputs.items()):
+                pcoll = transform.inputs[tag]
+                routing = Routing.SIDE_KEYED if side.access_pattern.urn == _MULTIMAP else Routing.SIDE
+                buffer = self._buffer_of_side.get(pcoll)
+                if buffer is None:
+                    raise InvalidPipelineError(f"{transform.unique_name}: side input '{tag}' has no producer")
+                found.append(SideInput(transform.unique_name, tag, self._edge(buffer, routing, pcoll).index))
+        return tuple(found)
+
+    def _payload(self, transforms: list[Any]) -> bytes:
+        """Components of just this stage; the harness makes a bundle descriptor of it."""
+        payload = runner_pb.Components(
+            coders=self._components.coders,
+            windowing_strategies=self._components.windowing_strategies,
+            environments=self._components.environments,
+        )
+        for transform in transforms:
+            payload.transforms[transform.unique_name].CopyFrom(transform)
+            for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
+                payload.pcollections[pcoll].CopyFrom(self._components.pcollections[pcoll])
+        data: bytes = payload.SerializeToString(deterministic=True)
+        return data
+
+    def _channel(self, edge: _Edge) -> Channel:
+        pcoll = self._components.pcollections[edge.pcoll]
+        return Channel(
+            index=edge.index,
+            name=pcoll.unique_name or edge.pcoll,
+            routing=edge.routing,
+            coder=describe.coder(self._components, pcoll.coder_id),
+            windowing=describe.windowing(self._strategy(edge.pcoll)),
+            producers=tuple(edge.producers),
+            consumers=tuple(edge.consumers),
+        )
+
+    def _strategy(self, pcoll: str) -> Any:
+        return self._components.windowing_strategies[self._components.pcollections[pcoll].windowing_strategy_id]
+
+
+def _read_of(stage: Any) -> Any:
+    return next((t for t in stage.transforms if t.spec.urn == phases.DATA_INPUT), None)
+
+
+def _consumers_of(stage: Any, read: Any) -> list[Any]:
+    outputs = set(read.outputs.values())
+    return [t for t in stage.transforms if outputs & set(t.inputs.values())]
+
+
+def _with_spec(transform: Any, urn: str, payload: bytes) -> Any:
+    changed = runner_pb.PTransform()
+    changed.CopyFrom(transform)
+    changed.spec.urn = urn
+    changed.spec.payload = payload
+    return changed
+
+
+def _ordered(transforms: list[Any]) -> list[Any]:
+    """Producers before consumers; otherwise as given."""
+    producer = {pcoll: t for t in transforms for pcoll in t.outputs.values()}
+    done: dict[str, Any] = {}
+
+    def visit(transform: Any) -> None:
+        if transform.unique_name in done:
+            return
+        for pcoll in transform.inputs.values():
+            if pcoll in producer and producer[pcoll] is not transform:
+                visit(producer[pcoll])
+        done[transform.unique_name] = transform
+
+    for transform in transforms:
+        visit(transform)
+    return list(done.values())
+
+
+def _par_do_facts(stage: Any) -> dict[str, Any]:
+    states: list[tuple[str, str]] = []
+    timers: list[TimerFamily] = []
+    finalizes = False
+    for transform in stage.transforms:
+        payload = phases.par_do_payload(transform)
+        if payload is None:
+            continue
+        states += [(transform.unique_name, name) for name in sorted(payload.state_specs)]
+        finalizes |= payload.requests_finalization
+        for family, spec in sorted(payload.timer_family_specs.items()):
+            event = spec.time_domain == runner_pb.TimeDomain.EVENT_TIME
+            domain = TimeDomain.EVENT if event else TimeDomain.PROCESSING
+            timers.append(TimerFamily(transform.unique_name, family, domain))
+    return {"states": tuple(states), "timers": tuple(timers), "finalizes": finalizes}

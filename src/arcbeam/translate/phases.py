@@ -1,0 +1,152 @@
+"""The SDK's graph phases, run in our order: the one module that touches its internal `translations`.
+
+Owns: which phases run, which transforms the runner executes itself, and how exchanges are cut out of the graph.
+Must not know: plans, Spark. A contract test holds the internals it leans on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.portability.fn_api_runner import translations
+from apache_beam.runners.worker import bundle_processor
+from apache_beam.utils import proto_utils
+
+SdkStage = translations.Stage
+DATA_INPUT = bundle_processor.DATA_INPUT_URN
+DATA_OUTPUT = bundle_processor.DATA_OUTPUT_URN
+IMPULSE_BUFFER: bytes = translations.IMPULSE_BUFFER
+PAR_DO_URNS: frozenset[str] = translations.PAR_DO_URNS
+PROCESS_URN: str = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
+SPLIT_URN: str = common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn
+
+EXCHANGES: frozenset[str] = frozenset(
+    [
+        common_urns.composites.RESHUFFLE.urn,
+        common_urns.composites.REDISTRIBUTE_ARBITRARILY.urn,
+        common_urns.composites.REDISTRIBUTE_BY_KEY.urn,
+    ]
+)
+_KNOWN_URNS = EXCHANGES | {common_urns.primitives.FLATTEN.urn, common_urns.primitives.GROUP_BY_KEY.urn}
+
+
+class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
+    """One SDK on both sides of every edge: nobody needs to skip bytes that he cannot read."""
+
+    def length_prefix_pcoll_coders(self, pcoll_id: str) -> None:
+        """Keeps the coder: only the SDK that wrote an element reads it."""
+
+    def add_data_channel_coder(self, pcoll_id: str, is_input: bool = False) -> None:
+        """There is no data plane."""
+
+
+def par_do_payload(transform: Any) -> Any:
+    """The ParDoPayload of a transform, None if it is not a ParDo (or part of a splittable one)."""
+    if transform.spec.urn not in PAR_DO_URNS:
+        return None
+    return proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ParDoPayload)
+
+
+def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
+    """Turns Reshuffle and Redistribute into a write and a read; windows, timestamps and panes stay with the element."""
+    stages = list(stages)
+    splits = {
+        pcoll
+        for stage in stages
+        for t in stage.transforms
+        if t.spec.urn == SPLIT_URN
+        for pcoll in t.outputs.values()
+    }
+    for stage in stages:
+        transform = stage.transforms[0]
+        if transform.spec.urn not in EXCHANGES:
+            yield stage
+            continue
+        # An SDF's own reshuffle is a copy of the SDF's transform and still names its side inputs.
+        sources = list(transform.inputs.values())
+        source = next((p for p in sources if p in splits), sources[0])
+        buffer_id = f"spread:{transform.unique_name}".encode()
+        write = SdkStage(
+            transform.unique_name + "/Write",
+            [
+                runner_pb.PTransform(
+                    unique_name=transform.unique_name + "/Write",
+                    inputs={"in": source},
+                    spec=runner_pb.FunctionSpec(urn=DATA_OUTPUT, payload=buffer_id),
+                )
+            ],
+            downstream_side_inputs=frozenset(),
+            must_follow=stage.must_follow,
+        )
+        yield write
+        yield SdkStage(
+            transform.unique_name + "/Read",
+            [
+                runner_pb.PTransform(
+                    unique_name=transform.unique_name + "/Read",
+                    outputs=transform.outputs,
+                    spec=runner_pb.FunctionSpec(urn=DATA_INPUT, payload=buffer_id),
+                )
+            ],
+            downstream_side_inputs=stage.downstream_side_inputs,
+            must_follow=frozenset([write]) | stage.must_follow,
+        )
+
+
+def _break_before_stable_input(stages: Iterable[Any], context: Any) -> Iterator[Any]:
+    for stage in stages:
+        for transform in stage.transforms:
+            payload = par_do_payload(transform)
+            if payload is not None and payload.requires_stable_input:
+                stage.forced_root = True
+        yield stage
+
+
+def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
+    """Without fusion: every SDK transform is the root of a stage of its own; only our writes join their producer."""
+    for stage in stages:
+        if not any(t.spec.urn == DATA_OUTPUT for t in stage.transforms):
+            stage.forced_root = True
+        yield stage
+
+
+def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any, list[Any]]:
+    """Runs the phases on a copy of the pipeline.
+
+    Returns:
+        The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
+        writes between stages are transforms with the URNs DATA_INPUT and DATA_OUTPUT, whose payload names a buffer.
+    """
+    pipeline = copy.deepcopy(pipeline)
+    context = _EmbeddedContext(pipeline.components, frozenset(_KNOWN_URNS), is_drain=drain)
+    stages: list[Any] = list(
+        translations.leaf_transform_stages(
+            pipeline.root_transform_ids,
+            pipeline.components,
+            known_composites=translations.KNOWN_COMPOSITES | _KNOWN_URNS,
+        )
+    )
+    phases = [
+        translations.annotate_downstream_side_inputs,
+        translations.annotate_stateful_dofns_as_roots,
+        _break_before_stable_input,
+        translations.pack_combiners,
+        translations.lift_combiners,
+        translations.expand_sdf,
+        _expand_exchanges,
+        translations.expand_gbk,
+        translations.sink_flattens,
+        *([] if fusion else [_break_everywhere]),
+        translations.greedily_fuse,
+        translations.read_to_impulse,
+        translations.impulse_to_input,
+        translations.sort_stages,
+        translations.add_impulse_to_dangling_transforms,
+    ]
+    for phase in phases:
+        stages = list(phase(stages, context))
+    return context, stages
