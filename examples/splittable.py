@@ -4,8 +4,8 @@
 
 Each file is a restriction `Blocks`, cut at first into pieces of a few blocks. While a piece is being searched the
 runner may ask for the rest of it, to give it to a worker that has nothing to do; a line is found exactly once however
-the file was cut. Without `--input` it looks for the notes that the authors of Python's standard library left themselves.
-The lines found are written as `{output}/found-*.txt`.
+the file was cut. Without `--input` it looks for the notes that the authors of Python's standard library left
+themselves. The lines found are written as `{output}/found-*.txt`.
 """
 
 from __future__ import annotations
