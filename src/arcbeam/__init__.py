@@ -1,5 +1,21 @@
-"""Apache Beam pipelines on Apache Spark, in Python, through PySpark."""
+"""Apache Beam pipelines on Apache Spark, in Python, through PySpark.
 
-from arcbeam.runner import ArcbeamRunner
+`ArcbeamRunner` is imported when it is first asked for: workers and the command line do without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arcbeam.runner import ArcbeamRunner
 
 __all__ = ["ArcbeamRunner"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ArcbeamRunner":
+        from arcbeam.runner import ArcbeamRunner
+
+        return ArcbeamRunner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -83,6 +83,9 @@ class UserCodeError(JobFailedError):
         error: `repr` of the exception.
     """
 
+    _tagged_with_step = True
+    """Tells the SDK's step annotation, through which it passes on its way up, that the step is known."""
+
     def __init__(self, step: str, error: str, traceback: str) -> None:
         super().__init__(f"{error} [while running '{step}']\n{traceback}")
         self.step = step

@@ -14,7 +14,7 @@ from apache_beam.transforms.window import GlobalWindow, WindowFn
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
-from arcbeam.harness.frames import Chunks, Values, key_groups
+from arcbeam.harness.frames import Chunks, Runs, Values, key_groups
 from arcbeam.model.rows import Row, TaskReport
 
 if TYPE_CHECKING:
@@ -67,17 +67,18 @@ class ImpulseFeed:
 
 
 class ElementFeed:
-    """Encoded windowed values."""
+    """Encoded windowed values, in runs."""
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
-        self._decode = coders.ListCoder(processor.root.pcoll_coder).get_impl().decode
+        self._decode = Runs(processor.root.pcoll_coder).decode
 
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
         emit, decode = self._bundles.emit, self._decode
         for row in rows:
-            emit(decode(row.blob))
+            for elements in decode(row.blob):
+                emit(elements)
 
 
 class GroupFeed:

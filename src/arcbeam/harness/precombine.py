@@ -6,6 +6,7 @@ worth calling. The table belongs to the bundle. Must not know Spark.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,10 +20,12 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindow, TimestampCombiner
 from apache_beam.utils.windowed_value import WindowedValue
 
+from arcbeam.errors import ArcbeamError, UserCodeError
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.urns import PRECOMBINE_URN
 
 _CHECK_EVERY = 1024
+_LONGEST_WAIT = 512
 _ENTRY_OVERHEAD = 200
 """Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
 
@@ -41,6 +44,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._budget = factory.data_channel_factory.settings.group_memory_bytes
         accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
         self._estimate = accumulator_coder.get_impl().estimate_size
+        self._estimate_value = coder.wrapped_value_coder.value_coder().get_impl().estimate_size
         key_impl = coder.wrapped_value_coder.key_coder().get_impl()
         self._encode_key, self._decode_key = key_impl.encode, key_impl.decode
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)
@@ -63,47 +67,78 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
     def start(self) -> None:
         super().start()
         self._clear()
+        self._waiting: list[Any] = []
+        self._limit = 1
+        self._since_check = 0
 
     def _clear(self) -> None:
         self._tables: dict[type, dict[Any, Any]] = {int: {}, str: {}, bytes: {}}
         self._encoded: dict[bytes, Any] = {}
-        self._countdown = _CHECK_EVERY
 
     def process(self, o: Any) -> None:  # noqa: D102
+        # SUBTLE: elements wait in a short list, so that the table is filled in one tight loop with one state change.
+        waiting = self._waiting
+        waiting.append(o.value if self._simple else o)
+        if len(waiting) >= self._limit:
+            self._absorb()
+
+    def _absorb(self) -> None:
+        """Adds the waiting elements to the table; looks after the memory budget."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
         with self.scoped_process_state:
+            try:
+                entry = self._absorb_simple(waiting) if self._simple else self._absorb_windowed(waiting)
+            except ArcbeamError:
+                raise
+            except Exception as e:
+                text = "".join(traceback.format_exception(e))
+                raise UserCodeError(self.name_context.step_name, f"{type(e).__name__}: {e}", text) from e
+        last = waiting[-1] if self._simple else waiting[-1].value
+        size = self._estimate_value(last[1], True) + 1
+        self._limit = max(1, min(2 * self._limit, _LONGEST_WAIT, (4 << 20) // size))
+        self._since_check += len(waiting)
+        if self._since_check >= _CHECK_EVERY:
+            self._since_check = 0
+            self._check(entry[0])
+
+    def _absorb_simple(self, waiting: list[Any]) -> Any:
+        tables, encoded, encode = self._tables, self._encoded, self._encode_key
+        add, create = self._add, self._create
+        entry: Any = None
+        for key, value in waiting:
+            table: Any = tables.get(type(key))
+            if table is None:
+                key, table = encode(key), encoded
+            # SUBTLE: an accumulator is boxed in a list, so that None is one, too, and one look-up is enough.
+            entry = table.get(key)
+            if entry is None:
+                entry = table[key] = [create()]
+            entry[0] = add(entry[0], value)
+        return entry
+
+    def _absorb_windowed(self, waiting: list[Any]) -> Any:
+        entry: Any = None
+        for o in waiting:
             key, value = o.value
             table: Any = self._tables.get(type(key))
             if table is None:
                 key, table = self._encode_key(key), self._encoded
-            if self._simple:
-                # SUBTLE: an accumulator is boxed in a list, so that None is one, too, and one look-up is enough.
-                entry = table.get(key)
+            windows = table.get(key)
+            if windows is None:
+                windows = table[key] = {}
+            for window in o.windows:
+                entry = windows.get(window)
                 if entry is None:
-                    entry = table[key] = [self._create()]
+                    entry = windows[window] = [self._create(), o.timestamp]
+                elif self._combine_time is not None:
+                    entry[1] = self._combine_time(entry[1], o.timestamp)
                 entry[0] = self._add(entry[0], value)
-            else:
-                entry = self._add_windowed(table, key, value, o)
-            self._countdown -= 1
-            if not self._countdown:
-                self._check(entry[0])
-
-    def _add_windowed(self, table: Any, key: Any, value: Any, o: Any) -> Any:
-        windows = table.get(key)
-        if windows is None:
-            windows = table[key] = {}
-        entry: Any = None
-        for window in o.windows:
-            entry = windows.get(window)
-            if entry is None:
-                entry = windows[window] = [self._create(), o.timestamp]
-            elif self._combine_time is not None:
-                entry[1] = self._combine_time(entry[1], o.timestamp)
-            entry[0] = self._add(entry[0], value)
         return entry
 
     def _check(self, accumulator: Any) -> None:
         """Samples an accumulator's size, and outputs everything when the budget is used up."""
-        self._countdown = _CHECK_EVERY
         entries = len(self._encoded) + sum(map(len, self._tables.values()))
         held = entries * (self._estimate(accumulator, True) + _ENTRY_OVERHEAD)
         if held > self._budget:
@@ -137,6 +172,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
                     yield WindowedValue((decoded, accumulator), timestamp, (window,))
 
     def finish(self) -> None:
+        self._absorb()
         with self.scoped_finish_state:
             self._flush()
         super().finish()

@@ -6,6 +6,7 @@ Must not know Spark.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,8 +15,10 @@ from apache_beam import coders
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor, operations
+from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.harness.frames import BLOB_BYTES, COUNT, record
+from arcbeam.errors import CoderError
+from arcbeam.harness.frames import BLOB_BYTES, Runs, record
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
@@ -23,6 +26,7 @@ from arcbeam.model.rows import Row
 from arcbeam.model.urns import WRITE_URN, WriteSpec
 
 _SAMPLE_EVERY = 256
+_LONGEST_RUN = 2048
 _OBJECT_OVERHEAD = 64
 """Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
 
@@ -39,9 +43,18 @@ class _Write(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._shards = self._wiring.settings.shards
         self._windowed_coder = coder
         self._written = 0
+        self._producer = ""
 
     def _put(self, shard: int, bucket: int, blob: bytes) -> None:
         self._wiring.outbox.put(Row(self._channel, shard, bucket, blob))
+
+    def _coder_error(self, error: Exception, values: Iterable[Any]) -> CoderError:
+        """What a failing encode means to the user: the first element that does not encode, and the step that made it."""
+        impl = self._windowed_coder.wrapped_value_coder.get_impl()
+        culprit = next((v for v in values if not _encodes(impl, v)), None)
+        coder = self._windowed_coder.wrapped_value_coder
+        what = f"{coder} cannot encode {_shortened(culprit)}: {type(error).__name__}: {error}"
+        return CoderError(self._producer, what, "".join(traceback.format_exception(error)))
 
     def begin_task(self) -> None:
         """A task begins: nothing is buffered."""
@@ -55,11 +68,12 @@ class _Write(operations.Operation):  # type: ignore[misc]  # Beam is untyped
 
 
 class ElementWrite(_Write):
-    """FORWARD and SPREAD: encoded windowed values, to one place or round-robin to all shards."""
+    """FORWARD and SPREAD: windowed values as *runs*, to one place or round-robin to all shards."""
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
-        self._encode = coder.get_impl().encode_to_stream
+        self._append = Runs(coder).append
+        self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
         self._targets = self._shards if spec.routing == Routing.SPREAD else 1
         self._blob_bytes = max(4096, min(BLOB_BYTES, (64 << 20) // self._targets))
         self.begin_task()
@@ -67,40 +81,62 @@ class ElementWrite(_Write):
     def begin_task(self) -> None:
         super().begin_task()
         self._streams = [create_OutputStream() for _ in range(self._targets)]
-        self._counts = [0] * self._targets
-        self._next = self._wiring.partition % self._targets
+        self._first = self._wiring.partition % self._targets
+        self._header: Any = None
+        self._windows: Any = None
+        self._pane: Any = None
+        self._micros = 0
+        self._run: list[Any] = []
+        self._limit = self._targets
 
-    def process(self, o: Any) -> None:
-        if self._explode and len(o.windows) > 1:
-            from apache_beam.utils.windowed_value import WindowedValue
+    def process(self, o: Any) -> None:  # noqa: D102
+        windows = o.windows
+        if windows is not self._windows or o.timestamp_micros != self._micros or o.pane_info is not self._pane:
+            self._flush_run()
+            if self._explode and len(windows) > 1:
+                for window in windows:
+                    self._begin_run(WindowedValue(o.value, o.timestamp, (window,), o.pane_info))
+                    self._run.append(o.value)
+                    self._flush_run()
+                return
+            self._begin_run(o)
+        self._run.append(o.value)
+        if len(self._run) >= self._limit:
+            self._flush_run()
 
-            for window in o.windows:
-                self._write(WindowedValue(o.value, o.timestamp, (window,), o.pane_info))
-        else:
-            self._write(o)
+    def _begin_run(self, o: Any) -> None:
+        self._header, self._windows, self._micros, self._pane = o, o.windows, o.timestamp_micros, o.pane_info
 
-    def _write(self, o: Any) -> None:
-        target = self._next
-        stream = self._streams[target]
-        self._encode(o, stream, True)
-        self._counts[target] += 1
-        if stream.size() > self._blob_bytes:
-            self._flush(target)
-        target += 1
-        self._next = target if target < self._targets else 0
-
-    def _flush(self, target: int) -> None:
-        count = self._counts[target]
-        if count:
-            blob = COUNT.pack(count) + self._streams[target].get()
-            self._streams[target] = create_OutputStream()
-            self._counts[target] = 0
-            self._written += count
-            self._put(target, 0, blob)
+    def _flush_run(self) -> None:
+        """Encodes the run; element i of it goes to shard i, in turn."""
+        run = self._run
+        if not run:
+            return
+        self._run = []
+        targets = self._targets
+        for i in range(min(targets, len(run))):
+            target = (self._first + i) % targets
+            stream = self._streams[target]
+            try:
+                self._append(self._header, run if targets == 1 else run[i::targets], stream)
+            except Exception as e:
+                raise self._coder_error(e, run) from e
+            if stream.size() > self._blob_bytes:
+                self._streams[target] = create_OutputStream()
+                self._put(target, 0, stream.get())
+        self._first = (self._first + len(run)) % targets
+        self._written += len(run)
+        # The next run may hold about a tenth of a blob per shard.
+        size = self._estimate(run[-1], True) + 1
+        self._limit = max(1, min(2 * self._limit, _LONGEST_RUN * targets, self._blob_bytes // 10 // size * targets))
 
     def drain(self) -> None:
-        for target in range(self._targets):
-            self._flush(target)
+        self._flush_run()
+        for target, stream in enumerate(self._streams):
+            if stream.size():
+                self._put(target, 0, stream.get())
+        self._streams = []
+        self._windows = None
         super().drain()
 
 
@@ -117,11 +153,11 @@ class _Grouping(_Write):
         self._key_coder, self._value_coder = element_coder.key_coder(), element_coder.value_coder()
         self._encode_key = self._key_coder.get_impl().encode
         self._window_impl = coder.window_coder.get_impl()
-        self._payload_coder = self._value_coder
         self._buckets = buckets_per_shard(self._shards)
         self._clear()
 
     def _set_payload_coder(self, payload_coder: Any) -> None:
+        self._payload_coder = payload_coder
         self._payload_impl = coders.ListCoder(payload_coder).get_impl()
         self._estimate = payload_coder.get_impl().estimate_size
 
@@ -150,6 +186,11 @@ class _Grouping(_Write):
             step = min(_SAMPLE_EVERY, self._count + 1, max(1, int(budget / 16 / size)))
             self._next_check = self._count + step
 
+    def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
+        culprit = next((v for v in values if not _encodes(self._payload_coder.get_impl(), v)), None)
+        what = f"{self._payload_coder} cannot encode {_shortened(culprit)}: {type(error).__name__}: {error}"
+        return CoderError(self._producer, what, "".join(traceback.format_exception(error)))
+
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         """(encoded key, encoded window, payload values) of everything buffered."""
         raise NotImplementedError
@@ -167,7 +208,10 @@ class _Grouping(_Write):
                 [values] if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
             )
             for piece in pieces:
-                part = record(key, window, encode(piece))
+                try:
+                    part = record(key, window, encode(piece))
+                except Exception as e:
+                    raise self._group_error(e, piece) from e
                 parts = blobs.get(place)
                 if parts is None:
                     blobs[place], sizes[place] = [part], len(part)
@@ -322,6 +366,19 @@ class SideWrite(_Write):
         super().drain()
 
 
+def _encodes(impl: Any, value: Any) -> bool:
+    try:
+        impl.encode(value)
+    except Exception:
+        return False
+    return True
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}… ({type(value).__name__})"
+
+
 _WRITES: dict[Routing, type[_Write]] = {
     Routing.FORWARD: ElementWrite,
     Routing.SPREAD: ElementWrite,
@@ -338,8 +395,13 @@ def register() -> None:
     @bundle_processor.BeamTransformFactory.register_urn(WRITE_URN, None)  # type: ignore[untyped-decorator]
     def create(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
         spec = WriteSpec.from_bytes(payload)
-        coder = factory.get_windowed_coder(next(iter(transform.inputs.values())))
+        pcoll = next(iter(transform.inputs.values()))
+        coder = factory.get_windowed_coder(pcoll)
         kind = _WRITES[Routing(spec.routing)]
         if kind is GroupWrite and not isinstance(coder.window_coder, GlobalWindowCoder):
             kind = WindowedGroupWrite
-        return kind(NameContext(transform.unique_name, transform_id), factory, spec, coder)
+        op = kind(NameContext(transform.unique_name, transform_id), factory, spec, coder)
+        op._producer = next(
+            (t.unique_name for t in factory.descriptor.transforms.values() if pcoll in t.outputs.values()), pcoll
+        )
+        return op
