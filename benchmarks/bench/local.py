@@ -1,0 +1,30 @@
+"""Beam's local runner, in a process of its own: `python -m bench.local WORK ELEMENTS WARM_UP FOLDER`.
+
+A process of its own gives every run the same start and lets its memory be told from the benchmark's. Prints one line of
+JSON: {"seconds", "count", "total"}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from bench import pipelines
+
+
+def main() -> None:
+    name, elements, warm_up, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    for part, size in (("warm", warm_up), ("timed", elements)):
+        (folder / part).mkdir()
+        start = time.perf_counter()
+        answer = pipelines.run(name, size, FnApiRunner(), str(folder / part))
+        seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "count": answer.count, "total": answer.total}))
+
+
+if __name__ == "__main__":
+    main()

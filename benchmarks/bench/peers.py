@@ -1,0 +1,161 @@
+"""Who is measured: one object per peer, all with the same `run`.
+
+Owns the Spark session that the Spark peers share, and how one run is timed. Knows nothing of what is run when.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from bench.memory import Sampler
+from bench.work import Answer, Work
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TAG = "BENCH_PEER"
+_FOLDER = Path(__file__).resolve().parents[1]
+_MIB = 2**20
+_LOCAL_TIMEOUT = 1800  # seconds
+
+
+class WrongAnswerError(Exception):
+    """A peer did not do the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One timed run.
+
+    Attributes:
+        seconds: wall clock, from building the job to having its result.
+        python, jvm: MiB at their peaks; for Python, its workers plus the growth of the driver.
+        total: MiB at the peak of the sum.
+    """
+
+    seconds: float
+    python: float
+    jvm: float
+    total: float
+
+
+class Peer(Protocol):
+    """Something that can do every work."""
+
+    name: str
+
+    def run(self, work: Work, elements: int, warm_up: int) -> Run:
+        """Does a work once with `warm_up` elements untimed, then timed; raises what goes wrong."""
+        ...
+
+
+class SparkPeer:
+    """A peer in the shared session, with Python workers of its own (told by a variable in their environment)."""
+
+    def __init__(self, name: str, session: SparkSession, job: Callable[[SparkSession, str, int], Answer]) -> None:
+        self.name = name
+        self._session = session
+        self._job = job
+
+    def run(self, work: Work, elements: int, warm_up: int) -> Run:
+        context = self._session.sparkContext
+        context.environment[_TAG] = self.name
+        _check(work, warm_up, self._job(self._session, work.name, warm_up))
+        gc.collect()
+        if context._jvm is not None:
+            context._jvm.System.gc()  # What earlier runs left is not this run's to clean up.
+        with Sampler(f"{_TAG}={self.name}", jvm=True) as memory:
+            start = time.perf_counter()
+            answer = self._job(self._session, work.name, elements)
+            seconds = time.perf_counter() - start
+        _check(work, elements, answer)
+        return Run(seconds, memory.python / _MIB, memory.jvm / _MIB, memory.total / _MIB)
+
+
+class LocalPeer:
+    """Beam's local runner, in a fresh process for every run."""
+
+    name = "local"
+
+    def run(self, work: Work, elements: int, warm_up: int) -> Run:
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            command = [sys.executable, "-m", "bench.local", work.name, str(elements), str(warm_up), folder]
+            environment = os.environ | {_TAG: self.name}
+            with Sampler(f"{_TAG}={self.name}", jvm=False) as memory:
+                done = subprocess.run(
+                    command, cwd=_FOLDER, env=environment, capture_output=True, text=True, timeout=_LOCAL_TIMEOUT
+                )
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")
+        result = json.loads(done.stdout.strip().rpartition("\n")[2])
+        _check(work, elements, Answer(result["count"], result["total"]))
+        return Run(result["seconds"], memory.python / _MIB, 0.0, memory.total / _MIB)
+
+
+def _check(work: Work, elements: int, answer: Answer) -> None:
+    right = work.answer(elements)
+    if answer != right:
+        raise WrongAnswerError(f"{work.name} of {elements}: {answer} instead of {right}")
+
+
+def _arcbeam(session: SparkSession, name: str, elements: int) -> Answer:
+    from arcbeam import ArcbeamRunner
+    from bench import pipelines
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        return pipelines.run(name, elements, ArcbeamRunner(), folder)
+
+
+def _rdd(session: SparkSession, name: str, elements: int) -> Answer:
+    from bench import rdd
+
+    return rdd.JOBS[name](session.sparkContext, elements)
+
+
+def _frames(session: SparkSession, name: str, elements: int) -> Answer:
+    from bench import frames
+
+    return frames.JOBS[name](session, elements)
+
+
+_SPARK_JOBS = {"arcbeam": _arcbeam, "rdd": _rdd, "frames": _frames}
+NAMES = ("arcbeam", "rdd", "frames", "local")
+CORES = 2
+SETTINGS = {
+    "spark.driver.memory": "4g",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": str(CORES),
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def open_session() -> SparkSession:
+    """The session of all Spark peers: `local[2]`, defaults but for `SETTINGS`."""
+    # Python workers and the local runner's process import this package by name.
+    paths = [str(_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName("bench")
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def peers(names: tuple[str, ...], session: SparkSession) -> list[Peer]:
+    """The peers of those names, in that order."""
+    return [LocalPeer() if name == "local" else SparkPeer(name, session, _SPARK_JOBS[name]) for name in names]

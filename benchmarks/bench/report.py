@@ -1,0 +1,204 @@
+"""What comes out: rows for programs, a table for people, a section of docs/performance.md.
+
+Owns units, medians and ratios. Knows nothing of how anything was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from bench.peers import CORES, SETTINGS, Run
+from bench.work import WORKS, Work
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+TITLES = {"arcbeam": "arcbeam", "rdd": "PySpark RDD", "frames": "PySpark DataFrame", "local": "Beam local"}
+
+
+@dataclass(slots=True)
+class Series:
+    """All runs of one work by one peer.
+
+    Attributes:
+        elements: of each run.
+        error: what went wrong, if anything did; then the runs before it do not count.
+    """
+
+    work: Work
+    peer: str
+    elements: int
+    runs: list[Run] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def unit(self) -> str:
+        """Millions of elements a second; for a tiny pipeline, seconds."""
+        return "M elements/s" if self.work.elements else "s"
+
+    @property
+    def values(self) -> list[float]:
+        """One per run, in `unit`."""
+        if self.work.elements:
+            return [self.elements / run.seconds / 1e6 for run in self.runs]
+        return [run.seconds for run in self.runs]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a table was measured with."""
+
+    runs: int
+    started: str
+
+    def lines(self) -> list[str]:
+        """As a Markdown list."""
+        versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("apache-beam", "pyspark", "pyarrow"))
+        settings = ", ".join(f"`{key}={value}`" for key, value in SETTINGS.items())
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        return [
+            f"- {self.started}; {os.cpu_count()} cores ({_processor()}), {memory:.0f} GiB of memory, "
+            f"{platform.system()} {platform.machine()}.",
+            f"- Python {platform.python_version()}, {versions}.",
+            f"- The Spark peers share one session `local[{CORES}]` ({settings}); Beam's local runner has one process.",
+            f"- Median of {self.runs}; the peers take turns, each run after a small one of the same work.",
+        ]
+
+
+def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
+    """For build/bench.json: speed and peak memory of each work and peer."""
+    found: list[dict[str, Any]] = []
+    for one in series:
+        base = next((s for s in series if s.work.name == one.work.name and s.peer == "rdd"), None)
+        fixed = {"work": one.work.name, "peer": one.peer}
+        if one.error:
+            found.append({**fixed, "unit": one.unit, "median": None, "runs": [], "ratio_rdd": None, "error": one.error})
+            continue
+        extra = {"elements": one.elements}
+        found.append({**fixed, **_row(one.unit, one.values, base.values if base else []), **extra})
+        for part in ("total", "python", "jvm"):
+            values = [getattr(run, part) for run in one.runs]
+            reference = [getattr(run, part) for run in base.runs] if base else []
+            found.append({**fixed, **_row(f"MiB {part}", values, reference), **extra})
+    return found
+
+
+def _row(unit: str, values: list[float], reference: list[float]) -> dict[str, Any]:
+    median = statistics.median(values)
+    base = statistics.median(reference) if reference else 0.0
+    return {
+        "unit": unit,
+        "median": round(median, 4),
+        "runs": [round(value, 4) for value in values],
+        "ratio_rdd": round(median / base, 3) if base else None,
+    }
+
+
+def speed_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str]]:
+    """Medians, and arcbeam's ratio to each of the others: above 1, arcbeam is faster (tiny ones too)."""
+    others = [peer for peer in peers if peer != "arcbeam"] if "arcbeam" in peers else []
+    table = [["work", "unit", *(TITLES[p] for p in peers), *(f"arcbeam / {TITLES[p]}" for p in others)]]
+    for work in _works(series):
+        mine = {s.peer: s for s in series if s.work is work}
+        cells = [_value(mine.get(peer)) for peer in peers]
+        ratios = [_ratio(mine.get("arcbeam"), mine.get(peer)) for peer in others]
+        table.append([work.name, next(iter(mine.values())).unit, *cells, *ratios])
+    return table
+
+
+def memory_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str]]:
+    """Peak MiB: of Python, and of the JVM behind a plus sign."""
+    table = [["work", *(TITLES[p] for p in peers)]]
+    for work in _works(series):
+        mine = {s.peer: s for s in series if s.work is work}
+        table.append([work.name, *(_memory(mine.get(peer)) for peer in peers)])
+    return table
+
+
+def as_text(table: Sequence[Sequence[str]]) -> str:
+    """Aligned columns: the first to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    lines = []
+    for row in table:
+        cells = [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def as_markdown(table: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    header, *body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table]
+    return "\n".join([header, f"|---|{'---:|' * (len(table[0]) - 1)}", *body])
+
+
+def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditions) -> str:
+    """What stands between the markers in docs/performance.md."""
+    work_rows = [["work", "what", *(f"elements, {TITLES[peer]}" for peer in peers)]]
+    for work in _works(series):
+        sizes = [next((f"{s.elements:,}" for s in series if s.work is work and s.peer == p), "") for p in peers]
+        work_rows.append([work.name, work.what, *(sizes if work.elements else ["10"] * len(peers))])
+    errors = [f"- {s.work.name}, {TITLES[s.peer]}: {s.error}" for s in series if s.error]
+    parts = [
+        "Speed (medians), and how many times as fast arcbeam is:",
+        as_markdown(speed_table(series, peers)),
+        "Peak memory in MiB: Python's workers and the growth of the driver, plus the JVM.",
+        as_markdown(memory_table(series, peers)),
+        "\n".join(conditions.lines()),
+        "Sizes:",
+        as_markdown(work_rows),
+    ]
+    if errors:
+        parts += ["Failed:", "\n".join(errors)]
+    return "\n\n".join(parts)
+
+
+def replace_section(path: Path, text: str) -> None:
+    """Puts `text` between the markers of a document.
+
+    Raises:
+        ValueError: the document has no such markers.
+    """
+    document = path.read_text(encoding="utf-8")
+    if BEGIN not in document or END not in document:
+        raise ValueError(f"{path.name} has no {BEGIN} … {END}")
+    head, tail = document.split(BEGIN)[0], document.split(END)[1]
+    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
+
+
+def _works(series: Sequence[Series]) -> list[Work]:
+    names = {s.work.name for s in series}
+    return [work for work in WORKS.values() if work.name in names]
+
+
+def _value(series: Series | None) -> str:
+    if series is None or not (series.runs or series.error):
+        return "-"
+    return "failed" if series.error else f"{statistics.median(series.values):.3g}"
+
+
+def _ratio(mine: Series | None, other: Series | None) -> str:
+    if not mine or not other or mine.error or other.error or not mine.runs or not other.runs:
+        return "-"
+    ratio = statistics.median(mine.values) / statistics.median(other.values)
+    return f"{ratio if mine.work.elements else 1 / ratio:.2f}"
+
+
+def _memory(series: Series | None) -> str:
+    if series is None or series.error or not series.runs:
+        return "failed" if series is not None and series.error else "-"
+    python, jvm = (statistics.median(getattr(run, part) for run in series.runs) for part in ("python", "jvm"))
+    return f"{python:.0f} + {jvm:.0f}" if jvm else f"{python:.0f}"
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or "unknown processor"

@@ -1,0 +1,121 @@
+"""`make bench`: the same work by arcbeam, hand-written PySpark and Beam's local runner, in turns.
+
+Prints a table, writes build/bench.json and, when everything was measured at its full size, the section of
+docs/performance.md between its markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench.peers import NAMES, Peer, open_session, peers
+from bench.report import Conditions, Series, as_text, memory_table, replace_section, rows, section, speed_table
+from bench.work import WORKS, Work
+
+ROOT = Path(__file__).resolve().parents[1]
+WARM_UP = 1_000  # elements
+FIRST_WARM_UP = 20_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    logging.disable(logging.WARNING)
+    works = [WORKS[name] for name in options.work]
+    conditions = Conditions(options.runs, datetime.datetime.now().astimezone().date().isoformat())
+    print("starting Spark …", file=sys.stderr, flush=True)
+    session = open_session()
+    try:
+        contenders = peers(tuple(options.peers), session)
+        series: list[Series] = []
+        for work in works:
+            series += _measure(work, contenders, options.runs, options.elements)
+            _write_rows(series)
+    finally:
+        session.stop()
+    print(as_text(speed_table(series, options.peers)))
+    print("\npeak memory, MiB: Python + JVM")
+    print(as_text(memory_table(series, options.peers)))
+    for failed in (s for s in series if s.error):
+        print(f"\n{failed.work.name}, {failed.peer}: {failed.error}")
+    if options.record:
+        replace_section(ROOT / "docs" / "performance.md", section(series, options.peers, conditions))
+    return 1 if any(s.error for s in series) else 0
+
+
+def _measure(work: Work, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
+    """One work: the peers in turns, `runs` times. A peer that fails does not get another turn."""
+    series = []
+    for peer in contenders:
+        size = min(elements or work.elements, work.elements)
+        series.append(Series(work, peer.name, min(size, work.local_elements) if peer.name == "local" else size))
+    for number in range(runs):
+        for peer, one in zip(contenders, series, strict=True):
+            if one.error:
+                continue
+            try:
+                warm_up = min(FIRST_WARM_UP if number == 0 else WARM_UP, one.elements)
+                one.runs.append(peer.run(work, one.elements, warm_up))
+                outcome = f"{one.values[-1]:.3g} {one.unit}"
+            except Exception as error:
+                one.error = _first_line(error)
+                one.runs.clear()
+                outcome = f"failed: {one.error}"
+            print(f"{work.name:<10} {number + 1}/{runs} {peer.name:<8} {outcome}", file=sys.stderr, flush=True)
+    return series
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+def _write_rows(series: list[Series]) -> None:
+    path = ROOT / "build" / "bench.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(rows(series), indent=1) + "\n", encoding="utf-8")
+
+
+def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """An argument type: names separated by commas, put in the order of the known ones."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
+        return [name for name in known if name in names]
+
+    return parse
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__)
+    parser.add_argument("--work", type=_names(WORKS), default=list(WORKS), help=f"of {','.join(WORKS)}")
+    parser.add_argument("--peers", type=_names(NAMES), default=list(NAMES), help=f"of {','.join(NAMES)}")
+    parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
+    parser.add_argument("--runs", type=int, default=3, help="of each work and peer (default 3)")
+    parser.add_argument("--quick", action="store_true", help="one run of 100,000 elements: does everything work?")
+    parser.add_argument(
+        "--record",
+        action=argparse.BooleanOptionalAction,
+        help="write docs/performance.md (default: if everything was measured at full size)",
+    )
+    options = parser.parse_args(arguments)
+    if options.runs < 1 or (options.elements is not None and options.elements < 1):
+        parser.error("--runs and --elements are at least 1")
+    if options.quick:
+        options.runs, options.elements = 1, options.elements or 100_000
+    if options.record is None:
+        complete = len(options.work) == len(WORKS) and len(options.peers) == len(NAMES)
+        options.record = complete and options.elements is None
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
