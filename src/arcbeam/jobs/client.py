@@ -1,0 +1,184 @@
+"""A small client of the Job API, for the command line.
+
+Owns the calls, and turning status codes back into errors of ours. Works against any Beam job server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
+
+from arcbeam.errors import ArcbeamError, JobNotFoundError, SetupError, SubmissionError
+
+_SECONDS = 30.0
+"""That a call may take."""
+
+_TERMINAL = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A job in a list.
+
+    Attributes:
+        id: unique.
+        name: what the user calls it.
+        state: Beam's name of it.
+        started: when it was started; None if it has not been.
+        ended: when it ended; None if it has not.
+    """
+
+    id: str
+    name: str
+    state: str
+    started: datetime | None
+    ended: datetime | None
+
+    def elapsed(self, now: datetime) -> float | None:
+        """Seconds from its start to its end, or until now; None if it has not started."""
+        return None if self.started is None else max(0.0, ((self.ended or now) - self.started).total_seconds())
+
+
+class JobClient:
+    """Talks to a job server. A context manager.
+
+    Args:
+        endpoint: host:port.
+        token: what the server wants to see, if anything.
+        certificates: PEM file with the server's certificate, or its authority's; None: no TLS.
+
+    Raises:
+        SetupError: the file cannot be read.
+    """
+
+    def __init__(self, endpoint: str, token: str | None = None, certificates: Path | None = None) -> None:
+        self._endpoint = endpoint
+        self._metadata = [("authorization", f"Bearer {token}")] if token else []
+        options = [("grpc.max_receive_message_length", -1)]
+        if certificates is None:
+            self._channel = grpc.insecure_channel(endpoint, options)
+        else:
+            try:
+                credentials = grpc.ssl_channel_credentials(certificates.read_bytes())
+            except OSError as e:
+                raise SetupError(f"cannot read {certificates}: {e}") from e
+            self._channel = grpc.secure_channel(endpoint, credentials, options)
+        self._stub = job_grpc.JobServiceStub(self._channel)
+
+    def __enter__(self) -> JobClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def jobs(self) -> list[JobSummary]:
+        """All jobs, in the server's order.
+
+        Raises:
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            found = self._stub.GetJobs(job_pb.GetJobsRequest(), timeout=_SECONDS, metadata=self._metadata).job_info
+            return [self._summary(info) for info in found]
+
+    def _summary(self, info: Any) -> JobSummary:
+        state = _name(info.state)
+        started = ended = None
+        # The history comes first on the stream; what comes after the state that we know is of no interest.
+        for at, past in self._states(info.job_id, _SECONDS):
+            if started is None and past not in ("STOPPED", "CANCELLED"):
+                started = at
+            if past in _TERMINAL:
+                ended = at
+            if past == state:
+                break
+        return JobSummary(info.job_id, info.job_name, state, started, ended)
+
+    def _states(self, job_id: str, seconds: float) -> Iterator[tuple[datetime, str]]:
+        stream = self._stub.GetStateStream(
+            job_pb.GetJobStateRequest(job_id=job_id), timeout=seconds, metadata=self._metadata
+        )
+        try:
+            for event in stream:
+                yield event.timestamp.ToDatetime(UTC), _name(event.state)
+        finally:
+            stream.cancel()
+
+    def cancel(self, job_id: str) -> str:
+        """Cancels a job.
+
+        Returns:
+            Its state afterwards; CANCELLING if it has not ended yet.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            request = job_pb.CancelJobRequest(job_id=job_id)
+            return _name(self._stub.Cancel(request, timeout=_SECONDS, metadata=self._metadata).state)
+
+    def end(self, job_id: str, seconds: float) -> str:
+        """Waits for a job's end, some seconds at most.
+
+        Returns:
+            Its last state by then.
+
+        Raises:
+            ArcbeamError: see `_errors`.
+        """
+        state = ""
+        with self._errors():
+            try:
+                for _, state in self._states(job_id, seconds):
+                    if state in _TERMINAL:
+                        break
+            except grpc.RpcError as e:
+                if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise
+        return state
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Status codes as errors: no job (JobNotFoundError), refused (SubmissionError), no server or no entry
+        (SetupError).
+        """
+        try:
+            yield
+        except grpc.RpcError as e:
+            code, details = e.code(), e.details() or ""
+            match code:
+                case grpc.StatusCode.NOT_FOUND:
+                    raise JobNotFoundError(*_parts(details)) from e
+                case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.FAILED_PRECONDITION:
+                    raise SubmissionError(*_parts(details)) from e
+                case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise SetupError(
+                        f"no job server answers at {self._endpoint} ({details})",
+                        "start one with `arcbeam serve`, or give its --endpoint (and --tls-ca if it speaks TLS)",
+                    ) from e
+                case grpc.StatusCode.UNAUTHENTICATED:
+                    raise SetupError(
+                        f"the job server at {self._endpoint} does not know us", "give its token with --token-file"
+                    ) from e
+                case _:
+                    raise ArcbeamError(f"the job server at {self._endpoint} failed: {code.name} {details}") from e
+
+
+def _parts(details: str) -> tuple[str, str]:
+    """Message and remedy of an error of ours that came as text."""
+    message, _, remedy = details.partition("\n  what to do: ")
+    return message, remedy
+
+
+def _name(state: int) -> str:
+    name: str = job_pb.JobState.Enum.Name(state)
+    return name

@@ -1,0 +1,204 @@
+"""The job commands: `arcbeam serve`, `arcbeam jobs`, `arcbeam cancel`.
+
+Owns their arguments and their way of telling. Imports gRPC and Beam only when a command runs, so that the command line
+starts quickly. What runs pipelines is handed in: this package may not know it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from arcbeam.errors import JobFailedError, SetupError
+from arcbeam.output import Output, TextOutput
+
+if TYPE_CHECKING:
+    from arcbeam.jobs.client import JobClient
+    from arcbeam.jobs.execution import ExecutorFactory
+
+PORT = 8099
+"""Where Beam's job servers listen by custom."""
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token that the server wants to see.")
+_ENDPOINT = click.option(
+    "--endpoint", default=f"localhost:{PORT}", show_default=True, metavar="HOST:PORT", help="The job server."
+)
+_TLS_CA = click.option(
+    "--tls-ca", type=_FILE, help="PEM file with the server's certificate or its authority's; means TLS."
+)
+
+
+def default_folder() -> Path:
+    """Where a server keeps its jobs if it is not told."""
+    return Path.home() / ".arcbeam" / "jobs"
+
+
+def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
+    """The `serve` command.
+
+    Args:
+        executors: gives what runs pipelines; called when the command runs.
+    """
+
+    @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+    @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+    @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="For jobs (~/.arcbeam/jobs).")
+    @click.option("--advertise", metavar="HOST[:PORT]", help="How submitters reach this server, if not by --host.")
+    @_TOKEN_FILE
+    @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
+    @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
+    @click.option("--insecure", is_flag=True, help="Let other machines in without a token and TLS.")
+    @click.argument("options", nargs=-1, type=click.UNPROCESSED)
+    def serve(
+        out: Output,
+        port: int,
+        host: str,
+        folder: Path | None,
+        advertise: str | None,
+        token_file: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        insecure: bool,
+        options: tuple[str, ...],
+    ) -> None:
+        """Serve Beam's Job API: pipelines come with --runner=PortableRunner --job_endpoint=localhost:PORT.
+
+        OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
+        with Ctrl-C or SIGTERM, and cancels the jobs that run then.
+        """
+        from arcbeam.jobs.server import JobServer, ServerSettings
+
+        settings = ServerSettings(
+            folder=folder or default_folder(),
+            host=host,
+            port=port,
+            advertise=advertise,
+            token=token_of(token_file),
+            certificate=tls_cert,
+            key=tls_key,
+            insecure=insecure,
+            defaults=_defaults(options),
+        )
+        stopped = threading.Event()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: stopped.set())
+        server = JobServer(settings, executors())
+        try:
+            out.text(
+                f"serving Beam's Job API on {server.endpoint}\n"
+                f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
+                "--environment_type=EMBEDDED_PYTHON\n"
+                "  stop: Ctrl-C",
+                endpoint=server.endpoint,
+                port=server.port,
+                folder=str(settings.folder),
+            )
+            sys.stdout.flush()
+            stopped.wait()
+        finally:
+            out.progress("stopping", state="stopping")
+            server.stop()
+
+    return serve
+
+
+@_ENDPOINT
+@_TOKEN_FILE
+@_TLS_CA
+def jobs(out: Output, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
+    """List the jobs of a job server."""
+    with _client(endpoint, token_file, tls_ca) as client:
+        found = client.jobs()
+    now = datetime.now(UTC)
+    people = isinstance(out, TextOutput)
+    rows: list[dict[str, Any]] = []
+    for job in found:
+        elapsed = job.elapsed(now)
+        rows.append(
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state,
+                "started": _time(job.started, people),
+                "elapsed": _duration(elapsed) if people else elapsed,
+            }
+        )
+    out.table(["id", "name", "state", "started", "elapsed"], rows)
+
+
+@click.argument("job_id")
+@_ENDPOINT
+@_TOKEN_FILE
+@_TLS_CA
+@click.option("--wait", "seconds", type=float, default=60.0, show_default=True, help="Seconds to wait for its end.")
+def cancel(
+    out: Output, job_id: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+) -> None:
+    """Cancel the job JOB_ID and wait for its end."""
+    with _client(endpoint, token_file, tls_ca) as client:
+        state = client.cancel(job_id)
+        if state == "CANCELLING" and seconds > 0:
+            out.progress(f"{job_id} is being cancelled", id=job_id, state=state)
+            state = client.end(job_id, seconds) or state
+            if state == "CANCELLING":
+                raise JobFailedError(f"{job_id} has not ended within {seconds:g} s", "look again with `arcbeam jobs`")
+    out.text(f"{job_id} is {state}", id=job_id, state=state)
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token in a file, without surrounding white space.
+
+    Raises:
+        SetupError: the file cannot be read, or is not one line of printable ASCII.
+    """
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise SetupError(f"cannot read the token file {file}: {e}") from e
+    if not token or not token.isprintable():
+        raise SetupError(f"the token file {file} does not hold one line of text")
+    return token
+
+
+def _client(endpoint: str, token_file: Path | None, tls_ca: Path | None) -> JobClient:
+    from arcbeam.jobs.client import JobClient
+
+    return JobClient(endpoint, token_of(token_file), tls_ca)
+
+
+def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
+    if not options:
+        return {}
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from arcbeam.options import ArcbeamOptions
+
+    given: dict[str, Any] = PipelineOptions(list(options)).view_as(ArcbeamOptions).get_all_options(drop_default=True)
+    return given
+
+
+def _time(time: datetime | None, people: bool) -> str | None:
+    if time is None:
+        return "" if people else None
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if people else time.isoformat()
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {int(rest):02d} s" if minutes else f"{rest:.1f} s"

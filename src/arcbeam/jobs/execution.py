@@ -1,0 +1,193 @@
+"""The seam between the job service and whatever runs pipelines: what is handed over, and what is reported back.
+
+Owns the states and messages of a job and the protocols `PipelineExecutor` and `JobEvents`. Knows neither gRPC, nor
+Beam, nor how a pipeline is run; `runner` implements the executor, this package implements the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class JobState(StrEnum):
+    """Where a job stands, by Beam's names. STOPPED: prepared, not started."""
+
+    STOPPED = "STOPPED"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    DONE = "DONE"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing can follow."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+
+class Level(IntEnum):
+    """How important a message is; Beam's numbers."""
+
+    DEBUG = 1
+    DETAILED = 2
+    BASIC = 3
+    WARNING = 4
+    ERROR = 5
+
+
+class FileKind(Enum):
+    """What a staged file is for, as the Python SDK's own worker start-up understands it.
+
+    PACKAGES_LIST is `extra_packages.txt`: the names of staged packages to install, one a line. FILE is everything
+    else: such packages, cached requirements, files that the user staged.
+    """
+
+    MAIN_SESSION = "pickled_main_session"
+    REQUIREMENTS = "requirements.txt"
+    SETUP_PACKAGE = "workflow.tar.gz"
+    PACKAGES_LIST = "extra_packages.txt"
+    SUBMISSION_ENVIRONMENT = "submission_environment_dependencies.txt"
+    PYPI_REQUIREMENTS = ""
+    FILE = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One artifact of a job, on disk and checked.
+
+    Attributes:
+        name: the name it is staged to: a relative path, without `..`.
+        path: where it is, inside the job's folder. `folder / name`, unless another environment staged other content
+            under the same name.
+        kind: what it is for.
+        role: the role's URN as submitted.
+        sha256: of the content, hexadecimal.
+        environments: ids of the environments that need it.
+    """
+
+    name: str
+    path: Path
+    kind: FileKind
+    role: str
+    sha256: str
+    environments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """The staged files of a job. The folder and all in it are deleted when the job has ended.
+
+    Attributes:
+        folder: the job's own folder.
+        files: all files, in the order in which they were staged.
+    """
+
+    folder: Path
+    files: tuple[StagedFile, ...]
+
+    def of(self, kind: FileKind) -> tuple[StagedFile, ...]:
+        """The files of one kind."""
+        return tuple(file for file in self.files if file.kind is kind)
+
+    def extra_packages(self) -> tuple[StagedFile, ...]:
+        """The packages that the staged `extra_packages.txt` names, in its order; names that were not staged are left
+        out.
+        """
+        by_name = {file.name: file for file in self.files}
+        names = [line.strip() for listing in self.of(FileKind.PACKAGES_LIST) for line in _lines(listing.path)]
+        return tuple(by_name[name] for name in dict.fromkeys(names) if name in by_name)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """All there is to know about a job before it runs.
+
+    Attributes:
+        job_id: unique, and fit for a file name.
+        name: what the user calls the job.
+        pipeline: a serialized Beam `Pipeline` proto, as submitted (environments not rewritten).
+        options: the pipeline options by their plain names (`save_main_session`), values as the SDK sent them: integers
+            may come as strings; `PipelineOptions.from_dictionary` gives them their types.
+        artifacts: the staged files; None while nothing was staged (always so in `check`).
+    """
+
+    job_id: str
+    name: str
+    pipeline: bytes
+    options: Mapping[str, Any]
+    artifacts: Artifacts | None = None
+
+
+class JobEvents(Protocol):
+    """Where an executor reports. Every method may be called from any thread and never raises; what comes after the
+    job's end is dropped.
+    """
+
+    def running(self) -> None:
+        """The job has what it needs and its first work begins: STARTING becomes RUNNING."""
+        ...
+
+    def message(self, level: Level, text: str, time: float | None = None) -> None:
+        """Says something to the user.
+
+        Args:
+            level: how important.
+            text: any length; not for secrets.
+            time: seconds since 1970; None: now.
+        """
+        ...
+
+    def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
+        """Replaces the job's metrics.
+
+        Args:
+            attempted: serialized MonitoringInfos of all attempts, consolidated.
+            committed: those of what counts.
+        """
+        ...
+
+
+class PipelineExecutor(Protocol):
+    """Runs one pipeline. A new one is made for every `check` and for every `run`."""
+
+    def check(self, submission: Submission) -> None:
+        """Refuses what cannot run, before files are staged: so nothing may be unpickled that needs them.
+
+        Raises:
+            SubmissionError: with every unsupported item.
+        """
+        ...
+
+    def run(self, submission: Submission, events: JobEvents) -> None:
+        """Runs the pipeline and returns when it is done. Called once, on a thread of the job.
+
+        Raises:
+            ArcbeamError: why the job failed; `JobCancelledError` (or anything else) after `cancel`.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Asks the run to end soon. Returns at once or when the run has ended. May be called from any thread, more
+        than once, before `run` (which must then raise `JobCancelledError`) and after it.
+        """
+        ...
+
+
+class ExecutorFactory(Protocol):
+    """Makes executors."""
+
+    def __call__(self) -> PipelineExecutor:
+        """A fresh executor; cheap."""
+        ...

@@ -1,0 +1,319 @@
+"""The durable registry of jobs: an SQLite file that outlives the server.
+
+Owns the schema and every read and write of it. All that streams show comes from here, for running and for old jobs
+alike. Knows pipelines, options and metrics only as bytes; what the states mean is `execution`'s, which state may follow
+which is `lifecycle`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcbeam.errors import JobNotFoundError, SetupError
+from arcbeam.jobs.execution import TERMINAL, JobState, Level
+
+VERSION = 1
+"""Of the schema; kept in the file's `user_version`."""
+
+_SCHEMA = """
+CREATE TABLE job (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    name TEXT NOT NULL,
+    pipeline BLOB NOT NULL,
+    options BLOB NOT NULL,
+    files TEXT,                 -- JSON; NULL until the job's files are staged
+    state TEXT NOT NULL,
+    changed INTEGER NOT NULL    -- µs since 1970, as every time here
+);
+CREATE TABLE event (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL REFERENCES job (id) ON DELETE CASCADE,
+    state TEXT,                 -- a change of state, or …
+    level INTEGER,              -- … a message
+    text TEXT,
+    at INTEGER NOT NULL
+);
+CREATE INDEX event_of_job ON event (job, seq);
+CREATE TABLE metric (
+    job TEXT NOT NULL REFERENCES job (id) ON DELETE CASCADE,
+    committed INTEGER NOT NULL,
+    info BLOB NOT NULL
+);
+CREATE INDEX metric_of_job ON metric (job, committed);
+"""
+
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as it stands.
+
+    Attributes:
+        id: unique.
+        name: what the user calls it.
+        state: where it stands.
+        changed: since when, µs since 1970.
+        options: the submitted pipeline options, in the form in which they were added.
+        files: the staged files as JSON; None if staging has not ended.
+    """
+
+    id: str
+    name: str
+    state: JobState
+    changed: int
+    options: bytes
+    files: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """A job got a new state at a time (µs since 1970); `seq` orders all events of all jobs."""
+
+    seq: int
+    state: JobState
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLogged:
+    """A job said something; see `StateChanged`."""
+
+    seq: int
+    level: Level
+    text: str
+    at: int
+
+
+JobEvent = StateChanged | MessageLogged
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Serialized MonitoringInfos."""
+
+    attempted: tuple[bytes, ...]
+    committed: tuple[bytes, ...]
+
+
+class Registry:
+    """Opens or makes the registry; one process at a time.
+
+    A commit survives the death of the process; SQLite's WAL with `synchronous=NORMAL` may lose the newest ones with
+    the machine's power, never the file's consistency.
+
+    Args:
+        path: the SQLite file; its folder is made, readable for its owner alone (pipelines and options may hold
+            secrets).
+
+    Raises:
+        SetupError: another server has it open, or it is not a registry of this version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._version = 0  # grows with every write; what `wait` compares
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            self._db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as e:
+            raise SetupError(f"cannot open the job registry {path}: {e}", "choose another folder") from e
+        try:
+            self._open()
+        except sqlite3.Error as e:
+            self._db.close()
+            if "locked" in str(e):
+                raise SetupError(
+                    f"the job registry {path} is in use by another server", "stop that one, or choose another folder"
+                ) from e
+            raise SetupError(f"{path} is not a job registry: {e}", "choose another folder") from e
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _open(self) -> None:
+        # SUBTLE: the exclusive mode must come before WAL, and takes hold with the first write: it is what keeps a
+        # second server from declaring this one's running jobs dead.
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        self._db.execute("PRAGMA foreign_keys=ON")
+        with self._transaction():
+            found = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if found not in (0, VERSION):
+                raise SetupError(
+                    f"the job registry {self._path} has version {found}, not {VERSION}", "choose another folder"
+                )
+            if not found:
+                for statement in _SCHEMA.split(";\n"):
+                    self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version={VERSION}")
+
+    def close(self) -> None:
+        """Closes the file; nothing may be called afterwards but `close`."""
+        with self._lock:
+            self._db.close()
+            self.wake()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+            self.wake()
+
+    def add(self, id: str, name: str, pipeline: bytes, options: bytes, files: str | None, at: int) -> None:
+        """Adds a job in state STOPPED."""
+        with self._transaction():
+            self._db.execute(
+                "INSERT INTO job (id, name, pipeline, options, files, state, changed) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (id, name, pipeline, options, files, JobState.STOPPED, at),
+            )
+            self._db.execute("INSERT INTO event (job, state, at) VALUES (?, ?, ?)", (id, JobState.STOPPED, at))
+
+    def job(self, id: str) -> JobRecord:
+        """One job.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        for record in self._records("WHERE id = ?", (id,)):
+            return record
+        raise JobNotFoundError(f"there is no job '{id}'", "see `arcbeam jobs` for those that there are")
+
+    def jobs(self) -> list[JobRecord]:
+        """All jobs, the oldest first."""
+        return self._records("ORDER BY number", ())
+
+    def _records(self, which: str, arguments: tuple[str, ...]) -> list[JobRecord]:
+        with self._lock:
+            rows = self._db.execute(f"SELECT id, name, state, changed, options, files FROM job {which}", arguments)
+            return [JobRecord(r[0], r[1], JobState(r[2]), r[3], r[4], r[5]) for r in rows.fetchall()]
+
+    def pipeline(self, id: str) -> bytes:
+        """The pipeline of a job, as it was added.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        self.job(id)
+        with self._lock:
+            found: bytes = self._db.execute("SELECT pipeline FROM job WHERE id = ?", (id,)).fetchone()[0]
+            return found
+
+    def set_files(self, id: str, files: str) -> None:
+        """Records the staged files."""
+        with self._transaction():
+            self._db.execute("UPDATE job SET files = ? WHERE id = ?", (files, id))
+
+    def transition(self, id: str, to: JobState, allowed: Iterable[JobState], at: int) -> bool:
+        """Gives a job a new state if its present one is among `allowed`.
+
+        Returns:
+            Whether it did.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        with self._transaction():
+            if self.job(id).state not in set(allowed):
+                return False
+            self._db.execute("UPDATE job SET state = ?, changed = ? WHERE id = ?", (to, at, id))
+            self._db.execute("INSERT INTO event (job, state, at) VALUES (?, ?, ?)", (id, to, at))
+            return True
+
+    def log(self, id: str, level: Level, text: str, at: int) -> bool:
+        """Adds a message to a job that has not ended.
+
+        Returns:
+            Whether it did: what is said after the end is dropped.
+        """
+        with self._transaction():
+            if self.job(id).state.terminal:
+                return False
+            self._db.execute("INSERT INTO event (job, level, text, at) VALUES (?, ?, ?, ?)", (id, int(level), text, at))
+            return True
+
+    def events(self, id: str, after: int, states_only: bool = False) -> list[JobEvent]:
+        """The next events of a job, in order; not all at once if there are many.
+
+        Args:
+            id: of the job.
+            after: `seq` of the last one seen, 0 for the beginning.
+            states_only: leave the messages out.
+        """
+        only = "AND state IS NOT NULL " if states_only else ""
+        with self._lock:
+            rows = self._db.execute(
+                f"SELECT seq, state, level, text, at FROM event WHERE job = ? AND seq > ? {only}ORDER BY seq LIMIT ?",
+                (id, after, _PAGE),
+            ).fetchall()
+        return [
+            StateChanged(seq, JobState(state), at) if state is not None else MessageLogged(seq, Level(level), text, at)
+            for seq, state, level, text, at in rows
+        ]
+
+    def set_metrics(self, id: str, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
+        """Replaces the metrics of a job."""
+        rows = [(id, 0, info) for info in attempted] + [(id, 1, info) for info in committed]
+        with self._transaction():
+            self._db.execute("DELETE FROM metric WHERE job = ?", (id,))
+            self._db.executemany("INSERT INTO metric (job, committed, info) VALUES (?, ?, ?)", rows)
+
+    def metrics(self, id: str) -> Metrics:
+        """The metrics of a job; empty if it has reported none.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        self.job(id)
+        with self._lock:
+            rows = self._db.execute("SELECT committed, info FROM metric WHERE job = ? ORDER BY rowid", (id,)).fetchall()
+        return Metrics(tuple(r[1] for r in rows if not r[0]), tuple(r[1] for r in rows if r[0]))
+
+    def forget(self, keep: int, prepared_before: int) -> list[str]:
+        """Deletes the oldest jobs that ended, or were prepared before a time and never started, beyond a number.
+
+        Returns:
+            The deleted ids.
+        """
+        ended = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
+        with self._transaction():
+            rows = self._db.execute(
+                "SELECT id FROM job WHERE number NOT IN (SELECT number FROM job ORDER BY number DESC LIMIT ?) "
+                f"AND (state IN ({ended}) OR (state = '{JobState.STOPPED}' AND changed < ?))",
+                (keep, prepared_before),
+            ).fetchall()
+            self._db.executemany("DELETE FROM job WHERE id = ?", rows)
+        return [row[0] for row in rows]
+
+    def version(self) -> int:
+        """Grows with every write."""
+        with self._lock:
+            return self._version
+
+    def wait(self, version: int, seconds: float) -> None:
+        """Returns when the registry's version is not `version` any more, or after some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version, seconds)
+
+    def wake(self) -> None:
+        """Makes every `wait` return."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()

@@ -1,0 +1,183 @@
+"""The gRPC server of the Job API: where it listens, who may talk to it, and its orderly end.
+
+Owns addresses, TLS and tokens. Knows nothing of what the services do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import beam_artifact_api_pb2_grpc as artifact_grpc
+from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
+
+from arcbeam.errors import SetupError
+from arcbeam.jobs.artifacts import StagingServicer
+from arcbeam.jobs.execution import ExecutorFactory
+from arcbeam.jobs.guard import Guard
+from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.registry import Registry
+from arcbeam.jobs.service import JobServicer
+
+_THREADS = 512
+"""Every open stream holds one; they are started as needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server is set up.
+
+    Attributes:
+        folder: for the registry and staged files.
+        host: address to listen on.
+        port: port to listen on; 0: a free one.
+        advertise: host:port (or host) by which submitters reach this server, where it is not the address itself.
+        token: what callers must present; None: nothing.
+        certificate: PEM chain for TLS; None: no TLS.
+        key: PEM key of the certificate.
+        insecure: listen on an address that others can reach even without a token and TLS.
+        defaults: pipeline options for jobs that do not set them.
+    """
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str | None = None
+    token: str | None = field(default=None, repr=False)
+    certificate: Path | None = None
+    key: Path | None = None
+    insecure: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+class JobServer:
+    """Serves the Job API; from construction on.
+
+    Args:
+        settings: how.
+        executors: what runs pipelines.
+
+    Raises:
+        SetupError: the port is in use, the folder is another server's, a file cannot be read, or others could reach
+            the server without a token and TLS.
+    """
+
+    def __init__(self, settings: ServerSettings, executors: ExecutorFactory) -> None:
+        check_exposure(settings)
+        credentials = _credentials(settings)
+        self._registry = Registry(settings.folder / "jobs.sqlite")
+        try:
+            self.port = 0
+            self._settings = settings
+            # The port comes before the jobs: a server that cannot listen must not touch their states.
+            self._server = grpc.server(
+                ThreadPoolExecutor(_THREADS, thread_name_prefix="job-api"),
+                interceptors=[Guard(settings.token)],
+                options=[
+                    ("grpc.so_reuseport", 0),  # or a second server on the same port would share its calls in silence
+                    ("grpc.max_receive_message_length", -1),
+                    ("grpc.max_send_message_length", -1),
+                    ("grpc.http2.max_pings_without_data", 0),
+                    ("grpc.http2.max_ping_strikes", 0),
+                ],
+            )
+            self.port = self._bind(credentials)
+            self.jobs = Jobs(self._registry, executors, settings.folder / "staged", settings.defaults)
+        except BaseException:
+            self._registry.close()
+            raise
+        job_grpc.add_JobServiceServicer_to_server(JobServicer(self.jobs, lambda: self.endpoint), self._server)
+        artifact_grpc.add_ArtifactStagingServiceServicer_to_server(StagingServicer(self.jobs), self._server)
+        self._server.start()
+
+    def _bind(self, credentials: Any) -> int:
+        host, port = self._settings.host, self._settings.port
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if credentials is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                bound = self._server.add_secure_port(address, credentials)
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            why = _why_not(host, port)
+            raise SetupError(f"cannot listen on port {port} of {host}: {why}", "choose another --port; 0: a free one")
+        return int(bound)
+
+    @property
+    def endpoint(self) -> str:
+        """host:port by which submitters reach this server."""
+        given = self._settings.advertise
+        if given is not None:
+            return given if ":" in given else f"{given}:{self.port}"
+        host = self._settings.host
+        if _is_loopback(host):
+            return f"localhost:{self.port}" if ":" not in host else f"[{host}]:{self.port}"
+        if host in ("0.0.0.0", "::"):
+            return f"{socket.gethostname()}:{self.port}"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def stop(self, grace: float = 10.0) -> None:
+        """Cancels running jobs, waits for their ends (some seconds at most), and closes everything."""
+        self.jobs.close(grace)
+        self._server.stop(1.0).wait()
+        self._registry.close()
+
+
+def check_exposure(settings: ServerSettings) -> None:
+    """Refuses to let everybody on the network run code here.
+
+    Raises:
+        SetupError: what is missing.
+    """
+    if (settings.certificate is None) != (settings.key is None):
+        raise SetupError("TLS needs both a certificate and its key", "give --tls-cert and --tls-key")
+    if settings.token == "":
+        raise SetupError("the token is empty")
+    if _is_loopback(settings.host) or settings.insecure:
+        return
+    missing = [what for what, there in (("a token", settings.token), ("TLS", settings.certificate)) if there is None]
+    if missing:
+        raise SetupError(
+            f"{settings.host} can be reached from other machines, and whoever reaches a job server runs code on it; "
+            f"missing: {' and '.join(missing)}",
+            "give --token-file, --tls-cert and --tls-key; or --insecure if the network itself keeps strangers out",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _credentials(settings: ServerSettings) -> Any:
+    if settings.certificate is None or settings.key is None:
+        return None
+    try:
+        pair = (settings.key.read_bytes(), settings.certificate.read_bytes())
+    except OSError as e:
+        raise SetupError(f"cannot read the TLS certificate or key: {e}") from e
+    return grpc.ssl_server_credentials([pair])
+
+
+def _why_not(host: str, port: int) -> str:
+    """Asks the system itself, because gRPC does not say."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as e:
+            return "it is in use" if "in use" in str(e) else str(e)
+    return "the address or the TLS certificate is refused"

@@ -1,0 +1,169 @@
+"""The Job API: Beam's protos on one side, `Jobs` on the other.
+
+Owns the translation between them, method by method, and nothing else: the life of jobs is `lifecycle`'s, errors become
+status codes in `guard`. Built on the published protocol, not on the SDK's internal job service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.portability.api import endpoints_pb2, metrics_pb2
+from google.protobuf import struct_pb2, timestamp_pb2
+
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.jobs.artifacts import check_names, declared
+from arcbeam.jobs.execution import JobState
+from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.option_forms import described, plain
+from arcbeam.jobs.registry import JobEvent, StateChanged
+
+_SDK_DEFAULT_NAME = "job"
+"""What the Python SDK calls every job; the option `job_name` says more."""
+
+
+class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is untyped
+    """Beam's JobService.
+
+    Every method that takes a job's id raises JobNotFoundError if there is no such job.
+
+    Args:
+        jobs: all jobs.
+        staging_endpoint: host:port of the artifact staging service, as submitters reach it; a function, because the
+            port is known only when the server is bound.
+    """
+
+    def __init__(self, jobs: Jobs, staging_endpoint: Callable[[], str]) -> None:
+        self._jobs = jobs
+        self._staging_endpoint = staging_endpoint
+
+    def Prepare(self, request: Any, context: Any = None) -> Any:
+        """Takes a pipeline in, or refuses it; the answer says where its files go.
+
+        Raises:
+            SubmissionError: it cannot run.
+        """
+        if not request.HasField("pipeline"):
+            raise InvalidPipelineError("the request holds no pipeline")
+        options = plain(request.pipeline_options)
+        name = request.job_name
+        if name in ("", _SDK_DEFAULT_NAME):
+            name = str(options.get("job_name") or _SDK_DEFAULT_NAME)
+        files = declared(request.pipeline)
+        check_names(files)
+        id = self._jobs.prepare(
+            name,
+            request.pipeline.SerializeToString(),
+            options,
+            request.pipeline_options.SerializeToString(),
+            needs_files=bool(files),
+        )
+        return job_pb.PrepareJobResponse(
+            preparation_id=id,
+            artifact_staging_endpoint=endpoints_pb2.ApiServiceDescriptor(url=self._staging_endpoint()),
+            staging_session_token=id,
+        )
+
+    def Run(self, request: Any, context: Any = None) -> Any:
+        """Starts a prepared job; its id is the preparation's.
+
+        Raises:
+            SubmissionError: it was started before, or its files were not staged.
+        """
+        record = self._jobs.registry.job(request.preparation_id)
+        self._jobs.run(record.id, plain(struct_pb2.Struct.FromString(record.options)))
+        return job_pb.RunJobResponse(job_id=record.id)
+
+    def GetJobs(self, request: Any, context: Any = None) -> Any:
+        """All jobs, the oldest first."""
+        infos = [
+            job_pb.JobInfo(
+                job_id=record.id,
+                job_name=record.name,
+                pipeline_options=struct_pb2.Struct.FromString(record.options),
+                state=_state(record.state),
+            )
+            for record in self._jobs.registry.jobs()
+        ]
+        return job_pb.GetJobsResponse(job_info=infos)
+
+    def GetState(self, request: Any, context: Any = None) -> Any:
+        """A job's state, and since when."""
+        record = self._jobs.registry.job(request.job_id)
+        return _state_event(record.state, record.changed)
+
+    def GetPipeline(self, request: Any, context: Any = None) -> Any:
+        """A job's pipeline, as it was submitted."""
+        pipeline = runner_pb.Pipeline.FromString(self._jobs.registry.pipeline(request.job_id))
+        return job_pb.GetJobPipelineResponse(pipeline=pipeline)
+
+    def Cancel(self, request: Any, context: Any = None) -> Any:
+        """Cancels a job; CANCELLING until it has ended."""
+        return job_pb.CancelJobResponse(state=_state(self._jobs.cancel(request.job_id)))
+
+    def Drain(self, request: Any, context: Any = None) -> Any:
+        """Refused: bounded pipelines have nothing to drain.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        id = self._jobs.registry.job(request.job_id).id
+        raise NotImplementedError(
+            f"Drain is not supported for job '{id}': bounded pipelines have nothing to drain; use Cancel"
+        )
+
+    def GetStateStream(self, request: Any, context: Any = None) -> Iterator[Any]:
+        """All states of a job, past and to come; ends with its last one."""
+        for event in self._follow(request.job_id, True, context):
+            assert isinstance(event, StateChanged)
+            yield _state_event(event.state, event.at)
+
+    def GetMessageStream(self, request: Any, context: Any = None) -> Iterator[Any]:
+        """All messages and states of a job in their order, past and to come; ends with its last state."""
+        for event in self._follow(request.job_id, False, context):
+            if isinstance(event, StateChanged):
+                yield job_pb.JobMessagesResponse(state_response=_state_event(event.state, event.at))
+            else:
+                yield job_pb.JobMessagesResponse(
+                    message_response=job_pb.JobMessage(
+                        message_id=str(event.seq),
+                        time=datetime.fromtimestamp(event.at / 1e6, UTC).isoformat(timespec="milliseconds"),
+                        importance=int(event.level),
+                        message_text=event.text,
+                    )
+                )
+
+    def _follow(self, id: str, states_only: bool, context: Any) -> Iterator[JobEvent]:
+        if context is None:
+            return self._jobs.follow(id, states_only)
+        # A submitter that goes away wakes us, so that no thread waits for a job's end on its behalf.
+        context.add_callback(self._jobs.registry.wake)
+        return self._jobs.follow(id, states_only, context.is_active)
+
+    def GetJobMetrics(self, request: Any, context: Any = None) -> Any:
+        """A job's metrics, user's and system's; empty until it reports some."""
+        metrics = self._jobs.registry.metrics(request.job_id)
+        return job_pb.GetJobMetricsResponse(
+            metrics=job_pb.MetricResults(
+                attempted=[metrics_pb2.MonitoringInfo.FromString(info) for info in metrics.attempted],
+                committed=[metrics_pb2.MonitoringInfo.FromString(info) for info in metrics.committed],
+            )
+        )
+
+    def DescribePipelineOptions(self, request: Any, context: Any = None) -> Any:
+        """The options of this runner."""
+        return job_pb.DescribePipelineOptionsResponse(options=described())
+
+
+def _state(state: JobState) -> Any:
+    return job_pb.JobState.Enum.Value(state.value)
+
+
+def _state_event(state: JobState, at: int) -> Any:
+    when = timestamp_pb2.Timestamp(seconds=at // 1_000_000, nanos=at % 1_000_000 * 1000)
+    return job_pb.JobStateEvent(state=_state(state), timestamp=when)
