@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import CORES, SETTINGS, Run
-from bench.work import WORKS, Work
+from bench.work import TINY, WORKS, Work
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 TITLES = {"arcbeam": "arcbeam", "rdd": "PySpark RDD", "frames": "PySpark DataFrame", "local": "Beam local"}
@@ -131,18 +131,20 @@ def as_text(table: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(table: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
+def as_markdown(table: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A Markdown table; all but the first `left` columns are to the right."""
     header, *body = [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in table]
-    return "\n".join([header, f"|---|{'---:|' * (len(table[0]) - 1)}", *body])
+    return "\n".join([header, f"|{'---|' * left}{'---:|' * (len(table[0]) - left)}", *body])
 
 
 def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditions) -> str:
     """What stands between the markers in docs/performance.md."""
-    work_rows = [["work", "what", *(f"elements, {TITLES[peer]}" for peer in peers)]]
+    sizes = [["work", "what", "elements", f"elements, {TITLES['local']}"]]
     for work in _works(series):
-        sizes = [next((f"{s.elements:,}" for s in series if s.work is work and s.peer == p), "") for p in peers]
-        work_rows.append([work.name, work.what, *(sizes if work.elements else ["10"] * len(peers))])
+        spark = next((s.elements for s in series if s.work is work and s.peer != "local"), None)
+        local = next((s.elements for s in series if s.work is work and s.peer == "local"), None)
+        numbers = ["-" if size is None else f"{size or TINY:,}" for size in (spark, local)]
+        sizes.append([work.name, work.what, *numbers])
     errors = [f"- {s.work.name}, {TITLES[s.peer]}: {s.error}" for s in series if s.error]
     parts = [
         "Speed (medians), and how many times as fast arcbeam is:",
@@ -151,7 +153,7 @@ def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditio
         as_markdown(memory_table(series, peers)),
         "\n".join(conditions.lines()),
         "Sizes:",
-        as_markdown(work_rows),
+        as_markdown(sizes, left=2),
     ]
     if errors:
         parts += ["Failed:", "\n".join(errors)]
