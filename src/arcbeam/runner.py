@@ -6,10 +6,12 @@ Owns what a submitted pipeline is put through, and the result that a user holds.
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 import threading
 import time
 import uuid
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,11 @@ from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineS
 from apache_beam.transforms import environments
 
 from arcbeam.errors import InvalidPipelineError, JobCancelledError
-from arcbeam.harness.processor import merge_metrics
+from arcbeam.harness.metrics import merge_metrics
 from arcbeam.harness.wiring import Settings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
+from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.batch import BatchRun, Outcome, summary
 from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
@@ -124,7 +127,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
                     group_memory_bytes=options.group_memory_mb << 20,
                     sdf_round_seconds=options.sdf_round_seconds,
                 )
-                self._run = BatchRun(self.plan, self._spark, settings, self.job_id, location)
+                self._run = BatchRun(self.plan, self._spark, settings, self.job_id, location, _repeat_warnings)
                 self._outcome = self._run.run()
             self._state = PipelineState.DONE
             _LOG.info("%s done in %.1f s: %s", self.job_id, time.monotonic() - started, summary(self._outcome))
@@ -179,3 +182,12 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
     def _all_metrics(self, user_only: bool) -> JobMetrics:
         reports = self._outcome.reports if self._outcome else []
         return JobMetrics(merge_metrics(info for report in reports for info in report.metrics), user_only)
+
+
+def _repeat_warnings(report: TaskReport) -> None:
+    """Issues on the driver what was issued on a worker."""
+    for name, text in report.warnings:
+        module, _, qualname = name.rpartition(".")
+        category = getattr(sys.modules.get(module), qualname, None)
+        known = isinstance(category, type) and issubclass(category, Warning)
+        warnings.warn(text, category if known else UserWarning, stacklevel=2)  # type: ignore[arg-type]

@@ -90,6 +90,7 @@ class TaskReport:
         side_files: side-input files it made.
         residuals: how many residual restrictions it left for a next round.
         next_due: unix seconds at which the earliest of them may resume, None for now.
+        warnings: Python warnings that were issued, as (category's full name, text).
         needs_teardown: its worker holds DoFns whose teardown does something.
     """
 
@@ -105,6 +106,7 @@ class TaskReport:
     side_files: list[SideFile] = field(default_factory=list)
     residuals: int = 0
     next_due: float | None = None
+    warnings: list[tuple[str, str]] = field(default_factory=list)
     needs_teardown: bool = False
 
     def to_row(self) -> Row:

@@ -1,0 +1,81 @@
+"""Merging the SDK's monitoring infos, over the bundles of a task and the tasks of a job.
+
+Owns how two values of one metric become one, by type: the SDK's own `consolidate` knows sums and distributions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.metrics import monitoring_infos as mi
+from apache_beam.metrics.cells import HistogramData
+from apache_beam.portability.api import metrics_pb2
+
+_STRINGS = coders.IterableCoder(coders.StrUtf8Coder())
+
+
+def _latest(a: Any, b: Any) -> bytes:
+    newer = max(a, b, key=mi.extract_gauge_value)
+    data: bytes = newer.payload
+    return data
+
+
+def _union(a: Any, b: Any) -> bytes:
+    joined = mi.extract_string_set_value(a) | mi.extract_string_set_value(b)
+    data: bytes = _STRINGS.encode(sorted(joined))
+    return data
+
+
+def _trie(a: Any, b: Any) -> bytes:
+    joined = mi.extract_bounded_trie_value(a).combine(mi.extract_bounded_trie_value(b))
+    data: bytes = joined.to_proto().SerializeToString()
+    return data
+
+
+def _histogram(a: Any, b: Any) -> bytes:
+    joined: HistogramData = mi.extract_histogram_value(a).combine(mi.extract_histogram_value(b))
+    data: bytes = joined.to_proto().SerializeToString()
+    return data
+
+
+_COMBINERS: dict[str, Callable[[Any, Any], bytes]] = {
+    mi.SUM_INT64_TYPE: lambda a, b: mi.sum_payload_combiner(a.payload, b.payload),
+    mi.DISTRIBUTION_INT64_TYPE: lambda a, b: mi.distribution_payload_combiner(a.payload, b.payload),
+    mi.LATEST_INT64_TYPE: _latest,
+    mi.STRING_SET_TYPE: _union,
+    mi.BOUNDED_TRIE_TYPE: _trie,
+    mi.HISTOGRAM_TYPE: _histogram,
+}
+
+
+class MetricsTable:
+    """Monitoring infos by metric and labels, merged as they come."""
+
+    def __init__(self) -> None:
+        self._infos: dict[Any, Any] = {}
+
+    def add(self, infos: Iterable[Any]) -> None:
+        """Adds MonitoringInfos; a type that nobody knows how to merge keeps its newest value."""
+        for info in infos:
+            key = mi.to_key(info)
+            known = self._infos.get(key)
+            combine = _COMBINERS.get(info.type)
+            if known is not None and combine is not None:
+                merged = metrics_pb2.MonitoringInfo()
+                merged.CopyFrom(info)
+                merged.payload = combine(known, info)
+                info = merged
+            self._infos[key] = info
+
+    def serialized(self) -> list[bytes]:
+        """All of it, one serialized MonitoringInfo each."""
+        return [info.SerializeToString() for info in self._infos.values()]
+
+
+def merge_metrics(serialized: Iterable[bytes]) -> list[bytes]:
+    """Merges the serialized monitoring infos of many tasks."""
+    table = MetricsTable()
+    table.add(metrics_pb2.MonitoringInfo.FromString(data) for data in serialized)
+    return table.serialized()

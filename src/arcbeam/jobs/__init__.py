@@ -1,0 +1,1 @@
+"""Jobs: their life, their metrics, and the service that others submit them to."""
