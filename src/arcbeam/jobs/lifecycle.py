@@ -186,7 +186,10 @@ class Jobs:
             executor = self._executors()
             thread = threading.Thread(target=self._work, args=(submission, executor), name=f"job-{id}", daemon=True)
             self._live[id] = _Live(executor, thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as e:  # no more threads
+            self._end(id, e)
 
     def _artifacts(self, id: str, files: str) -> Artifacts | None:
         folder = self.folder(id)

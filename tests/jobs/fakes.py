@@ -1,0 +1,138 @@
+"""An executor that does what a test tells it, and what the tests of this folder build with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from apache_beam.portability.api import beam_artifact_api_pb2_grpc as artifact_grpc
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.errors import JobCancelledError
+from arcbeam.jobs.execution import JobEvents, Submission
+from arcbeam.jobs.server import JobServer, ServerSettings
+
+WAIT = 20.0
+"""Seconds after which a test that waits gives up; no test takes them."""
+
+Behaviour = Callable[[Submission, JobEvents], None]
+
+
+def succeed(submission: Submission, events: JobEvents) -> None:
+    events.running()
+
+
+@dataclass
+class Fake:
+    """Makes executors that behave as told, and remembers what they were given."""
+
+    behave: Behaviour = succeed
+    refuse: Callable[[Submission], None] = lambda submission: None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    ran: list[Submission] = field(default_factory=list)
+    checked: list[Submission] = field(default_factory=list)
+    cancel_error: Exception | None = None
+
+    def __call__(self) -> Executor:
+        return Executor(self)
+
+    def until_cancelled(self, submission: Submission, events: JobEvents) -> None:
+        """A behaviour: runs until `cancel`."""
+        events.running()
+        assert self.cancelled.wait(WAIT)
+        raise JobCancelledError("interrupted")
+
+
+class Executor:
+    def __init__(self, fake: Fake) -> None:
+        self._fake = fake
+
+    def check(self, submission: Submission) -> None:
+        self._fake.checked.append(submission)
+        self._fake.refuse(submission)
+
+    def run(self, submission: Submission, events: JobEvents) -> None:
+        self._fake.ran.append(submission)
+        self._fake.behave(submission, events)
+
+    def cancel(self) -> None:
+        if self._fake.cancel_error:
+            raise self._fake.cancel_error
+        self._fake.cancelled.set()
+
+
+@dataclass
+class Client:
+    """Stubs of one channel."""
+
+    jobs: Any
+    artifacts: Any
+    channel: Any
+
+    def prepare(self, pipeline: Any = None, name: str = "words", **options: Any) -> Any:
+        request = job_pb.PrepareJobRequest(job_name=name, pipeline=pipeline or a_pipeline())
+        request.pipeline_options.update({f"beam:option:{key}:v1": value for key, value in options.items()})
+        return self.jobs.Prepare(request, timeout=WAIT)
+
+    def run(self, pipeline: Any = None, **options: Any) -> str:
+        prepared = self.prepare(pipeline, **options)
+        id: str = self.jobs.Run(job_pb.RunJobRequest(preparation_id=prepared.preparation_id), timeout=WAIT).job_id
+        return id
+
+    def states(self, id: str) -> list[str]:
+        """All states until the job's end."""
+        stream = self.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
+        return [job_pb.JobState.Enum.Name(event.state) for event in stream]
+
+    def messages(self, id: str) -> list[Any]:
+        """All of the message stream until the job's end."""
+        return list(self.jobs.GetMessageStream(job_pb.JobMessagesRequest(job_id=id), timeout=WAIT))
+
+    def errors(self, id: str) -> list[str]:
+        level = job_pb.JobMessage.JOB_MESSAGE_ERROR
+        texts = [m.message_response for m in self.messages(id) if m.HasField("message_response")]
+        return [text.message_text for text in texts if text.importance == level]
+
+
+@contextmanager
+def connected(channel: Any) -> Iterator[Client]:
+    with channel:
+        yield Client(job_grpc.JobServiceStub(channel), artifact_grpc.ArtifactStagingServiceStub(channel), channel)
+
+
+@contextmanager
+def serving(folder: Path, fake: Fake, **settings: Any) -> Iterator[tuple[JobServer, Client]]:
+    server = JobServer(ServerSettings(folder, **settings), fake)
+    try:
+        with connected(grpc.insecure_channel(f"localhost:{server.port}")) as client:
+            yield server, client
+    finally:
+        fake.cancelled.set()
+        server.stop(grace=WAIT)
+
+
+def a_pipeline(*dependencies: Any) -> Any:
+    """A pipeline of one transform, in an environment with these dependencies."""
+    pipeline = runner_pb.Pipeline(root_transform_ids=["t"])
+    pipeline.components.transforms["t"].unique_name = "Create"
+    pipeline.components.transforms["t"].environment_id = "e"
+    pipeline.components.environments["e"].urn = "beam:env:embedded_python:v1"
+    pipeline.components.environments["e"].dependencies.extend(dependencies)
+    return pipeline
+
+
+def artifact(path: Path, name: str, sha256: str = "") -> Any:
+    """A file to be staged under a name."""
+    return runner_pb.ArtifactInformation(
+        type_urn="beam:artifact:type:file:v1",
+        type_payload=runner_pb.ArtifactFilePayload(path=str(path), sha256=sha256).SerializeToString(),
+        role_urn="beam:artifact:role:staging_to:v1",
+        role_payload=runner_pb.ArtifactStagingToRolePayload(staged_name=name).SerializeToString(),
+    )

@@ -1,0 +1,202 @@
+"""`arcbeam serve`, `jobs` and `cancel`, in both ways of speaking."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+import pytest
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from click.testing import CliRunner, Result
+
+from arcbeam.cli import speaks
+from arcbeam.errors import SetupError
+from arcbeam.jobs import commands
+from arcbeam.jobs.client import JobSummary
+from tests.jobs.fakes import WAIT, Client, Fake, connected, serving
+
+pytestmark = pytest.mark.contract("OPS-02")
+
+
+@click.group()
+@click.pass_context
+def main(context: click.Context) -> None:
+    context.obj = False
+
+
+main.command()(speaks(commands.jobs))
+main.command()(speaks(commands.cancel))
+main.command()(speaks(commands.serving(Fake)))
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def endpoint(client: Client) -> str:
+    url: str = client.prepare().artifact_staging_endpoint.url
+    return f"--endpoint={url}"
+
+
+def test_jobs(client: Client) -> None:
+    at = endpoint(client)
+    id = client.run()
+    client.states(id)
+    result = invoke("jobs", at)
+    assert result.exit_code == 0, result.output
+    header, prepared, done = result.stdout.splitlines()
+    assert header.split() == ["id", "name", "state", "started", "elapsed"]
+    assert prepared.split()[1:] == ["words", "STOPPED"]
+    assert done.split()[:3] == [id, "words", "DONE"]
+    assert done.endswith(" s")
+    rows = json.loads(invoke("jobs", at, "--json").stdout)
+    assert rows[0]["started"] is None
+    assert rows[1]["id"] == id
+    assert rows[1]["elapsed"] >= 0
+    assert datetime.fromisoformat(rows[1]["started"]).tzinfo is not None
+
+
+def test_cancel(client: Client, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    id = client.run()
+    result = invoke("cancel", id, endpoint(client), "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"id": id, "state": "CANCELLED"}
+    assert invoke("cancel", id, endpoint(client)).stdout == f"{id} is CANCELLED\n"
+
+
+def test_cancelling_that_takes_too_long(client: Client, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    fake.cancel_error = RuntimeError("no connection")
+    result = invoke("cancel", client.run(), endpoint(client), "--wait=0.05")
+    assert result.exit_code == 1
+    assert "has not ended within 0.05 s" in result.stderr
+    fake.cancel_error = None
+
+
+def test_an_unknown_job(client: Client) -> None:
+    result = invoke("cancel", "j-9", endpoint(client), "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert error["type"] == "JobNotFoundError"
+    assert error["message"] == "there is no job 'j-9'"
+    assert "arcbeam jobs" in error["remedy"]
+
+
+def test_no_server() -> None:
+    result = invoke("jobs", "--endpoint=localhost:1")
+    assert result.exit_code == 1
+    assert "no job server answers at localhost:1" in result.stderr
+    assert "arcbeam serve" in result.stderr
+
+
+def test_tokens(tmp_path: Path, fake: Fake) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    with serving(tmp_path / "jobs", fake, token="s3cret") as (server, _):
+        at = f"--endpoint={server.endpoint}"
+        stranger = invoke("jobs", at)
+        assert stranger.exit_code == 1
+        assert "--token-file" in stranger.stderr
+        assert invoke("jobs", at, f"--token-file={tmp_path / 'token'}").exit_code == 0
+
+
+def test_bad_token_files(tmp_path: Path) -> None:
+    for content in (b"", b"\n", b"two\nlines", b"\xff"):
+        (tmp_path / "token").write_bytes(content)
+        with pytest.raises(SetupError, match="token file"):
+            commands.token_of(tmp_path / "token")
+    assert commands.token_of(None) is None
+
+
+def test_serve_refuses_a_port_in_use(tmp_path: Path, client: Client) -> None:
+    port = endpoint(client).rpartition(":")[2]
+    result = invoke("serve", f"--port={port}", f"--folder={tmp_path / 'other'}")
+    assert result.exit_code == 1
+    assert f"cannot listen on port {port}" in result.stderr
+
+
+def test_serve_refuses_exposure(tmp_path: Path) -> None:
+    result = invoke("serve", "--host=0.0.0.0", "--port=0", f"--folder={tmp_path}")
+    assert result.exit_code == 1
+    assert "missing: a token and TLS" in result.stderr
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A server in a process of its own, whose jobs run until they are cancelled; and what it said first."""
+    code = (
+        "from tests.jobs.test_commands import main, waiting\n"
+        f"main(['serve-waiting', '--port=0', '--folder', {str(folder)!r}, '--json', '--', '--shards=3'])\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def waiting() -> Fake:
+    fake = Fake()
+    fake.behave = fake.until_cancelled
+    return fake
+
+
+main.command("serve-waiting")(speaks(commands.serving(waiting)))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "state", "told"),
+    [
+        (signal.SIGTERM, 0, "CANCELLED", "the job server is stopping"),
+        (signal.SIGINT, 0, "CANCELLED", "the job server is stopping"),
+        (signal.SIGKILL, -9, "FAILED", "the job server ended while this job was RUNNING"),
+    ],
+)
+@pytest.mark.contract("API-02")
+def test_a_server_that_is_stopped_or_killed(tmp_path: Path, number: int, code: int, state: str, told: str) -> None:
+    folder = tmp_path / "jobs"
+    with served(folder) as (process, said):
+        assert said["folder"] == str(folder)
+        assert invoke("jobs", f"--endpoint={said['endpoint']}", "--json").stdout == "[]\n"
+        with connected(grpc.insecure_channel(said["endpoint"])) as client:
+            id = client.run()
+            stream = client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
+            assert [next(stream).state for _ in range(3)][-1] == job_pb.JobState.RUNNING
+            process.send_signal(number)
+            assert process.wait(30) == code
+    with serving(folder, Fake()) as (_, client):
+        assert client.states(id)[-1] == state
+        texts = [m.message_response.message_text for m in client.messages(id)]
+        assert any(told in text for text in texts)
+
+
+def test_defaults_for_jobs() -> None:
+    assert commands._defaults(("--shards=3", "--no_fusion")) == {"shards": 3, "no_fusion": True}
+    assert commands._defaults(()) == {}
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, ""), (1.25, "1.2 s"), (61, "1 min 01 s"), (7325, "2 h 02 min")])
+def test_durations(seconds: float | None, text: str) -> None:
+    assert commands._duration(seconds) == text
+
+
+def test_elapsed_time_of_a_job() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    later, now = start + timedelta(seconds=5), start + timedelta(seconds=60)
+    assert JobSummary("j", "n", "DONE", start, later).elapsed(now) == 5
+    assert JobSummary("j", "n", "RUNNING", start, None).elapsed(now) == 60
+    assert JobSummary("j", "n", "STOPPED", None, None).elapsed(now) is None

@@ -1,0 +1,181 @@
+"""Which environments become the embedded one, and which are refused, by the names of all that need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.transforms import environments as sdk
+
+from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
+from arcbeam.jobs.environments import Sdk, embedded
+
+pytestmark = pytest.mark.contract("API-03", "API-04")
+
+HERE = Sdk("3.11", "2.77.0")
+
+
+def environment(urn: str, payload: Any = None, capabilities: tuple[str, ...] = ()) -> Any:
+    data = payload.SerializeToString() if payload is not None else b""
+    return runner_pb.Environment(urn=urn, payload=data, capabilities=capabilities)
+
+
+def docker(image: str, *capabilities: str) -> Any:
+    return environment("beam:env:docker:v1", runner_pb.DockerPayload(container_image=image), capabilities)
+
+
+PYTHON = docker("apache/beam_python3.11_sdk:2.77.0", "beam:version:sdk_base:apache/beam_python3.11_sdk:2.77.0")
+EMBEDDED = environment(python_urns.EMBEDDED_PYTHON)
+PROCESS = environment("beam:env:process:v1", runner_pb.ProcessPayload(command="/bin/boot"))
+EXTERNAL = environment("beam:env:external:v1", runner_pb.ExternalPayload())
+LOOPBACK = environment(python_urns.EMBEDDED_PYTHON_LOOPBACK)
+
+
+def any_of(*choices: Any) -> Any:
+    return environment("beam:env:anyof:v1", runner_pb.AnyOfEnvironmentPayload(environments=choices))
+
+
+def pipeline(**users: Any) -> Any:
+    """A transform for each environment, called like it."""
+    proto = runner_pb.Pipeline()
+    for name, each in users.items():
+        proto.components.transforms[name].unique_name = f"Step {name}"
+        proto.components.transforms[name].environment_id = f"env-{name}"
+        proto.components.environments[f"env-{name}"].CopyFrom(each)
+    return proto
+
+
+def rewritten(proto: Any) -> Any:
+    return runner_pb.Pipeline.FromString(embedded(proto.SerializeToString(), HERE))
+
+
+def refusals(proto: Any) -> dict[str, str]:
+    with pytest.raises(UnsupportedPipelineError) as error:
+        rewritten(proto)
+    return {item.transform: f"{item.what} ({item.remedy})" for item in error.value.items}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        EMBEDDED,
+        environment(python_urns.EMBEDDED_PYTHON_GRPC),
+        PYTHON,
+        docker("apache/beam_python3.11_sdk:2.77.0"),
+        environment("beam:env:default:v1"),
+        any_of(PROCESS, PYTHON),
+        any_of(any_of(EXTERNAL), any_of(EMBEDDED)),
+    ],
+    ids=["embedded", "embedded grpc", "docker", "docker without capabilities", "default", "any of", "nested any of"],
+)
+def test_what_becomes_embedded(given: Any) -> None:
+    result = rewritten(pipeline(a=given)).components.environments["env-a"]
+    assert result.urn == python_urns.EMBEDDED_PYTHON
+    assert not result.payload
+
+
+def test_the_rest_of_an_environment_is_kept() -> None:
+    given = runner_pb.Environment()
+    given.CopyFrom(PYTHON)
+    given.resource_hints["beam:resources:min_ram_bytes:v1"] = b"5"
+    given.dependencies.add(role_urn="r")
+    result = rewritten(pipeline(a=given)).components.environments["env-a"]
+    assert result.capabilities == given.capabilities
+    assert dict(result.resource_hints) == dict(given.resource_hints)
+    assert result.dependencies == given.dependencies
+
+
+def test_everything_else_is_refused_by_name_at_once() -> None:
+    found = refusals(
+        pipeline(
+            a=PYTHON,
+            b=PROCESS,
+            c=EXTERNAL,
+            d=LOOPBACK,
+            e=docker("apache/beam_java17_sdk:2.77.0"),
+            f=docker("my/image:1"),
+            g=environment("beam:env:moon:v1"),
+            h=any_of(PROCESS, EXTERNAL),
+            i=environment("beam:env:external:v1", None, ("beam:version:sdk_base:apache/beam_go_sdk:2.77.0",)),
+            j=any_of(),
+        )
+    )
+    assert found == {
+        "Step b": "a PROCESS environment (use --environment_type=EMBEDDED_PYTHON)",
+        "Step c": "an EXTERNAL or LOOPBACK environment (use --environment_type=EMBEDDED_PYTHON)",
+        "Step d": "a LOOPBACK environment (use --environment_type=EMBEDDED_PYTHON)",
+        "Step e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
+        "Step f": "the container image 'my/image:1' (use --environment_type=EMBEDDED_PYTHON, and --requirements_file "
+        "or --setup_file for what the image holds)",
+        "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=EMBEDDED_PYTHON)",
+        "Step h": "a PROCESS environment (use --environment_type=EMBEDDED_PYTHON)",
+        "Step i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
+        "Step j": "an environment without alternatives ()",
+    }
+
+
+@pytest.mark.contract("API-05")
+@pytest.mark.parametrize("image", ["apache/beam_python3.12_sdk:2.77.0", "apache/beam_python3.11_sdk:2.70.0"])
+@pytest.mark.parametrize("urn", [python_urns.EMBEDDED_PYTHON, "beam:env:docker:v1"])
+def test_other_versions_are_named(image: str, urn: str) -> None:
+    given = docker(image, f"beam:version:sdk_base:{image}")
+    given.urn = urn
+    there = Sdk(image[18:22], image[-6:])
+    assert refusals(pipeline(a=given))["Step a"].startswith(f"{there}, but the workers run {HERE}")
+
+
+def test_composites_do_not_repeat_their_parts() -> None:
+    proto = pipeline(a=PROCESS)
+    proto.components.transforms["whole"].unique_name = "Whole"
+    proto.components.transforms["whole"].environment_id = "env-a"
+    proto.components.transforms["whole"].subtransforms.append("a")
+    assert list(refusals(proto)) == ["Step a"]
+
+
+def test_an_environment_that_nothing_uses_is_left_out() -> None:
+    proto = pipeline(a=PYTHON)
+    proto.components.environments["java"].CopyFrom(docker("apache/beam_java17_sdk:2.77.0"))
+    assert list(rewritten(proto).components.environments) == ["env-a"]
+
+
+def test_a_windowing_strategy_needs_its_environment_too() -> None:
+    proto = runner_pb.Pipeline()
+    proto.components.environments["e"].CopyFrom(PROCESS)
+    proto.components.windowing_strategies["w"].environment_id = "e"
+    assert list(refusals(proto)) == ["a windowing strategy"]
+
+
+def test_a_malformed_pipeline() -> None:
+    with pytest.raises(InvalidPipelineError, match="malformed"):
+        embedded(b"\x0a\xff\xff\xff no proto")
+    broken = pipeline(a=environment("beam:env:docker:v1"))
+    broken.components.environments["env-a"].payload = b"\x0a\xff\xff\xff"
+    with pytest.raises(InvalidPipelineError, match="environment 'env-a' is malformed"):
+        rewritten(broken)
+
+
+def test_an_environment_that_does_not_exist() -> None:
+    proto = pipeline(a=PYTHON)
+    del proto.components.environments["env-a"]
+    with pytest.raises(InvalidPipelineError, match="Step a names an environment 'env-a'"):
+        rewritten(proto)
+
+
+@pytest.mark.parametrize("type", ["DOCKER", "EMBEDDED_PYTHON", None])
+def test_what_the_sdk_of_this_process_submits(type: str | None) -> None:
+    """The contract with the SDK's names of images and capabilities: fails if an upgrade changes them."""
+    names = {"EMBEDDED_PYTHON": python_urns.EMBEDDED_PYTHON}
+    flags = [f"--environment_type={names.get(type, type)}"] if type else []
+    options = PipelineOptions([*flags, "--experiments=disable_logging_submission_environment"])
+    p = beam.Pipeline(options=options)
+    _ = p | beam.Create([1]) | beam.Map(lambda x: x)
+    proto = p.to_runner_api(default_environment=sdk.Environment.from_options(options.view_as(PortableOptions)))
+    result = runner_pb.Pipeline.FromString(embedded(proto.SerializeToString()))
+    assert {e.urn for e in result.components.environments.values()} == {python_urns.EMBEDDED_PYTHON}
+    image = sdk.DockerEnvironment.default_docker_image()
+    assert image == f"apache/beam_python{Sdk.here().python}_sdk:{Sdk.here().beam}"
+    assert sdk.sdk_base_version_capability() == f"beam:version:sdk_base:{image}"

@@ -1,0 +1,299 @@
+"""The life of a job without a wire: states in order, ends of every kind, restarts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from arcbeam.errors import InvalidPipelineError, JobNotFoundError, SubmissionError, UserCodeError, WorkerLostError
+from arcbeam.jobs import lifecycle
+from arcbeam.jobs.execution import JobEvents, JobState, Level, Submission
+from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.registry import MessageLogged, Registry, StateChanged
+from tests.jobs.fakes import WAIT, Fake
+
+ENDED = [JobState.STOPPED, JobState.STARTING, JobState.RUNNING]
+
+
+@pytest.fixture
+def open_jobs(tmp_path: Path, fake: Fake) -> Iterator[Callable[[], Jobs]]:
+    """Opens the server's jobs; again: as after the death of the one before."""
+    opened: list[Jobs] = []
+
+    def open() -> Jobs:
+        for before in opened:
+            before.registry.close()
+        registry = Registry(tmp_path / "jobs.sqlite")
+        opened.append(Jobs(registry, fake, tmp_path / "staged", {"shards": 3, "no_fusion": True}, lambda: 1.5))
+        return opened[-1]
+
+    yield open
+    fake.cancelled.set()
+    opened[-1].close(WAIT)
+    opened[-1].registry.close()
+
+
+@pytest.fixture
+def jobs(open_jobs: Callable[[], Jobs]) -> Jobs:
+    return open_jobs()
+
+
+def start(jobs: Jobs, name: str = "words") -> str:
+    id = jobs.prepare(name, b"pipeline", {}, b"", needs_files=False)
+    jobs.run(id, {})
+    return id
+
+
+def states(jobs: Jobs, id: str) -> list[JobState]:
+    return [event.state for event in jobs.follow(id, states_only=True) if isinstance(event, StateChanged)]
+
+
+def errors(jobs: Jobs, id: str) -> list[str]:
+    events = [event for event in jobs.follow(id) if isinstance(event, MessageLogged)]
+    return [event.text for event in events if event.level is Level.ERROR]
+
+
+def test_a_job_that_does_well(jobs: Jobs, fake: Fake) -> None:
+    id = jobs.prepare("word count", b"pipeline", {"shards": "5"}, b"", needs_files=False)
+    jobs.run(id, {"shards": "5"})
+    assert states(jobs, id) == [*ENDED, JobState.DONE]
+    assert fake.ran == [Submission(id, "word count", b"pipeline", {"shards": "5", "no_fusion": True}, None)]
+    assert fake.checked == fake.ran
+
+
+def test_an_executor_need_not_say_that_it_runs(jobs: Jobs, fake: Fake) -> None:
+    fake.behave = lambda submission, events: None
+    assert states(jobs, start(jobs)) == [JobState.STOPPED, JobState.STARTING, JobState.DONE]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "", "..", "é" * 300, "\0"])
+def test_ids_are_fit_for_file_names(jobs: Jobs, tmp_path: Path, name: str) -> None:
+    id = jobs.prepare(name, b"pipeline", {}, b"", needs_files=False)
+    assert jobs.folder(id).resolve().parent == tmp_path / "staged"
+    assert id.isascii()
+    assert len(id) < 100
+
+
+def test_refused_pipelines_leave_nothing(jobs: Jobs, fake: Fake) -> None:
+    def refuse(submission: Submission) -> None:
+        raise InvalidPipelineError("empty")
+
+    fake.refuse = refuse
+    with pytest.raises(InvalidPipelineError):
+        start(jobs)
+    assert jobs.registry.jobs() == []
+
+
+@pytest.mark.contract("API-06")
+def test_a_user_error_is_told_with_step_and_traceback(jobs: Jobs, fake: Fake) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        raise UserCodeError("Parse/Map", "ValueError('x')", "Traceback: line 7 in parse")
+
+    fake.behave = fail
+    id = start(jobs)
+    assert states(jobs, id)[-1] is JobState.FAILED
+    (text,) = errors(jobs, id)
+    for part in ("ValueError('x')", "Parse/Map", "line 7 in parse"):
+        assert part in text
+    last = list(jobs.follow(id))[-1]
+    assert isinstance(last, StateChanged), "the error comes before the last state, or nobody would read it"
+
+
+def test_a_remedy_is_told(jobs: Jobs, fake: Fake) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        raise WorkerLostError("a worker died", "give it more memory")
+
+    fake.behave = fail
+    assert errors(jobs, start(jobs)) == ["a worker died\n  what to do: give it more memory"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("surprise"), SystemExit(3), KeyboardInterrupt(), MemoryError()])
+def test_nothing_that_a_job_raises_harms_the_others(jobs: Jobs, fake: Fake, error: BaseException) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        raise error
+
+    fake.behave = fail
+    id = start(jobs)
+    assert states(jobs, id)[-1] is JobState.FAILED
+    assert type(error).__name__ in errors(jobs, id)[0]
+    fake.behave = lambda submission, events: None
+    assert states(jobs, start(jobs))[-1] is JobState.DONE
+
+
+def test_a_job_that_exhausts_the_stack(jobs: Jobs, fake: Fake) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        fail(submission, events)
+
+    fake.behave = fail
+    limit = sys.getrecursionlimit()
+    id = start(jobs)
+    assert states(jobs, id)[-1] is JobState.FAILED
+    assert "RecursionError" in errors(jobs, id)[0]
+    assert sys.getrecursionlimit() == limit
+
+
+def test_cancelling_a_running_job(jobs: Jobs, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    id = start(jobs)
+    following = jobs.follow(id, states_only=True)
+    assert [next(following).state for _ in range(3)][-1] is JobState.RUNNING  # type: ignore[union-attr]
+    assert jobs.cancel(id) in (JobState.CANCELLING, JobState.CANCELLED)
+    assert fake.cancelled.is_set()
+    assert states(jobs, id) == [*ENDED, JobState.CANCELLING, JobState.CANCELLED]
+    assert errors(jobs, id) == []
+    assert jobs.cancel(id) is JobState.CANCELLED
+
+
+def test_a_cancelled_run_may_end_with_any_error(jobs: Jobs, fake: Fake) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        fake.cancelled.wait(WAIT)
+        raise RuntimeError("job group was cancelled")
+
+    fake.behave = fail
+    id = start(jobs)
+    jobs.cancel(id)
+    assert states(jobs, id)[-2:] == [JobState.CANCELLING, JobState.CANCELLED]
+
+
+def test_a_run_that_was_faster_than_its_cancelling_is_done(jobs: Jobs, fake: Fake) -> None:
+    def finish(submission: Submission, events: JobEvents) -> None:
+        assert fake.cancelled.wait(WAIT)
+
+    fake.behave = finish
+    id = start(jobs)
+    jobs.cancel(id)
+    assert states(jobs, id)[-2:] == [JobState.CANCELLING, JobState.DONE]
+
+
+def test_cancelling_what_has_not_started(jobs: Jobs) -> None:
+    id = jobs.prepare("words", b"pipeline", {}, b"", needs_files=False)
+    assert jobs.cancel(id) is JobState.CANCELLED
+    with pytest.raises(SubmissionError, match="it is CANCELLED"):
+        jobs.run(id, {})
+
+
+def test_cancelling_that_does_not_work_is_told(jobs: Jobs, fake: Fake) -> None:
+    fake.cancel_error = RuntimeError("no connection")
+    fake.behave = fake.until_cancelled
+    id = start(jobs)
+    assert jobs.cancel(id) is JobState.CANCELLING
+    fake.cancelled.set()
+    assert "cancelling did not work: RuntimeError('no connection')" in errors(jobs, id)[0]
+    fake.cancel_error = None
+
+
+def test_unknown_jobs(jobs: Jobs) -> None:
+    for ask in (jobs.cancel, lambda id: jobs.run(id, {}), lambda id: list(jobs.follow(id))):
+        with pytest.raises(JobNotFoundError, match="no job 'j-9'"):
+            ask("j-9")
+
+
+def test_a_job_runs_once(jobs: Jobs) -> None:
+    id = start(jobs)
+    states(jobs, id)
+    with pytest.raises(SubmissionError, match="cannot be started: it is DONE"):
+        jobs.run(id, {})
+
+
+def test_a_job_waits_for_its_files(jobs: Jobs) -> None:
+    id = jobs.prepare("words", b"pipeline", {}, b"", needs_files=True)
+    with pytest.raises(SubmissionError, match=r"files of job .* were not staged"):
+        jobs.run(id, {})
+
+
+def test_what_comes_after_the_end_is_dropped(jobs: Jobs, fake: Fake) -> None:
+    kept: list[JobEvents] = []
+    fake.behave = lambda submission, events: kept.append(events)
+    id = start(jobs)
+    before = list(jobs.follow(id))
+    kept[0].message(Level.ERROR, "late")
+    kept[0].running()
+    assert list(jobs.follow(id)) == before
+
+
+def test_a_flood_of_messages_is_cut_and_errors_still_pass(
+    jobs: Jobs, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "MESSAGES_PER_JOB", 3)
+
+    def flood(submission: Submission, events: JobEvents) -> None:
+        for number in range(5):
+            events.message(Level.BASIC, str(number), time=float(number))
+        events.message(Level.ERROR, "bad")
+
+    fake.behave = flood
+    messages = [event for event in jobs.follow(start(jobs)) if isinstance(event, MessageLogged)]
+    assert [m.text for m in messages] == [
+        "0",
+        "1",
+        "2",
+        "more than 3 messages: only warnings and errors from here on",
+        "bad",
+    ]
+    assert [m.at for m in messages[:3]] == [0, 1_000_000, 2_000_000]
+
+
+def test_a_listener_that_goes_away_ends_the_stream(jobs: Jobs, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    id = start(jobs)
+    gone = threading.Event()
+    seen: list[object] = []
+    listener = threading.Thread(target=lambda: seen.extend(jobs.follow(id, alive=lambda: not gone.is_set())))
+    listener.start()
+    gone.set()
+    jobs.registry.wake()
+    listener.join(WAIT)
+    assert not listener.is_alive()
+
+
+@pytest.mark.contract("API-02")
+def test_a_job_that_ran_when_the_server_died_is_failed(
+    open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path
+) -> None:
+    jobs = open_jobs()
+    done = start(jobs)
+    assert states(jobs, done)[-1] is JobState.DONE
+    prepared = jobs.prepare("later", b"pipeline", {}, b"", needs_files=False)
+    fake.behave = fake.until_cancelled
+    running = start(jobs)
+    for event, _ in pairwise(jobs.follow(running)):
+        if isinstance(event, StateChanged) and event.state is JobState.STARTING:
+            break
+    (tmp_path / "staged" / running).mkdir(parents=True)
+    jobs = open_jobs()
+    assert {job.id: job.state for job in jobs.registry.jobs()} == {
+        done: JobState.DONE,
+        prepared: JobState.STOPPED,
+        running: JobState.FAILED,
+    }
+    assert "the job server ended while this job was RUNNING" in errors(jobs, running)[0]
+    assert states(jobs, done) == [*ENDED, JobState.DONE]
+    assert not (tmp_path / "staged" / running).exists()
+    fake.behave = lambda submission, events: None
+    jobs.run(prepared, {})
+    assert states(jobs, prepared)[-1] is JobState.DONE
+
+
+def test_a_thread_that_cannot_be_started(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        id = start(jobs)
+    assert states(jobs, id)[-1] is JobState.FAILED
+    assert "can't start new thread" in errors(jobs, id)[0]
+
+
+def test_closing_cancels_what_runs(jobs: Jobs, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    id = start(jobs)
+    jobs.close(WAIT)
+    assert jobs.registry.job(id).state is JobState.CANCELLED
+    with pytest.raises(SubmissionError, match="stopping"):
+        jobs.run(jobs.prepare("words", b"", {}, b"", needs_files=False), {})

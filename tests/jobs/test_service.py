@@ -1,0 +1,267 @@
+"""The Job API over real gRPC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+from apache_beam.metrics import monitoring_infos
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError, UserCodeError
+from arcbeam.jobs.execution import JobEvents, Level, Submission
+from arcbeam.jobs.service import JobServicer
+from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, serving
+
+pytestmark = pytest.mark.contract("API-02")
+
+STATE = job_pb.JobState
+
+
+def refused(error: pytest.ExceptionInfo[grpc.RpcError]) -> tuple[grpc.StatusCode, str]:
+    return error.value.code(), error.value.details()
+
+
+def test_every_method_of_the_protocol_is_there() -> None:
+    methods = job_pb.DESCRIPTOR.services_by_name["JobService"].methods
+    assert {method.name for method in methods} <= set(vars(JobServicer))
+
+
+def test_a_job_from_prepare_to_done(client: Client, fake: Fake) -> None:
+    pipeline = a_pipeline()
+    prepared = client.prepare(pipeline, shards="4", ratio=0.5, workers=3.0, files=["a", "b"], no_fusion=True)
+    assert prepared.staging_session_token == prepared.preparation_id
+    assert prepared.artifact_staging_endpoint.url.startswith("localhost:")
+    assert client.jobs.GetState(job_pb.GetJobStateRequest(job_id=prepared.preparation_id)).state == STATE.STOPPED
+    id = client.jobs.Run(job_pb.RunJobRequest(preparation_id=prepared.preparation_id)).job_id
+    assert client.states(id) == ["STOPPED", "STARTING", "RUNNING", "DONE"]
+    (submission,) = fake.ran
+    assert submission.name == "words"
+    assert runner_pb.Pipeline.FromString(submission.pipeline) == pipeline
+    assert submission.options == {"shards": "4", "ratio": 0.5, "workers": 3, "files": ["a", "b"], "no_fusion": True}
+    assert type(submission.options["workers"]) is int
+    event = client.jobs.GetState(job_pb.GetJobStateRequest(job_id=id))
+    assert event.state == STATE.DONE
+    assert event.timestamp.seconds > 0
+    assert client.jobs.GetPipeline(job_pb.GetJobPipelineRequest(job_id=id)).pipeline == pipeline
+
+
+def test_the_name_of_a_job(client: Client) -> None:
+    """The Python SDK calls every job "job"; its option says more."""
+    client.prepare(name="job", job_name="nightly")
+    client.prepare(name="job")
+    client.prepare(name="", job_name="weekly")
+    client.prepare(name="own", job_name="other")
+    infos = client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info
+    assert [info.job_name for info in infos] == ["nightly", "job", "weekly", "own"]
+    assert infos[0].pipeline_options["beam:option:job_name:v1"] == "nightly"
+    assert {info.state for info in infos} == {STATE.STOPPED}
+
+
+def test_messages_and_states_in_their_order(client: Client, fake: Fake) -> None:
+    def behave(submission: Submission, events: JobEvents) -> None:
+        events.message(Level.DETAILED, "before")
+        events.running()
+        events.message(Level.WARNING, "after", time=1.5)
+
+    fake.behave = behave
+    id = client.run()
+    seen = [
+        m.message_response.message_text if m.HasField("message_response") else STATE.Enum.Name(m.state_response.state)
+        for m in client.messages(id)
+    ]
+    assert seen == ["STOPPED", "STARTING", "before", "RUNNING", "after", "DONE"]
+    warning = client.messages(id)[4].message_response
+    assert warning.importance == job_pb.JobMessage.JOB_MESSAGE_WARNING
+    assert warning.time == "1970-01-01T00:00:01.500+00:00"
+
+
+def test_streams_go_on_while_the_job_runs(client: Client, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    id = client.run()
+    states = client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
+    assert [next(states).state for _ in range(3)] == [STATE.STOPPED, STATE.STARTING, STATE.RUNNING]
+    cancelled = client.jobs.Cancel(job_pb.CancelJobRequest(job_id=id))
+    assert cancelled.state in (STATE.CANCELLING, STATE.CANCELLED)
+    assert [event.state for event in states] == [STATE.CANCELLING, STATE.CANCELLED]
+
+
+def test_many_pages_of_messages(client: Client, fake: Fake) -> None:
+    def behave(submission: Submission, events: JobEvents) -> None:
+        for number in range(1500):
+            events.message(Level.BASIC, str(number))
+
+    fake.behave = behave
+    texts = [m.message_response.message_text for m in client.messages(client.run())]
+    assert [text for text in texts if text] == [str(number) for number in range(1500)]
+
+
+@pytest.mark.contract("API-06")
+def test_a_user_error_reaches_the_submitter(client: Client, fake: Fake) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        raise UserCodeError("Parse", "ValueError('x')", "Traceback: line 7\n" * 2000)
+
+    fake.behave = fail
+    id = client.run()
+    assert client.states(id)[-1] == "FAILED"
+    (text,) = client.errors(id)
+    assert "ValueError('x') [while running 'Parse']" in text
+    assert text.count("line 7") == 2000, "a message is not cut"
+
+
+def test_metrics(client: Client, fake: Fake) -> None:
+    attempted = monitoring_infos.int64_user_counter("ns", "words", 5, ptransform="Count")
+    committed = monitoring_infos.int64_user_counter("ns", "words", 4, ptransform="Count")
+
+    def behave(submission: Submission, events: JobEvents) -> None:
+        events.metrics([attempted.SerializeToString()], [committed.SerializeToString()])
+
+    fake.behave = behave
+    id = client.run()
+    client.states(id)
+    metrics = client.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=id)).metrics
+    assert list(metrics.attempted) == [attempted]
+    assert list(metrics.committed) == [committed]
+
+
+def test_options_are_described(client: Client) -> None:
+    found = client.jobs.DescribePipelineOptions(job_pb.DescribePipelineOptionsRequest()).options
+    options = {option.name: option for option in found}
+    types = job_pb.PipelineOptionType
+    assert options["shards"].type == types.INTEGER
+    assert options["no_fusion"].type == types.BOOLEAN
+    assert options["spark_conf"].type == types.ARRAY
+    assert options["bundle_seconds"].type == types.NUMBER
+    assert options["bundle_seconds"].default_value == "30.0"
+    assert options["spark_master"].type == types.STRING
+    assert all(option.description for option in found)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("Run", job_pb.RunJobRequest(preparation_id="j-9")),
+        ("GetState", job_pb.GetJobStateRequest(job_id="j-9")),
+        ("GetPipeline", job_pb.GetJobPipelineRequest(job_id="j-9")),
+        ("Cancel", job_pb.CancelJobRequest(job_id="j-9")),
+        ("Drain", job_pb.DrainJobRequest(job_id="j-9")),
+        ("GetStateStream", job_pb.GetJobStateRequest(job_id="j-9")),
+        ("GetMessageStream", job_pb.JobMessagesRequest(job_id="j-9")),
+        ("GetJobMetrics", job_pb.GetJobMetricsRequest(job_id="j-9")),
+    ],
+)
+def test_an_unknown_job_id(client: Client, method: str, request_: object) -> None:
+    def ask() -> None:
+        answer = getattr(client.jobs, method)(request_, timeout=WAIT)
+        if method.endswith("Stream"):
+            list(answer)
+
+    with pytest.raises(grpc.RpcError) as error:
+        ask()
+    code, details = refused(error)
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert "there is no job 'j-9'" in details
+
+
+def test_drain_is_refused_by_name(client: Client) -> None:
+    id = client.run()
+    with pytest.raises(grpc.RpcError) as error:
+        client.jobs.Drain(job_pb.DrainJobRequest(job_id=id))
+    code, details = refused(error)
+    assert code is grpc.StatusCode.UNIMPLEMENTED
+    assert "Drain" in details
+    assert "bounded pipelines have nothing to drain" in details
+
+
+def test_a_malformed_request(client: Client) -> None:
+    prepare = client.channel.unary_unary("/org.apache.beam.model.job_management.v1.JobService/Prepare")
+    with pytest.raises(grpc.RpcError) as error:
+        prepare(b"\x0a\xff\xff\xff no proto at all", timeout=WAIT)
+    code, details = refused(error)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "malformed" in details
+
+
+def test_no_pipeline(client: Client) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        client.jobs.Prepare(job_pb.PrepareJobRequest(job_name="empty"))
+    assert refused(error) == (grpc.StatusCode.INVALID_ARGUMENT, "the request holds no pipeline")
+
+
+def test_an_invalid_pipeline(client: Client, fake: Fake) -> None:
+    def refuse(submission: Submission) -> None:
+        if not runner_pb.Pipeline.FromString(submission.pipeline).root_transform_ids:
+            raise InvalidPipelineError("the pipeline has no transforms", "apply one")
+
+    fake.refuse = refuse
+    with pytest.raises(grpc.RpcError) as error:
+        client.jobs.Prepare(job_pb.PrepareJobRequest(job_name="empty", pipeline=runner_pb.Pipeline()))
+    assert refused(error) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "the pipeline has no transforms\n  what to do: apply one",
+    )
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize("count", [2, 5000])
+def test_an_unsupported_pipeline(client: Client, fake: Fake, count: int) -> None:
+    def refuse(submission: Submission) -> None:
+        raise UnsupportedPipelineError(tuple(Unsupported(f"Step {i} é", "a cloud") for i in range(count)))
+
+    fake.refuse = refuse
+    with pytest.raises(grpc.RpcError) as error:
+        client.prepare()
+    code, details = refused(error)
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"{count} unsupported item(s)" in details
+    assert "Step 0 é: a cloud" in details
+    assert "Step 1 é: a cloud" in details
+    assert ("more characters in the server's log" in details) == (count == 5000)
+    assert client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info == []
+
+
+@pytest.mark.parametrize("surprise", [RuntimeError("surprise"), SystemExit(1)])
+def test_a_bug_is_an_answer_too(client: Client, fake: Fake, surprise: BaseException) -> None:
+    def refuse(submission: Submission) -> None:
+        raise surprise
+
+    fake.refuse = refuse
+    with pytest.raises(grpc.RpcError) as error:
+        client.prepare()
+    assert refused(error) == (grpc.StatusCode.INTERNAL, repr(surprise))
+
+
+def test_jobs_run_at_the_same_time(client: Client, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    waiting = client.run()
+    fake.behave = lambda submission, events: None
+    assert client.states(client.run())[-1] == "DONE"
+    assert client.jobs.GetState(job_pb.GetJobStateRequest(job_id=waiting)).state in (STATE.STARTING, STATE.RUNNING)
+
+
+def test_all_answers_survive_a_restart(tmp_path: Path, fake: Fake) -> None:
+    info = monitoring_infos.int64_user_counter("ns", "words", 5, ptransform="Count")
+
+    def behave(submission: Submission, events: JobEvents) -> None:
+        events.running()
+        events.message(Level.BASIC, "hello")
+        events.metrics([info.SerializeToString()], [info.SerializeToString()])
+
+    def answers(client: Client, id: str) -> list[object]:
+        return [
+            client.jobs.GetJobs(job_pb.GetJobsRequest()),
+            client.jobs.GetState(job_pb.GetJobStateRequest(job_id=id)),
+            client.jobs.GetPipeline(job_pb.GetJobPipelineRequest(job_id=id)),
+            client.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=id)),
+            client.messages(id),
+        ]
+
+    fake.behave = behave
+    with serving(tmp_path, fake) as (_, client):
+        id = client.run(shards="3")
+        client.states(id)
+        before = answers(client, id)
+    with serving(tmp_path, fake) as (_, client):
+        assert answers(client, id) == before
