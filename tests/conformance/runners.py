@@ -1,0 +1,52 @@
+"""The runners that the suites can be given: arcbeam itself, and one that does nothing.
+
+Owns how they are made. Must not know suites.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.metrics.metric import MetricResults
+from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
+
+
+def arcbeam(is_drain: bool = False) -> PipelineRunner:
+    """The runner that the suites are for."""
+    from arcbeam import ArcbeamRunner
+
+    return ArcbeamRunner(is_drain=is_drain)
+
+
+def empty(is_drain: bool = False) -> PipelineRunner:
+    """The runner that the suites must not be fooled by."""
+    return EmptyRunner()
+
+
+class EmptyRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
+    """Runs nothing, and reports success."""
+
+    def run_pipeline(self, pipeline: Any, options: Any) -> EmptyResult:
+        return EmptyResult(PipelineState.DONE)
+
+
+class _NoMetrics(MetricResults):  # type: ignore[misc]  # Beam is untyped
+    def query(self, filter: Any = None) -> dict[str, list[Any]]:
+        return {name: [] for name in ("counters", "distributions", "gauges", "string_sets", "bounded_tries")}
+
+    def monitoring_infos(self) -> list[Any]:
+        return []
+
+
+class EmptyResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
+    """A job that is done, and did nothing."""
+
+    def wait_until_finish(self, duration: float | None = None) -> str:
+        state: str = self.state
+        return state
+
+    def metrics(self) -> MetricResults:
+        return _NoMetrics()
+
+    def monitoring_metrics(self) -> MetricResults:
+        return _NoMetrics()

@@ -1,0 +1,302 @@
+"""The SDK's own suites, bound to a runner, a variant of its options and a proof.
+
+`Conformance` is mixed into a `TestCase` of the SDK: it opens a `Proof` around every test, gives the pipelines their
+runner and options, and takes the SDK's own skips away. Beside it are the suites themselves, with what had to be put in
+the place of the local runner's internals.
+
+Owns which tests there are. Must not know how evidence is taken, nor how results are reported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import time
+import unittest
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from unittest import mock
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import fn_runner_test
+from apache_beam.runners.runner import PipelineResult, PipelineRunner
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms import window
+
+from arcbeam.errors import UnsupportedPipelineError
+from arcbeam.options import ArcbeamOptions
+from tests.conformance import reviewed, runners
+from tests.conformance.proof import Expectation, Proof
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to run that must not change any result.
+
+    Attributes:
+        name: for the names of tests.
+        flags: options of the runner.
+        long: it is left out of `make test`.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    long: bool = False
+
+
+DEFAULT = Variant("Default")
+NO_FUSION = Variant("NoFusion", ("--no_fusion",))
+SINGLE_ELEMENTS = Variant("SingleElements", ("--bundle_elements=1",), long=True)
+ONE_SHARD = Variant("OneShard", ("--shards=1",), long=True)
+SEVEN_SHARDS = Variant("SevenShards", ("--shards=7",), long=True)
+CONNECT = Variant("Connect", ("--spark_remote=local[2]",))
+
+VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS)
+
+
+class Conformance(unittest.TestCase):
+    """Mixed in before a suite of the SDK.
+
+    Attributes:
+        variant: the options of the runner.
+        make_runner: makes the runner under test.
+        suite: the SDK's class, by whose name tests are reviewed.
+        proof: the evidence of the test that runs.
+    """
+
+    variant: ClassVar[Variant] = DEFAULT
+    make_runner: ClassVar[Callable[..., PipelineRunner]] = staticmethod(runners.arcbeam)
+    suite: ClassVar[type[unittest.TestCase]]
+    proof: Proof
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        suites = [base for base in cls.__mro__ if base.__module__.startswith("apache_beam.")]
+        if not suites:  # another mixin
+            return
+        cls.suite = suites[0]
+        for name in unittest.defaultTestLoader.getTestCaseNames(cls):
+            method = getattr(cls, name)
+            if not hasattr(method, "proves"):
+                setattr(cls, name, _proven(method, f"{cls.suite.__name__}.{name}"))
+
+    def setUp(self) -> None:
+        key = f"{self.suite.__name__}.{self._testMethodName}"
+        self.proof = Proof(reviewed.EXPECTATIONS.get(key, Expectation()))
+        self.addCleanup(self.proof.close)
+        self.enterContext(self.proof.recording())
+        self.enterContext(self._test_pipelines())
+        super().setUp()
+
+    def new_runner(self, is_drain: bool = False) -> PipelineRunner:
+        """A new runner under test, watched."""
+        return self.proof.watch(type(self).make_runner(is_drain=is_drain), self.finished)
+
+    def new_options(self) -> PipelineOptions:
+        """The variant's options."""
+        return PipelineOptions(list(self.variant.flags))
+
+    def finished(self, result: PipelineResult) -> None:
+        """Called with the result of each pipeline that came to its end."""
+
+    def _test_pipelines(self) -> Any:
+        """While open, a `TestPipeline` that is not told which runner it is for runs on ours."""
+        test, init = self, TestPipeline.__init__
+
+        @functools.wraps(init)
+        def __init__(pipeline: TestPipeline, runner: Any = None, *args: Any, **kwargs: Any) -> None:
+            init(pipeline, test.new_runner() if runner is None else runner, *args, **kwargs)
+            ours = pipeline.get_pipeline_options().view_as(ArcbeamOptions)
+            for name, value in test.new_options().get_all_options(drop_default=True).items():
+                setattr(ours, name, value)
+
+        # The option is what keeps a TestPipeline(is_integration_test=True) from skipping its test.
+        return mock.patch.multiple(
+            TestPipeline, __init__=__init__, pytest_test_pipeline_options="--runner=arcbeam.ArcbeamRunner"
+        )
+
+
+def _proven(method: Any, key: str) -> Any:
+    """The same test, but it must have left evidence; skipped by the SDK or not, it is run."""
+    while getattr(method, "__unittest_skip__", False):
+        method = method.__wrapped__
+
+    def test(self: Any) -> None:
+        method(self)
+        self.proof.verify()
+
+    test.__name__, test.__doc__ = method.__name__, method.__doc__
+    test.proves = key  # type: ignore[attr-defined]
+    if key in reviewed.UNBOUNDED:
+        xfail = pytest.mark.xfail(reason=reviewed.UNBOUNDED[key], raises=UnsupportedPipelineError, strict=True)
+        return xfail(test)
+    return test
+
+
+class OwnPipelines(Conformance):
+    """Mixed in before suites that make their pipelines with the local runner, and are meant to be told otherwise."""
+
+    def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
+        """What the suite asks for a pipeline to test."""
+        return beam.Pipeline(runner=self.new_runner(is_drain), options=self.new_options())
+
+
+class FnApi(OwnPipelines, fn_runner_test.FnApiRunnerTest):
+    """All of `FnApiRunnerTest`, also what the SDK skips for every runner."""
+
+    def run_sdf_initiated_checkpointing(self, is_drain: bool = False) -> None:
+        """The SDK looks at the metrics on the local runner only."""
+        self._counted: list[int] = []
+        super().run_sdf_initiated_checkpointing(is_drain)
+        self.assertEqual(self._counted, [len("abc" + "defghijklmno" + "pqrstuv" + "wxyz")])
+
+    def finished(self, result: PipelineResult) -> None:
+        if hasattr(self, "_counted"):
+            found = result.metrics().query(beam.metrics.MetricsFilter().with_name("my_counter"))
+            self._counted = [counter.committed for counter in found["counters"]]
+
+    def test_metrics(self) -> None:
+        super().test_metrics(check_gauge=True, check_bounded_trie=True)
+
+
+class FnApiMetrics(OwnPipelines, fn_runner_test.FnApiRunnerMetricsTest):
+    """All of `FnApiRunnerMetricsTest`."""
+
+    def finished(self, result: PipelineResult) -> None:
+        """One test reads a private attribute of the local runner's result: infos by stage, "" for the pipeline's own.
+
+        Which stages there are is a runner's own affair. What it asserts of a stage must be true of all of the job's
+        infos, too: it finds them by PCollection and step.
+        """
+        infos = list(result.monitoring_metrics().monitoring_infos())
+        result._monitoring_infos_by_stage = {"": [], "before": infos, "after": infos}
+
+
+class Pause:
+    """In place of the local tests' element counter, which stops the worker, in the same process, at an element."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def increment(self) -> None:
+        time.sleep(self._seconds)
+
+
+class FnApiSplit(OwnPipelines, fn_runner_test.FnApiRunnerSplitTest):
+    """`FnApiRunnerSplitTest`, as far as a runner can be asked that decides on its own when to split.
+
+    The SDK's tests register a split manager with the local runner, which then asks for a split at a given element and
+    compares what came back. Here the same pipelines run while the runner is made to split as often as it can (rounds
+    of 20 ms, elements of 10 ms), and what must hold for every way of splitting is checked: each element, each position
+    of each restriction exactly once. What the local tests say of single splits (at which element, with which remainder)
+    is not asked; one that asks for no split at all is asked entirely.
+    """
+
+    rounds: float | None = 0.02
+
+    def new_options(self) -> PipelineOptions:
+        flags = [*self.variant.flags]
+        return PipelineOptions(flags if self.rounds is None else [*flags, f"--sdf_round_seconds={self.rounds}"])
+
+    def run_split_pipeline(self, split_manager: Any, elements: Any, element_counter: Any = None) -> None:
+        super().run_split_pipeline(split_manager, elements, Pause(0.01))
+
+    def run_sdf_split_pipeline(
+        self,
+        split_manager: Any,
+        elements: Any,
+        element_counter: Any,
+        expected_groups: Any = None,
+        is_drain: bool = False,
+    ) -> None:
+        groups = expected_groups if self.rounds is None else None
+        super().run_sdf_split_pipeline(split_manager, elements, Pause(0.01), groups, is_drain)
+
+    def test_nosplit_sdf(self) -> None:
+        self.rounds = None
+        super().test_nosplit_sdf()
+
+    def test_split_half(self) -> None:
+        """Without the sizes of the local runner's bundles."""
+        self.run_split_pipeline(None, range(25))
+
+    def test_time_based_split_manager(self) -> None:
+        """Without an option of the local runner that says when to split, and so without the number of bundles."""
+        elements = [str(x) for x in range(100)]
+
+        def exactly_once_and_bundles_end(actual: list[str]) -> None:
+            ends = actual.count("endOfBundle")
+            assert ends, "no bundle came to its end"
+            equal_to([*elements, *["endOfBundle"] * ends])(actual)
+
+        with self.create_pipeline() as p:
+            assert_that(
+                p | beam.Create(elements) | beam.ParDo(_SlowWithBundleEnds()),
+                exactly_once_and_bundles_end,
+            )
+
+
+class _SlowWithBundleEnds(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    def process(self, element: str) -> Iterator[str]:
+        time.sleep(0.005)
+        yield element
+
+    def finish_bundle(self) -> Iterator[Any]:
+        yield window.GlobalWindows.windowed_value("endOfBundle")
+
+
+_VALIDATES_RUNNER = (
+    "metrics.metric_test",
+    "ml.inference.base_test",
+    "pipeline_test",
+    "runners.dataflow.dataflow_exercise_streaming_metrics_pipeline_test",
+    "runners.portability.fn_api_runner.fn_runner_test",
+    "runners.portability.fn_api_runner.translations_test",
+    "transforms.combinefn_lifecycle_test",
+    "transforms.combiners_test",
+    "transforms.deduplicate_test",
+    "transforms.dofn_lifecycle_test",
+    "transforms.ptransform_test",
+    "transforms.sideinputs_test",
+    "transforms.util_test",
+)
+"""Every module of the wheel that holds a test marked `it_validatesrunner` (see test_harness)."""
+
+
+def _marked(test: Any) -> bool:
+    marks = getattr(test, "pytestmark", [])
+    return any(mark.name == "it_validatesrunner" for mark in marks)
+
+
+def validates_runner() -> Iterator[tuple[type[unittest.TestCase], list[str]]]:
+    """The SDK's classes with the names of those of their tests that every runner is asked."""
+    for name in _VALIDATES_RUNNER:
+        module = importlib.import_module(f"apache_beam.{name}")
+        for case in vars(module).values():
+            if isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == module.__name__:
+                tests = unittest.defaultTestLoader.getTestCaseNames(case)
+                marked = [test for test in tests if _marked(case) or _marked(getattr(case, test))]
+                if marked:
+                    yield case, marked
+
+
+def bound(
+    variant: Variant, make_runner: Callable[..., PipelineRunner] = runners.arcbeam
+) -> dict[str, type[Conformance]]:
+    """The classes of `validates_runner` with one variant and one runner, each with only the tests to be run."""
+    classes: dict[str, type[Conformance]] = {}
+    for case, marked in validates_runner():
+        asked = [test for test in marked if f"{case.__name__}.{test}" not in reviewed.NOT_RUN]
+        # What is None is no test.
+        others = [test for test in unittest.defaultTestLoader.getTestCaseNames(case) if test not in asked]
+        body: dict[str, Any] = {test: None for test in others}
+        if asked:
+            name = f"{case.__name__.removesuffix('Test')}{variant.name}"
+            body |= {"variant": variant, "make_runner": staticmethod(make_runner)}
+            mixin = OwnPipelines if case.__module__ == fn_runner_test.__name__ else Conformance
+            classes[name] = type(name, (mixin, case), body)
+    return classes

@@ -1,0 +1,48 @@
+"""The SDK's suites for runners that speak the Fn API, on arcbeam, in every variant."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import suites
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+class FnApiDefault(suites.FnApi):
+    variant = suites.DEFAULT
+
+
+class FnApiNoFusion(suites.FnApi):
+    variant = suites.NO_FUSION
+
+
+@pytest.mark.long
+class FnApiSingleElements(suites.FnApi):
+    variant = suites.SINGLE_ELEMENTS
+
+
+@pytest.mark.long
+class FnApiOneShard(suites.FnApi):
+    variant = suites.ONE_SHARD
+
+
+@pytest.mark.long
+class FnApiSevenShards(suites.FnApi):
+    variant = suites.SEVEN_SHARDS
+
+
+class MetricsDefault(suites.FnApiMetrics):
+    variant = suites.DEFAULT
+
+
+class MetricsNoFusion(suites.FnApiMetrics):
+    variant = suites.NO_FUSION
+
+
+class SplitDefault(suites.FnApiSplit):
+    variant = suites.DEFAULT
+
+
+class SplitNoFusion(suites.FnApiSplit):
+    variant = suites.NO_FUSION
