@@ -12,13 +12,17 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.explain_command import explain
+from arcbeam.jobs import commands as job_commands
 from arcbeam.output import JsonOutput, Output, TextOutput
+
+if TYPE_CHECKING:
+    from arcbeam.jobs.execution import ExecutorFactory
 
 RUNNER = "arcbeam.ArcbeamRunner"
 
@@ -87,7 +91,17 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     runpy.run_path(str(script), run_name="__main__")
 
 
+def _executors() -> ExecutorFactory:
+    """What a job server runs pipelines with; imported when a server starts."""
+    from arcbeam.executor import SparkExecutor
+
+    return SparkExecutor
+
+
 main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
+main.command()(speaks(job_commands.serving(_executors)))
+main.command()(speaks(job_commands.jobs))
+main.command()(speaks(job_commands.cancel))
 
 
 def with_runner(arguments: tuple[str, ...]) -> list[str]:

@@ -1,18 +1,11 @@
 """Composition root: `ArcbeamRunner` wires translation, Spark, the store and the job's life together.
 
-Owns what a submitted pipeline is put through, and the result that a user holds.
+Owns what a pipeline of this process is put through, and the result that its user holds.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
-import tempfile
 import threading
-import time
-import uuid
-import warnings
-from pathlib import Path
 from typing import Any
 
 from apache_beam.options.pipeline_options import (
@@ -30,19 +23,12 @@ from apache_beam.runners.pipeline_utils import (
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 from apache_beam.transforms import environments
 
-from arcbeam.errors import InvalidPipelineError, JobCancelledError
-from arcbeam.harness.metrics import merge_metrics
-from arcbeam.harness.wiring import Settings
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.job import Job
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.batch import BatchRun, Outcome, summary
-from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
-from arcbeam.store.location import JobLocation
 from arcbeam.translate import translate
-
-_LOG = logging.getLogger("arcbeam")
 
 
 class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
@@ -75,68 +61,34 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             raise InvalidPipelineError(str(e)) from e
         proto = pipeline.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
         proto = merge_common_environments(merge_superset_dep_environments(proto))
-        name = options.view_as(GoogleCloudOptions).job_name or "beam"
-        return self.run_proto(proto, options, name)
-
-    def run_proto(self, proto: Any, options: PipelineOptions, name: str) -> ArcbeamResult:
-        """Submits a pipeline proto whose transforms all run in the embedded Python environment."""
         ours = options.view_as(ArcbeamOptions)
+        name = options.view_as(GoogleCloudOptions).job_name or "beam"
         plan = translate(proto, name=name, fusion=not ours.no_fusion, drain=self._is_drain)
-        result = ArcbeamResult(plan, ours)
-        result._start()
-        return result
+        return ArcbeamResult(plan, Job(plan, ours))
 
 
 class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
-    """A submitted job.
+    """A submitted job, running on a thread of its own.
 
     Attributes:
         job_id: unique.
         plan: what was made of the pipeline.
     """
 
-    def __init__(self, plan: Plan, options: ArcbeamOptions) -> None:
-        super().__init__(PipelineState.STARTING)
-        self.job_id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
-        self.plan = plan
-        self._options = options
+    def __init__(self, plan: Plan, job: Job) -> None:
+        super().__init__(PipelineState.RUNNING)
+        self.job_id, self.plan, self._job = job.id, plan, job
         self._error: BaseException | None = None
-        self._outcome: Outcome | None = None
-        self._run: BatchRun | None = None
-        self._cancelled = False
-        self._metrics: JobMetrics | None = None
-        self._spark = open_session(
-            SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
-        )
-        self._thread = threading.Thread(target=self._work, name=f"job-{self.job_id}", daemon=True)
-
-    def _start(self) -> None:
-        self._state = PipelineState.RUNNING
+        self._thread = threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
-        options, started = self._options, time.monotonic()
-        root = Path(options.arcbeam_temp) if options.arcbeam_temp else Path(tempfile.gettempdir()) / "arcbeam"
-        location = JobLocation(str(root / self.job_id))
         try:
-            with prepared(self._spark):
-                settings = Settings(
-                    shards=options.shards or default_parallelism(self._spark),
-                    bundle_elements=options.bundle_elements,
-                    bundle_seconds=options.bundle_seconds,
-                    group_memory_bytes=options.group_memory_mb << 20,
-                    sdf_round_seconds=options.sdf_round_seconds,
-                )
-                self._run = BatchRun(self.plan, self._spark, settings, self.job_id, location, _repeat_warnings)
-                self._outcome = self._run.run()
+            self._job.run()
             self._state = PipelineState.DONE
-            _LOG.info("%s done in %.1f s: %s", self.job_id, time.monotonic() - started, summary(self._outcome))
         except BaseException as e:
-            self._error = JobCancelledError(f"{self.job_id} was cancelled") if self._cancelled else e
-            self._state = PipelineState.CANCELLED if self._cancelled else PipelineState.FAILED
-        finally:
-            if not options.keep_job_temp:
-                location.delete_all()
+            self._error = e
+            self._state = PipelineState.CANCELLED if self._job.cancelled else PipelineState.FAILED
 
     def wait_until_finish(self, duration: float | None = None) -> str:
         """Waits.
@@ -155,7 +107,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         except KeyboardInterrupt:
             self.cancel()
             raise
-        if self._error is not None and not self._cancelled:
+        if self._error is not None and not self._job.cancelled:
             raise self._error
         state: str = self.state
         return state
@@ -163,31 +115,15 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
     def cancel(self) -> str:
         """Cancels the job's Spark jobs and waits for its end."""
         if self._thread.is_alive():
-            self._cancelled = True
-            while self._thread.is_alive():
-                if self._run is not None:
-                    self._run.interrupt()
-                self._thread.join(0.5)
+            self._job.cancel()
+            self._thread.join()
         state: str = self.state
         return state
 
     def metrics(self) -> JobMetrics:
         """User metrics; empty until the job ends."""
-        return self._all_metrics(True)
+        return JobMetrics(self._job.metrics(), True)
 
     def monitoring_metrics(self) -> JobMetrics:
         """User and system metrics; empty until the job ends."""
-        return self._all_metrics(False)
-
-    def _all_metrics(self, user_only: bool) -> JobMetrics:
-        reports = self._outcome.reports if self._outcome else []
-        return JobMetrics(merge_metrics(info for report in reports for info in report.metrics), user_only)
-
-
-def _repeat_warnings(report: TaskReport) -> None:
-    """Issues on the driver what was issued on a worker."""
-    for name, text in report.warnings:
-        module, _, qualname = name.rpartition(".")
-        category = getattr(sys.modules.get(module), qualname, None)
-        known = isinstance(category, type) and issubclass(category, Warning)
-        warnings.warn(text, category if known else UserWarning, stacklevel=2)  # type: ignore[arg-type]
+        return JobMetrics(self._job.metrics(), False)

@@ -51,7 +51,9 @@ def feed_of(processor: StageProcessor) -> Feed:
         from arcbeam.harness.restrictions import RestrictionFeed
 
         return RestrictionFeed(processor)
-    return {"impulse": ImpulseFeed, "elements": ElementFeed, "groups": GroupFeed}[mode](processor)
+    if mode == "groups":
+        return GroupFeed(processor)
+    return ImpulseFeed(processor) if mode == "impulse" else ElementFeed(processor)
 
 
 class ImpulseFeed:

@@ -1,0 +1,129 @@
+"""One job: a plan on a Spark session, from its temporary folder to its metrics.
+
+Part of the composition root, shared by `runner` (pipelines of this process) and `executor` (pipelines that were
+submitted to a job server). Owns what happens around a run: session, settings, temporary location, warnings, progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from arcbeam.errors import JobCancelledError
+from arcbeam.harness.metrics import merge_metrics
+from arcbeam.harness.wiring import Settings
+from arcbeam.model.plan import Plan
+from arcbeam.model.rows import TaskReport
+from arcbeam.options import ArcbeamOptions
+from arcbeam.spark.batch import BatchRun, Outcome, summary
+from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
+from arcbeam.store.location import JobLocation
+
+_LOG = logging.getLogger("arcbeam")
+
+
+class Job:
+    """A job, to be run once.
+
+    Args:
+        plan: what to run.
+        options: how.
+        prelude: called in each worker before it opens its first processor of this job.
+        on_report: told of each task's report as it arrives.
+
+    Attributes:
+        id: unique.
+
+    Raises:
+        SetupError: there is no Spark to run it on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: ArcbeamOptions,
+        prelude: Callable[[], None] | None = None,
+        on_report: Callable[[TaskReport], None] = lambda report: None,
+    ) -> None:
+        self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
+        self._plan, self._options, self._prelude, self._on_report = plan, options, prelude, on_report
+        self._outcome: Outcome | None = None
+        self._run: BatchRun | None = None
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._spark = open_session(
+            SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
+        )
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._cancelled.is_set()
+
+    def run(self) -> None:
+        """Runs to the end; blocks.
+
+        Raises:
+            UserCodeError, JobFailedError, …: why the job failed.
+            JobCancelledError: `cancel` was called.
+        """
+        options, started = self._options, time.monotonic()
+        root = Path(options.arcbeam_temp) if options.arcbeam_temp else Path(tempfile.gettempdir()) / "arcbeam"
+        location = JobLocation(str(root / self.id))
+        try:
+            with prepared(self._spark):
+                settings = Settings(
+                    shards=options.shards or default_parallelism(self._spark),
+                    bundle_elements=options.bundle_elements,
+                    bundle_seconds=options.bundle_seconds,
+                    group_memory_bytes=options.group_memory_mb << 20,
+                    sdf_round_seconds=options.sdf_round_seconds,
+                )
+                self._run = BatchRun(
+                    self._plan, self._spark, settings, self.id, location, self._reported, self._prelude
+                )
+                if self.cancelled:
+                    raise JobCancelledError(f"{self.id} was cancelled")
+                self._outcome = self._run.run()
+            _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, summary(self._outcome))
+        except Exception as e:
+            if self.cancelled:
+                raise JobCancelledError(f"{self.id} was cancelled") from e
+            raise
+        finally:
+            self._ended.set()
+            if not options.keep_job_temp:
+                location.delete_all()
+
+    def cancel(self, timeout: float | None = None) -> None:
+        """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
+        self._cancelled.set()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ended.wait(0.2) and (deadline is None or time.monotonic() < deadline):
+            if self._run is not None:
+                self._run.interrupt()
+
+    def metrics(self) -> list[bytes]:
+        """Serialized MonitoringInfos of what has been reported; empty until the job ends."""
+        reports = self._outcome.reports if self._outcome else []
+        return merge_metrics(info for report in reports for info in report.metrics)
+
+    def _reported(self, report: TaskReport) -> None:
+        _repeat_warnings(report)
+        self._on_report(report)
+
+
+def _repeat_warnings(report: TaskReport) -> None:
+    """Issues on the driver what was issued on a worker."""
+    for name, text in report.warnings:
+        module, _, qualname = name.rpartition(".")
+        category = getattr(sys.modules.get(module), qualname, None)
+        known = isinstance(category, type) and issubclass(category, Warning)
+        warnings.warn(text, category if known else UserWarning, stacklevel=2)
