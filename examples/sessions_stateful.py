@@ -154,4 +154,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Values of our own classes are pickled by reference, and no worker can import `__main__`: they have to be the
+    # classes of the module by its name.
+    from examples.sessions_stateful import main as main_of_module
+
+    sys.exit(main_of_module())
