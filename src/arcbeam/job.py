@@ -58,9 +58,7 @@ class Job:
         self._run: BatchRun | None = None
         self._cancelled = threading.Event()
         self._ended = threading.Event()
-        self._spark = open_session(
-            SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
-        )
+        self._spark = open_session(session_options(options))
 
     @property
     def cancelled(self) -> bool:
@@ -118,6 +116,11 @@ class Job:
     def _reported(self, report: TaskReport) -> None:
         _repeat_warnings(report)
         self._on_report(report)
+
+
+def session_options(options: ArcbeamOptions) -> SessionOptions:
+    """What the options say about the session."""
+    return SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
 
 
 def _repeat_warnings(report: TaskReport) -> None:

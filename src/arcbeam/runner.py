@@ -5,7 +5,9 @@ Owns what a pipeline of this process is put through, and the result that its use
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 from apache_beam.options.pipeline_options import (
@@ -15,19 +17,23 @@ from apache_beam.options.pipeline_options import (
     TypeOptions,
 )
 from apache_beam.options.value_provider import RuntimeValueProvider
+from apache_beam.pipeline import PipelineVisitor
+from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.runners.pipeline_utils import (
     group_by_key_input_visitor,
     merge_common_environments,
     merge_superset_dep_environments,
 )
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
-from apache_beam.transforms import environments
+from apache_beam.transforms import core, environments
 
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.job import Job
+from arcbeam.job import Job, session_options
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
+from arcbeam.spark.artifacts import prelude_for, staged_by
+from arcbeam.spark.session import open_session
 from arcbeam.translate import translate
 
 
@@ -59,12 +65,65 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             pipeline.visit(group_by_key_input_visitor(not allow))
         except ValueError as e:
             raise InvalidPipelineError(str(e)) from e
-        proto = pipeline.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
+        try:
+            proto = pipeline.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
+        except Exception as e:
+            culprit = _unpicklable(pipeline)
+            if not culprit:
+                raise
+            raise InvalidPipelineError(
+                f"'{culprit}' cannot be pickled: {type(e).__name__}: {e}",
+                "open files, connections, locks and generators in setup() or start_bundle(), not in the constructor",
+            ) from e
         proto = merge_common_environments(merge_superset_dep_environments(proto))
         ours = options.view_as(ArcbeamOptions)
         name = options.view_as(GoogleCloudOptions).job_name or "beam"
         plan = translate(proto, name=name, fusion=not ours.no_fusion, drain=self._is_drain)
-        return ArcbeamResult(plan, Job(plan, ours))
+        if not plan.stages:
+            raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
+        with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
+            files = staged_by(options, Path(folder))
+            spark = open_session(session_options(ours))
+            prelude = prelude_for(spark, options, files, _declared_outputs(pipeline))
+        return ArcbeamResult(plan, Job(plan, ours, prelude))
+
+
+class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
+    """Collects the leaves of a pipeline."""
+
+    def __init__(self) -> None:
+        self.found: list[Any] = []
+
+    def visit_transform(self, transform_node: Any) -> None:
+        self.found.append(transform_node)
+
+
+def _leaves(pipeline: Any) -> list[Any]:
+    visitor = _Leaves()
+    pipeline.visit(visitor)
+    return visitor.found
+
+
+def _unpicklable(pipeline: Any) -> str:
+    """The full name of the first transform that does not serialize; "" if each does."""
+    for applied in _leaves(pipeline):
+        context = PipelineContext(default_environment=environments.EmbeddedPythonEnvironment.default())
+        try:
+            if applied.transform is not None:
+                applied.to_runner_api(context)
+        except Exception:
+            return str(applied.full_label)
+    return ""
+
+
+def _declared_outputs(pipeline: Any) -> dict[str, tuple[str, ...]]:
+    """The steps whose `with_outputs` lists their tags, with the tags: any other tag is a mistake."""
+    declared = {}
+    for applied in _leaves(pipeline):
+        outer = getattr(applied.parent, "transform", None)
+        if isinstance(outer, core._MultiParDo) and outer._tags and not outer._allow_unknown_tags:
+            declared[str(applied.full_label)] = tuple(map(str, outer._tags))
+    return declared
 
 
 class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped

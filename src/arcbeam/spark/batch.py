@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,13 +18,16 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from arcbeam.errors import JobCancelledError
 from arcbeam.harness.wiring import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import SideFile, TaskReport
 from arcbeam.spark import exchange
 from arcbeam.spark.failure import as_job_failure
 from arcbeam.spark.multimap import MultimapTask
+from arcbeam.spark.session import default_parallelism
 from arcbeam.spark.task import StageTask
+from arcbeam.spark.teardown import tear_down_workers
 from arcbeam.spark.versions import Versions
 from arcbeam.store.location import JobLocation
 
@@ -72,10 +76,13 @@ class BatchRun:
         self._ready_sides: set[int] = set()
         self._side_files: dict[int, list[SideFile]] = {}
         self._outcome = Outcome()
+        self._cancelled = threading.Event()
+        self._attempted = False
 
     def run(self) -> Outcome:
         """Runs everything; raises what `failure.as_job_failure` makes of a failed Spark job."""
         waiting = list(self._plan.stages)
+        done = False
         try:
             while waiting or self._actions:
                 progressed = False
@@ -88,11 +95,19 @@ class BatchRun:
                     if waiting and not self._actions:
                         raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
                     self._act()
+            done = True
             return self._outcome
         finally:
             for frame in self._persisted:
                 with contextlib.suppress(Exception):
                     frame.unpersist()
+            self._tear_down(failed=not done)
+
+    def _tear_down(self, failed: bool) -> None:
+        """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
+        holders = {report.worker for report in self._outcome.reports if report.needs_teardown}
+        if holders or (failed and self._attempted):
+            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark))
 
     # Building.
 
@@ -189,9 +204,14 @@ class BatchRun:
         tag = f"arcbeam-{self._job}"
         self._spark.addTag(tag)
         try:
+            if self._cancelled.is_set():
+                raise JobCancelledError(f"{self._job} was cancelled")
+            self._attempted = True
             rows = frame.select("blob").collect()
+        except JobCancelledError:
+            raise
         except Exception as e:
-            raise as_job_failure(e, self._location) from e
+            raise as_job_failure(e, self._location)  # noqa: B904  # it knows whether Spark's own text adds anything
         finally:
             self._spark.removeTag(tag)
         self._outcome.spark_jobs += 1
@@ -214,12 +234,13 @@ class BatchRun:
                 break
             due = [r.next_due for r in reports if r.residuals]
             if None not in due:
-                time.sleep(max(0.0, min(d for d in due if d is not None) - time.time()))
+                self._cancelled.wait(max(0.0, min(d for d in due if d is not None) - time.time()))
             source = exchange.exchanged(exchange.residuals(frame), Routing.SPREAD, self._settings.shards)
         self._frames[stage.id] = exchange.union(rounds)
 
     def interrupt(self) -> None:
-        """Cancels the job's Spark jobs; callable from any thread."""
+        """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
+        self._cancelled.set()
         self._spark.interruptTag(f"arcbeam-{self._job}")
 
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
 
 _DEFAULT_MASTER = "local[*,4]"
@@ -25,10 +31,13 @@ _OWN_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "arcbeam.spark.daemon",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
+
+_ANSWER_SECONDS = 5.0
 
 _JOB_SETTINGS = {
     # Blobs are up to some 100 KiB each: batches are bounded by bytes, not by rows.
@@ -47,63 +56,179 @@ class SessionOptions:
 
 
 def open_session(options: SessionOptions) -> SparkSession:
-    """The active session if there is one, else a new one from the options.
+    """The active session if there is one, classic or Connect; else a new one from the options.
 
     Raises:
         SetupError: a setting is malformed, or Spark cannot start (no Java, an address that does not answer).
     """
-    active = SparkSession.getActiveSession()
+    settings = dict(_pair(text) for text in options.conf)
+    active = active_session()
     if active is not None:
         return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
     if options.remote:
-        builder: Any = SparkSession.builder.remote(options.remote)
+        starts_java = options.remote.startswith("local")
+        if not starts_java:
+            _require_answer(options.remote, _remote_addresses(options.remote))
+        builder = builder.remote(options.remote)
     else:
-        builder = SparkSession.builder.appName("arcbeam").master(options.master or _DEFAULT_MASTER)
-        for key, value in _OWN_SETTINGS.items():
-            builder = builder.config(key, value)
-    for pair in options.conf:
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise SetupError(f"--spark_conf {pair!r} is not of the form key=value")
+        starts_java = True
+        master = options.master or _DEFAULT_MASTER
+        _require_answer(master, _master_addresses(master))
+        builder = builder.appName("arcbeam").master(master)
+    if starts_java:
+        require_java()
+        settings = {**_OWN_SETTINGS, **settings}
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         session: SparkSession = builder.getOrCreate()
     except Exception as e:
-        raise SetupError(f"no Spark session: {type(e).__name__}: {e}", "run `arcbeam doctor`") from e
+        where = options.remote or options.master or _DEFAULT_MASTER
+        raise SetupError(f"no Spark session on {where}: {_first_line(e)}", "run `arcbeam doctor`") from e
     return session
+
+
+def active_session() -> SparkSession | None:
+    """The session that a pipeline would run on without further options; None if one would be built."""
+    try:
+        # SUBTLE: "active" is a thread's own; the process's default session is found from any thread.
+        session: SparkSession = SparkSession.active()
+    except (PySparkRuntimeError, ImportError):
+        return None
+    return session
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise SetupError(
+            f"--spark_conf {text!r} is not of the form key=value", "for example --spark_conf spark.ui.enabled=true"
+        )
+    return key.strip(), value
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(": ") or "Exception" in line]
+    return f"{type(error).__name__}: {(causes or lines or [''])[0].removeprefix(': ')}"
+
+
+def _master_addresses(master: str) -> list[tuple[str, int]]:
+    """Hosts and ports of a standalone master; empty for what is not asked by address."""
+    if not master.startswith("spark://"):
+        return []
+    return [_address(part, 7077) for part in master.removeprefix("spark://").split(",")]
+
+
+def _remote_addresses(remote: str) -> list[tuple[str, int]]:
+    if not remote.startswith("sc://"):
+        raise SetupError(f"--spark_remote {remote!r} is not an address", "give sc://host:port, or local[n]")
+    if any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+        return []  # the way there is gRPC's business
+    return [_address(remote.removeprefix("sc://").partition("/")[0], 15002)]
+
+
+def _address(text: str, default: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise SetupError(f"{text!r} is not an address of Spark", "give host:port")
+    return host, port or default
+
+
+def _require_answer(where: str, addresses: list[tuple[str, int]]) -> None:
+    """Raises SetupError if none of the addresses takes a connection; Spark itself would try for minutes."""
+    problems = []
+    for host, port in addresses:
+        try:
+            with socket.create_connection((host, port), timeout=_ANSWER_SECONDS):
+                return
+        except OSError as e:
+            problems.append(f"{host}:{port}: {e.strerror or e}")
+    if problems:
+        raise SetupError(
+            f"Spark does not answer at {where} ({'; '.join(problems)})",
+            "check the address, and that the server runs and can be reached from here",
+        )
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """Settings of the user's that are put back when the last of `jobs` running jobs ends."""
+
+    jobs: int
+    before: dict[str, str | None]
+
+
+_prepared: weakref.WeakKeyDictionary[Any, _Prepared] = weakref.WeakKeyDictionary()
+_prepared_lock = threading.Lock()
 
 
 @contextlib.contextmanager
 def prepared(spark: SparkSession) -> Iterator[None]:
-    """Sets what our jobs need, and puts the user's settings back afterwards."""
-    before: dict[str, str | None] = {}
-    for key, value in _JOB_SETTINGS.items():
-        before[key] = spark.conf.get(key, None)
-        spark.conf.set(key, value)
+    """Sets what our jobs need, and puts the user's settings back when the last job on the session has ended."""
+    with _prepared_lock:
+        held = _prepared.get(spark)
+        if held is None:
+            held = _Prepared(0, {key: spark.conf.get(key, None) for key in _JOB_SETTINGS})
+            for key, value in _JOB_SETTINGS.items():
+                spark.conf.set(key, value)
+            _prepared[spark] = held
+        held.jobs += 1
     try:
         yield
     finally:
-        for key, old in before.items():
-            with contextlib.suppress(Exception):
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
+        with _prepared_lock:
+            held.jobs -= 1
+            if not held.jobs:
+                _prepared.pop(spark, None)
+                _put_back(spark, held.before)
 
 
-_parallelism: dict[int, int] = {}
+def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
+    for key, old in before.items():
+        with contextlib.suppress(Exception):
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+_parallelism: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def default_parallelism(spark: SparkSession) -> int:
     """How many tasks Spark would run at once by default; asked once per session."""
-    known = _parallelism.get(id(spark))
+    known = _parallelism.get(spark)
     if known is None:
-        local = re.fullmatch(r"local\[(\d+|\*)(?:,\s*\d+)?\]", spark.conf.get("spark.master", "") or "")
-        if local:
+        local = _LOCAL.fullmatch(_master(spark))
+        if local and local[1]:
             known = os.cpu_count() or 1 if local[1] == "*" else int(local[1])
+        elif local:
+            known = 1
         else:
             row = spark.range(0, 1 << 16).select(F.max(F.spark_partition_id())).first()
             known = int(row[0]) + 1 if row is not None else 1
-        _parallelism[id(spark)] = known
+        _parallelism[spark] = known
     return known
+
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+
+
+def _master(spark: SparkSession) -> str:
+    return spark.conf.get("spark.master", "") or ""
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the workers run on this machine, with its files."""
+    if _LOCAL.fullmatch(_master(spark)) is None:
+        return False
+    if not type(spark).__module__.startswith("pyspark.sql.connect"):
+        return True
+    return str(spark.client.host) in ("localhost", "127.0.0.1", "::1")

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import queue
-import re
 import socket
 import threading
-import traceback
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
-from arcbeam.errors import ArcbeamError, CoderError, EnvironmentMismatchError, UserCodeError
 from arcbeam.harness.wiring import Settings
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, Row, SideFile, TaskReport
+from arcbeam.spark import failure, workerlog
 from arcbeam.spark.versions import Versions
 from arcbeam.store.location import JobLocation
 
@@ -54,7 +51,7 @@ class StageTask:
         location: the job's temporary location.
         side_files: files of the stage's side inputs, by channel.
         versions: what the driver runs; a worker that runs something else refuses.
-        paths: entries for `sys.path`, relative to the folder that Spark unpacks artifacts to.
+        prelude: called in the worker before the job's first processor is opened there, and perhaps again.
     """
 
     job: str
@@ -63,7 +60,7 @@ class StageTask:
     location: JobLocation
     versions: Versions
     side_files: dict[int, tuple[SideFile, ...]] = field(default_factory=dict)
-    prelude: Any = None
+    prelude: Callable[[], None] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
@@ -75,31 +72,24 @@ class StageTask:
         if first is None:
             yield from _arrow(iter(rows.passed))
             return
-        self.versions.check()
-        earlier = self.location.errors()
-        if earlier:
+        earlier = failure.recorded(self.location)
+        if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
-            raise pickle.loads(earlier[0])
+            raise failure.one_line(earlier) from None
         outbox = _Outbox()
         runner = _BundleThread(self, rows.starting_with(first), outbox, partition, attempt)
         runner.start()
         yield from _arrow(outbox.drain(runner))
         runner.join()
         if runner.error is not None:
-            raise self._escaped(runner.error, runner.step)
+            raise self._escaped(runner.error, runner.step) from None
         yield from _arrow(iter([*rows.passed, runner.report.to_row()]))
         runner.finalize()
 
     def _escaped(self, error: BaseException, step: str) -> BaseException:
-        """Records a user's error where the driver and the task's retries find it."""
-        described = _described(error, step or self.stage.name)
-        if described is None:
-            return error
-        try:
-            self.location.record_error(self.stage.id, pickle.dumps(described))
-        except Exception:
-            _LOG.exception("the error could not be recorded; Spark will retry the task")
-        return described
+        """What to raise to Spark; a user's error is recorded where the driver and the task's retries find it."""
+        described = failure.described(error, step or self.stage.name)
+        return error if described is None else failure.record(self.location, self.stage.id, described)
 
 
 class _Rows:
@@ -194,14 +184,21 @@ class _BundleThread(threading.Thread):
             self.error = e
             if self._processor is not None:
                 self.step = _running_step(self._processor)
-                self._processor.bundles.abandon()
+                try:
+                    self._processor.bundles.abandon()
+                except Exception:
+                    _LOG.debug("the failed bundle could not be ended", exc_info=True)
             _processors.discard(self._task)
         finally:
             self._outbox.finish()
 
     def _run(self) -> None:
-        processor = self._processor = _processors.get(self._task)
-        store = self._task.location
+        task = self._task
+        task.versions.check()
+        workerlog.at(task.job, task.stage.id)
+        processor = self._processor = _processors.get(task)
+        workerlog.at(task.job, task.stage.id, processor.bundles)
+        store = task.location
 
         def side_writer(channel: int) -> Any:
             from arcbeam.store.sidefiles import IterableWriter
@@ -210,7 +207,7 @@ class _BundleThread(threading.Thread):
 
         self.report = processor.run(self._input, self._outbox, self._partition, side_writer)
         self.report.attempt = self._attempt
-        self.report.worker = f"{socket.gethostname()}:{os.getpid()}"
+        self.report.worker = _worker()
 
     def finalize(self) -> None:
         """Runs finalization callbacks; Spark has taken the task's output."""
@@ -230,9 +227,6 @@ class _Processors:
 
     def get(self, task: StageTask) -> Any:
         """The cached processor of the task's stage, or a new one."""
-        from arcbeam.harness.processor import StageProcessor
-        from arcbeam.store.sidefiles import SideReader
-
         if self._pid != os.getpid():  # forked: what the parent opened is not ours
             self._cache.clear()
             self._pid = os.getpid()
@@ -242,9 +236,11 @@ class _Processors:
         if processor is None:
             if task.prelude is not None:
                 task.prelude()
-            sides = (
-                SideReader(task.location, task.side_files, task.settings.shards) if task.stage.side_inputs else None
-            )
+            # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+            from arcbeam.harness.processor import StageProcessor
+            from arcbeam.store.sidefiles import SideReader
+
+            sides = SideReader(task.location, task.side_files, task.settings.shards) if task.stage.side_inputs else None
             processor = self._cache[key] = StageProcessor(task.stage, task.settings, sides)
             while len(self._cache) > _CACHED_PROCESSORS:
                 self._close(self._cache.popitem(last=False)[1])
@@ -258,8 +254,15 @@ class _Processors:
             self._close(processor)
 
     def close_others(self, job: str) -> None:
-        """Tears down what other jobs left; `job` "" tears down everything."""
-        for key in [key for key in self._cache if key[0] != job]:
+        """Tears down what other jobs left."""
+        self._close_all(key for key in self._cache if key[0] != job)
+
+    def close_job(self, job: str) -> None:
+        """Tears down what a job left."""
+        self._close_all(key for key in self._cache if key[0] == job)
+
+    def _close_all(self, keys: Iterable[tuple[str, str, int]]) -> None:
+        for key in list(keys):
             self._close(self._cache.pop(key))
 
     @staticmethod
@@ -279,7 +282,12 @@ def _cache_key(task: StageTask) -> tuple[str, str, int]:
 
 def tear_down(job: str) -> str:
     """Tears down a finished job's processors in this worker; returns the worker's name."""
-    _processors.close_others("" if not job else f"not {job}")
+    _processors.close_job(job)
+    workerlog.at("", "")
+    return _worker()
+
+
+def _worker() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -303,9 +311,6 @@ def _batch(rows: list[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
-_STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
-
-
 def _running_step(processor: Any) -> str:
     """The step that was running when the bundle's thread failed, as the SDK's state sampler saw it."""
     try:
@@ -313,28 +318,3 @@ def _running_step(processor: Any) -> str:
         return str(name.step_name) if name is not None and name.step_name else ""
     except Exception:
         return ""
-
-
-def _described(error: BaseException, step: str) -> ArcbeamError | None:
-    """A user's error as one of ours; None for what is not the user's (memory, a killed task)."""
-    if isinstance(error, ArcbeamError):
-        return error
-    if isinstance(error, _Abandoned | MemoryError | KeyboardInterrupt | SystemExit):
-        return None
-    if isinstance(error, ModuleNotFoundError) or isinstance(error.__cause__, ModuleNotFoundError):
-        missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
-        return EnvironmentMismatchError(
-            f"module '{missing.name}' is missing on the worker (needed by stage '{step}')",  # type: ignore[union-attr]
-            "install it on every executor, or ship it with --requirements_file, --extra_package, --setup_file; "
-            "for what is defined in your main script, use --save_main_session",
-        )
-    named = _STEP.search(str(error))
-    text = "".join(traceback.format_exception(error))
-    kind = CoderError if "coder" in text.rsplit("File", 1)[-1] and _in_coder(error) else UserCodeError
-    return kind(named.group(1) if named else step, f"{type(error).__name__}: {error}", text)
-
-
-def _in_coder(error: BaseException) -> bool:
-    """Whether the innermost frames of the traceback belong to a coder's encode or decode."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(f.name in ("encode", "decode", "encode_to_stream", "decode_from_stream") for f in frames[-4:])

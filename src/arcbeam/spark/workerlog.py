@@ -1,0 +1,65 @@
+"""Logging in a Python worker: every line says which job, stage and bundle it comes from.
+
+Owns the worker's root handler (its stderr, which is the executor's log) and what of the SDK's own logging is left out
+because it is told elsewhere. Must not run on the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_QUIET = ("apache_beam", "py4j", "pyspark")
+_FORMAT = "%(asctime)s %(levelname)s [%(arcbeam)s] %(name)s: %(message)s"
+
+
+class _Where:
+    """What the worker is at; one task runs at a time. `bundles` has an `instruction`, the open bundle's id."""
+
+    job = ""
+    stage = ""
+    bundles: Any = None
+
+
+class TaskFilter(logging.Filter):
+    """Adds `arcbeam`, "job stage bundle", to records, and drops what the job's error tells anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        if getattr(record.msg, "_tagged_with_step", False):
+            return False  # the user's exception: it goes to the driver, with its traceback
+        if record.name == "root" and str(record.msg).startswith("apitools not found"):
+            return False  # about an optional package; said once by the driver's own import
+        bundle = getattr(_Where.bundles, "instruction", "")
+        record.arcbeam = " ".join(filter(None, (_Where.job, _Where.stage, bundle))) or "-"
+        return True
+
+
+def at(job: str, stage: str, bundles: Any = None) -> None:
+    """Says what the worker is at from now on."""
+    _Where.job, _Where.stage, _Where.bundles = job, stage, bundles
+
+
+def install(level: str = "INFO", overrides: Mapping[str, str] | None = None) -> None:
+    """Makes the worker's stderr the only place of the root logger. Idempotent; levels are set anew.
+
+    Args:
+        level: of the root logger, by name; the SDK's and Spark's own loggers speak from WARNING on.
+        overrides: levels of loggers by name.
+    """
+    root = logging.getLogger()
+    ours = [h for h in root.handlers if any(isinstance(f, TaskFilter) for f in h.filters)]
+    if not ours:
+        for other in [h for h in root.handlers if type(h) is logging.StreamHandler]:
+            root.removeHandler(other)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(_FORMAT))
+        handler.addFilter(TaskFilter())
+        root.addHandler(handler)
+    root.setLevel(level)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, chosen in (overrides or {}).items():
+        logging.getLogger(name).setLevel(chosen)
