@@ -18,6 +18,7 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from click.testing import CliRunner, Result
 
+from arcbeam import cli
 from arcbeam.cli import speaks
 from arcbeam.errors import SetupError
 from arcbeam.jobs import commands
@@ -33,8 +34,8 @@ def main(context: click.Context) -> None:
     context.obj = False
 
 
-main.command()(speaks(commands.jobs))
-main.command()(speaks(commands.cancel))
+main.add_command(cli.main.commands["jobs"])
+main.add_command(cli.main.commands["cancel"])
 main.command()(speaks(commands.serving(Fake)))
 
 

@@ -286,6 +286,8 @@ class Jobs:
             _LOG.exception("the end of %s could not be recorded", submission.job_id)
 
     def _end(self, id: str, error: BaseException | None) -> None:
+        # Before the last state: whoever sees that finds the files gone.
+        shutil.rmtree(self.folder(id), ignore_errors=True)
         with self._lock:
             self._live.pop(id, None)
             cancelled = self.registry.job(id).state is JobState.CANCELLING or isinstance(error, JobCancelledError)
@@ -297,7 +299,6 @@ class Jobs:
             else:
                 self.registry.log(id, Level.ERROR, error_text(error), self.now())
                 self._move(id, JobState.FAILED)
-        shutil.rmtree(self.folder(id), ignore_errors=True)
 
 
 class _Events:
