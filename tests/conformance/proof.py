@@ -17,7 +17,6 @@ import itertools
 import re
 import shutil
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +136,13 @@ class _Search(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
 
     def unconsumed(self) -> list[Any]:
         return [pcoll for pcoll in self._produced if pcoll not in self._consumed]
+
+
+def _messages(error: BaseException | None) -> Iterator[str]:
+    """What an error and those that led to it say."""
+    while error is not None:
+        yield f"{type(error).__name__}: {error}"
+        error = error.__cause__ or error.__context__
 
 
 @dataclass(slots=True)
@@ -270,7 +276,7 @@ class Proof:
         if not run.submitted:
             yield "did not reach the runner under test"
         elif run.error is not None:
-            message = "".join(traceback.format_exception(run.error))
+            message = "\n".join(_messages(run.error))
             if expected.error is None:
                 yield f"failed, and the test did not mind: {run.error!r}"
             elif not re.search(expected.error, message):

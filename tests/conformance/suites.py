@@ -152,7 +152,7 @@ class FnApi(OwnPipelines, fn_runner_test.FnApiRunnerTest):
         """The SDK looks at the metrics on the local runner only."""
         self._counted: list[int] = []
         super().run_sdf_initiated_checkpointing(is_drain)
-        self.assertEqual(self._counted, [len("abc" + "defghijklmno" + "pqrstuv" + "wxyz")])
+        assert self._counted == [len("abc" + "defghijklmno" + "pqrstuv" + "wxyz")]
 
     def finished(self, result: PipelineResult) -> None:
         if hasattr(self, "_counted"):
@@ -249,7 +249,7 @@ class _SlowWithBundleEnds(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         yield window.GlobalWindows.windowed_value("endOfBundle")
 
 
-_VALIDATES_RUNNER = (
+VALIDATES_RUNNER = (
     "metrics.metric_test",
     "ml.inference.base_test",
     "pipeline_test",
@@ -274,7 +274,7 @@ def _marked(test: Any) -> bool:
 
 def validates_runner() -> Iterator[tuple[type[unittest.TestCase], list[str]]]:
     """The SDK's classes with the names of those of their tests that every runner is asked."""
-    for name in _VALIDATES_RUNNER:
+    for name in VALIDATES_RUNNER:
         module = importlib.import_module(f"apache_beam.{name}")
         for case in vars(module).values():
             if isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == module.__name__:
@@ -293,7 +293,7 @@ def bound(
         asked = [test for test in marked if f"{case.__name__}.{test}" not in reviewed.NOT_RUN]
         # What is None is no test.
         others = [test for test in unittest.defaultTestLoader.getTestCaseNames(case) if test not in asked]
-        body: dict[str, Any] = {test: None for test in others}
+        body: dict[str, Any] = dict.fromkeys(others)
         if asked:
             name = f"{case.__name__.removesuffix('Test')}{variant.name}"
             body |= {"variant": variant, "make_runner": staticmethod(make_runner)}

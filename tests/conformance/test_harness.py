@@ -1,0 +1,192 @@
+"""The harness itself: it cannot be passed by doing nothing, it leaves no test out, and its lists are true."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability import fn_api_runner
+from apache_beam.runners.portability.fn_api_runner import fn_runner_test
+from apache_beam.runners.runner import PipelineResult, PipelineState
+from apache_beam.testing.util import assert_that, equal_to
+
+from tests.conformance import reviewed, runners, suites
+from tests.conformance.proof import Expectation, Proof, UnprovenError
+
+_EMPTY: dict[str, Any] = {"make_runner": staticmethod(runners.empty)}
+
+
+def _on_empty_runner() -> Iterator[type[suites.Conformance]]:
+    for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
+        yield type(f"{suite.__name__}Empty", (suite,), dict(_EMPTY))
+    yield from suites.bound(suites.Variant("Empty"), runners.empty).values()
+
+
+@pytest.mark.parametrize("case", list(_on_empty_runner()), ids=lambda case: case.__name__)
+def test_no_test_passes_on_a_runner_that_does_nothing(case: type[suites.Conformance]) -> None:
+    names = unittest.defaultTestLoader.getTestCaseNames(case)
+    assert names
+    passed = []
+    for name in names:
+        result = unittest.TestResult()
+        case(name).run(result)
+        if not (result.errors or result.failures):
+            passed.append(name)
+    assert passed == []
+
+
+def _tests(suite: type[unittest.TestCase]) -> set[str]:
+    return set(unittest.defaultTestLoader.getTestCaseNames(suite))
+
+
+def test_no_test_of_the_sdk_is_left_out() -> None:
+    assert _tests(suites.FnApi) == _tests(fn_runner_test.FnApiRunnerTest)
+    assert _tests(suites.FnApiMetrics) == _tests(fn_runner_test.FnApiRunnerMetricsTest)
+    assert _tests(suites.FnApiSplit) == _tests(fn_runner_test.FnApiRunnerSplitTest)
+
+
+def test_no_test_is_skipped() -> None:
+    for case in _on_empty_runner():
+        for name in _tests(case):
+            assert not getattr(getattr(case, name), "__unittest_skip__", False), f"{case.__name__}.{name}"
+
+
+def test_every_module_with_tests_for_all_runners_is_known() -> None:
+    wheel = Path(beam.__file__).parent
+    found = {
+        ".".join(path.relative_to(wheel).with_suffix("").parts)
+        for path in wheel.rglob("*_test.py")
+        if "@pytest.mark.it_validatesrunner" in path.read_text(encoding="utf-8")
+    }
+    assert found == set(suites.VALIDATES_RUNNER)
+
+
+def test_reviewed_tests_exist() -> None:
+    there = {f"{case.__name__}.{test}" for case, marked in suites.validates_runner() for test in marked}
+    for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
+        there |= {f"{suite.suite.__name__}.{test}" for test in _tests(suite)}
+    assert {*reviewed.EXPECTATIONS, *reviewed.UNBOUNDED, *reviewed.NOT_RUN} - there == set()
+
+
+def test_at_most_four_of_the_runner_tests_wait_for_the_unbounded_engine() -> None:
+    assert len([key for key in reviewed.UNBOUNDED if key.startswith("FnApiRunnerTest.")]) <= 4
+
+
+# --- the proof, on the SDK's local runner, whose workers are in this process
+
+
+class _ForgivingRunner(fn_api_runner.FnApiRunner):  # type: ignore[misc]  # Beam is untyped
+    """Runs everything, but reports success whatever happened."""
+
+    def run_pipeline(self, pipeline: Any, options: Any) -> PipelineResult:
+        try:
+            return super().run_pipeline(pipeline, options)
+        except Exception:
+            return runners.EmptyResult(PipelineState.DONE)
+
+
+@pytest.fixture
+def proof() -> Iterator[Proof]:
+    proof = Proof()
+    with proof.recording():
+        yield proof
+    proof.close()
+
+
+def _numbers(pipeline: beam.Pipeline, label: str = "Numbers") -> Any:
+    return pipeline | label >> beam.Create([1, 2])
+
+
+def _on(proof: Proof, make: Callable[[], Any] = fn_api_runner.FnApiRunner) -> beam.Pipeline:
+    return beam.Pipeline(runner=proof.watch(make()))
+
+
+def test_an_assertion_that_was_evaluated_is_proof(proof: Proof) -> None:
+    with _on(proof) as p:
+        assert_that(_numbers(p), equal_to([1, 2]))
+    proof.verify()
+
+
+def test_an_assertion_that_was_never_evaluated_is_not(proof: Proof) -> None:
+    with _on(proof, runners.EmptyRunner) as p:
+        assert_that(_numbers(p), equal_to([1, 2]))
+    with pytest.raises(UnprovenError, match="equal_to.*: never evaluated on the runner"):
+        proof.verify()
+
+
+def test_a_failure_that_the_runner_keeps_to_itself_is_found(proof: Proof) -> None:
+    with _on(proof, _ForgivingRunner) as p:
+        assert_that(_numbers(p), equal_to([3]))
+    with pytest.raises(UnprovenError, match="failed on the runner, which reported success"):
+        proof.verify()
+
+
+def test_each_of_several_assertions_needs_its_own_proof(proof: Proof) -> None:
+    with _on(proof) as p:
+        assert_that(_numbers(p), equal_to([1, 2]))
+    assert_that(_numbers(_on(proof)), equal_to([3]))
+    with pytest.raises(UnprovenError, match="built, but in no pipeline that ran"):
+        proof.verify()
+
+
+def test_a_pipeline_that_asserts_nothing_proves_nothing(proof: Proof) -> None:
+    with _on(proof) as p:
+        _numbers(p)
+    with pytest.raises(UnprovenError, match="asserts nothing"):
+        proof.verify()
+
+
+def test_a_probe_asserts_for_a_pipeline_that_does_not(proof: Proof) -> None:
+    proof.expectation = Expectation(probe=True)
+    with _on(proof) as p:
+        _numbers(p) | "A" >> beam.Map(str)
+        _numbers(p, "More") | "B" >> beam.Map(str)
+    proof.verify()
+    assert len(proof.runs[0].checks) == 2
+
+
+def test_a_test_without_a_pipeline_proves_nothing(proof: Proof) -> None:
+    with pytest.raises(UnprovenError, match="no pipeline ran"):
+        proof.verify()
+
+
+def test_another_runner_proves_nothing(proof: Proof) -> None:
+    with beam.Pipeline(runner=fn_api_runner.FnApiRunner()) as p:
+        assert_that(_numbers(p), equal_to([1, 2]))
+    with pytest.raises(UnprovenError, match="did not reach the runner under test"):
+        proof.verify()
+
+
+def test_a_job_that_nobody_waits_for_proves_nothing(proof: Proof) -> None:
+    p = _on(proof)
+    assert_that(_numbers(p), equal_to([1, 2]))
+    p.run()
+    with pytest.raises(UnprovenError, match="nobody waited for its end"):
+        proof.verify()
+
+
+def test_an_expected_failure_must_be_the_expected_one(proof: Proof) -> None:
+    proof.expectation = Expectation(error="Failed assert", failing_check=True)
+    with pytest.raises(Exception, match="Failed assert"), _on(proof) as p:
+        assert_that(_numbers(p), equal_to([3]))
+    proof.verify()
+
+    proof.expectation = Expectation(error="another")
+    with pytest.raises(UnprovenError, match="failed for another reason"):
+        proof.verify()
+
+    proof.expectation = Expectation()
+    with pytest.raises(UnprovenError, match="the test did not mind"):
+        proof.verify()
+
+
+def test_an_expected_failure_that_does_not_come_is_found(proof: Proof) -> None:
+    proof.expectation = Expectation(error="Failed assert")
+    with _on(proof) as p:
+        assert_that(_numbers(p), equal_to([1, 2]))
+    with pytest.raises(UnprovenError, match="no pipeline failed with"):
+        proof.verify()
