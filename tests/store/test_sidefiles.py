@@ -206,6 +206,25 @@ class TestMultimap:
         partial = reader(location, *files, shards=3)
         assert [bool(list(partial.values(3, b"", k))) for k in keys] == [key_hash(k) % 3 != 0 for k in keys]
 
+    @pytest.mark.parametrize("shard", [0, 1, 2])
+    def test_a_file_under_a_wrong_shard_is_refused(self, location: JobLocation, shard: int) -> None:
+        file = multimap(location, (b"", b"key", b"a"), shard=shard)
+        right = key_hash(b"key") % 3
+        sides = reader(location, file, shards=3)
+        if shard == right:
+            assert list(sides.keys(3, b"")) == [b"key"]
+            return
+        with pytest.raises(StoreError, match=rf"shard {shard}, but has one of shard {right} of 3"):
+            list(sides.keys(3, b""))
+        other = next(b"%d" % i for i in range(100) if key_hash(b"%d" % i) % 3 == shard % 3)
+        with pytest.raises(StoreError, match=f"shard {shard}"):
+            sides.values(3, b"", other)
+
+    def test_a_shard_that_cannot_be_is_refused(self, location: JobLocation) -> None:
+        file = multimap(location, (b"", b"key", b"a"), shard=3)
+        with pytest.raises(StoreError, match=rf"'{file.path}' is of shard 3; there are 3"):
+            reader(location, file, shards=3)
+
     def test_several_files_of_a_shard(self, location: JobLocation) -> None:
         files = [multimap(location, (b"", b"k", b"a")) for _ in range(3)]
         assert list(reader(location, *files).values(3, b"", b"k")) == [b"a"] * 3

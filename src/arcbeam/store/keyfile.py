@@ -2,7 +2,7 @@
 
 Owns the layout of its entries:
 
-    m                                version of the layout
+    m                                version of the layout, hash of the first key
     h <window> <key>                 head of a key: CRC, flags, chain (if flagged), first chunk of values
     l <window> <SHA-256 of the key>  the same for a key that is too long for LMDB; the full key precedes the chunk
     x <chain> <sequence>             CRC and one more chunk of values of the key that owns the chain
@@ -22,10 +22,11 @@ from zlib import crc32
 
 import lmdb
 
+from arcbeam.model.hashing import key_hash
 from arcbeam.store.location import StoreError
 
 VERSION = 1
-_META = struct.Struct("<8sI")
+_META = struct.Struct("<8sII")
 _MAGIC = b"arcmulti"
 _META_KEY = b"m"
 _HEAD = struct.Struct("<IB")
@@ -91,6 +92,7 @@ class KeyFileWriter:
         self._current: tuple[bytes, bytes] | None = None
         self._parts: list[bytes] = []
         self._parts_bytes = 0
+        self._sample = 0
         self._begun = False  # the current key's head is in a batch
         self._batch: list[tuple[bytes, bytes | None, bytes, bool]] = []
         self._batch_bytes = 0
@@ -108,6 +110,8 @@ class KeyFileWriter:
         if current is None or current[1] != key or current[0] != window:
             if current is not None:
                 self._cut(last=True)
+            else:
+                self._sample = key_hash(key)
             self._current = (window, key)
             self._begun = False
         self._parts.append(values)
@@ -184,7 +188,7 @@ class KeyFileWriter:
             return 0
         self._cut(last=True)
         self._apply()
-        meta = _META.pack(_MAGIC, VERSION)
+        meta = _META.pack(_MAGIC, VERSION, self._sample)
         self._transaction(lambda txn: txn.put(_META_KEY, meta + _CRC.pack(crc32(meta))))
         self._env.copy(str(self._path), compact=True)
         self.discard()
@@ -209,6 +213,9 @@ class KeyFile:
         name: what errors call it.
         size: its size in bytes, as its writer reported it.
 
+    Attributes:
+        sample: `key_hash` of one of its keys.
+
     Raises:
         StoreError: damaged, cut off, not one of ours, or written by a newer version.
     """
@@ -226,7 +233,7 @@ class KeyFile:
             raise StoreError(f"side-input file '{name}' is damaged ({e})") from e
         if meta is None or len(meta) != _META.size + _CRC.size:
             raise self._damaged("no version")
-        magic, version = _META.unpack_from(meta)
+        magic, version, self.sample = _META.unpack_from(meta)
         if magic != _MAGIC or _CRC.unpack_from(meta, _META.size)[0] != crc32(meta[: _META.size]):
             raise self._damaged("version")
         if version > VERSION:

@@ -136,7 +136,8 @@ class SideReader:
         shards: number of shards of the exchanges that wrote multimaps.
 
     Raises:
-        StoreError: by all methods, while they iterate too, naming a missing, damaged or too new file.
+        StoreError: here, for a file of a shard that cannot be; by all methods, while they iterate too, naming a
+            missing, damaged or too new file.
     """
 
     def __init__(self, location: JobLocation, files: Mapping[int, tuple[SideFile, ...]], shards: int) -> None:
@@ -147,6 +148,8 @@ class SideReader:
         self._by_shard: dict[tuple[int, int], list[SideFile]] = {}
         for channel, of in self._files.items():
             for file in of:
+                if file.shard >= shards:
+                    raise StoreError(f"side-input file '{file.path}' is of shard {file.shard}; there are {shards}")
                 self._by_shard.setdefault((channel, file.shard), []).append(file)
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
@@ -161,13 +164,23 @@ class SideReader:
             self._of(channel)
             return iter(())
         if len(files) == 1:
-            return _key_files.get(self._location, files[0]).values(window, key)
-        return (chunk for f in files for chunk in _key_files.get(self._location, f).values(window, key))
+            return self._opened(files[0]).values(window, key)
+        return (chunk for file in files for chunk in self._opened(file).values(window, key))
 
     def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
         for file in self._of(channel):
-            yield from _key_files.get(self._location, file).keys(window)
+            yield from self._opened(file).keys(window)
+
+    def _opened(self, file: SideFile) -> KeyFile:
+        """A file of a multimap. SUBTLE: one under a wrong shard would answer that its keys have no values."""
+        opened = _key_files.get(self._location, file)
+        if opened.sample % self._shards != file.shard:
+            raise StoreError(
+                f"side-input file '{file.path}' is said to hold the keys of shard {file.shard}, "
+                f"but has one of shard {opened.sample % self._shards} of {self._shards}"
+            )
+        return opened
 
     def _of(self, channel: int) -> list[SideFile]:
         files = self._files.get(channel)
