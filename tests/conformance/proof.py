@@ -214,12 +214,18 @@ class Proof:
         finally:
             self._running.pop()
 
-    def watch(self, runner: PipelineRunner, finished: Callable[[PipelineResult], None] | None = None) -> PipelineRunner:
+    def watch(
+        self,
+        runner: PipelineRunner,
+        finished: Callable[[PipelineResult], None] | None = None,
+        seconds: float | None = WAIT_SECONDS,
+    ) -> PipelineRunner:
         """Tells the proof what this runner is given, and how it ends.
 
         Args:
             runner: the runner under test.
             finished: called with the result after each successful wait.
+            seconds: how long a pipeline may take; None: for ever.
         """
         run_pipeline = runner.run_pipeline
 
@@ -232,14 +238,15 @@ class Proof:
             wait = result.wait_until_finish
 
             def wait_until_finish(duration: float | None = None) -> Any:
+                limit = duration or (seconds and seconds * 1000)
                 try:
-                    record.state = wait(duration=duration or WAIT_SECONDS * 1000)
+                    record.state = wait(duration=limit)
                 except BaseException as e:
                     record.error = e
                     raise
-                if duration is None and not PipelineState.is_terminal(result.state):
+                if not PipelineState.is_terminal(record.state) and duration is None:
                     result.cancel()
-                    raise UnprovenError(f"not finished after {WAIT_SECONDS} s")
+                    raise UnprovenError(f"not finished after {seconds} s")
                 if finished is not None:
                     finished(result)
                 return record.state

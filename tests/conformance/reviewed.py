@@ -9,6 +9,8 @@ from tests.conformance.proof import Expectation
 
 _FN = "FnApiRunnerTest"
 _METRICS = "FnApiRunnerMetricsTest"
+_PORTABLE = "PortableRunnerTest"
+_NO_DRAIN = "Beam has no option with which a job is submitted as draining; only the runner's own constructor has one"
 
 EXPECTATIONS = {
     # The pipeline must fail, and in the way that the test is about.
@@ -52,5 +54,9 @@ NOT_RUN = {
     "RunInferenceBaseTest.test_run_inference_with_side_inputin_streaming": (
         "reads the clock for 20 minutes; the SDK leaves it out for every runner unless it is started with --streaming"
     ),
+    f"{_PORTABLE}.test_draining_sdf_with_sdf_initiated_checkpointing": _NO_DRAIN,
+    f"{_PORTABLE}.test_sdf_default_truncate_when_bounded": _NO_DRAIN,
+    f"{_PORTABLE}.test_sdf_default_truncate_when_unbounded": _NO_DRAIN,
+    f"{_PORTABLE}.test_sdf_with_truncate": _NO_DRAIN,
 }
-"""Tests that the SDK marks for all runners, and that no runner on one machine can be asked."""
+"""Tests of the SDK that cannot be asked; of no runner, or not in this way."""

@@ -13,9 +13,10 @@ import functools
 import importlib
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import new_class
+from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
 import apache_beam as beam
@@ -31,6 +32,8 @@ from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.options import ArcbeamOptions
 from tests.conformance import reviewed, runners
 from tests.conformance.proof import Expectation, Proof
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +67,19 @@ class Conformance(unittest.TestCase):
     Attributes:
         variant: the options of the runner.
         make_runner: makes the runner under test.
-        suite: the SDK's class, by whose name tests are reviewed.
+        suite: the SDK's class.
+        refusal: what is raised at submission by a pipeline that cannot run.
         proof: the evidence of the test that runs.
     """
 
     variant: ClassVar[Variant] = DEFAULT
     make_runner: ClassVar[Callable[..., PipelineRunner]] = staticmethod(runners.arcbeam)
     suite: ClassVar[type[unittest.TestCase]]
+    refusal: ClassVar[type[BaseException]] = UnsupportedPipelineError
     proof: Proof
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, only: Collection[str] | None = None, **kwargs: Any) -> None:
+        """Binds the tests that are asked: all but those reviewed as not to be run, or only some of them."""
         super().__init_subclass__(**kwargs)
         suites = [base for base in cls.__mro__ if base.__module__.startswith("apache_beam.")]
         if not suites:  # another mixin
@@ -81,16 +87,23 @@ class Conformance(unittest.TestCase):
         cls.suite = suites[0]
         for name in unittest.defaultTestLoader.getTestCaseNames(cls):
             method = getattr(cls, name)
-            if not hasattr(method, "proves"):
-                setattr(cls, name, _proven(method, f"{cls.suite.__name__}.{name}"))
+            if cls._reviewed(reviewed.NOT_RUN, name) or (only is not None and name not in only):
+                setattr(cls, name, None)  # and so is no test
+            elif not hasattr(method, "proves"):
+                setattr(cls, name, _proven(method, cls._reviewed(reviewed.UNBOUNDED, name), cls.refusal))
 
     def setUp(self) -> None:
-        key = f"{self.suite.__name__}.{self._testMethodName}"
-        self.proof = Proof(reviewed.EXPECTATIONS.get(key, Expectation()))
+        self.proof = Proof(self._reviewed(reviewed.EXPECTATIONS, self._testMethodName) or Expectation())
         self.addCleanup(self.proof.close)
         self.enterContext(self.proof.recording())
         self.enterContext(self._test_pipelines())
         super().setUp()
+
+    @classmethod
+    def _reviewed(cls, table: Mapping[str, _T], name: str) -> _T | None:
+        """What is said of a test under the name of its class, or of one that this inherits from."""
+        keys = [f"{base.__name__}.{name}" for base in cls.__mro__]
+        return next((table[key] for key in keys if key in table), None)
 
     def new_runner(self, is_drain: bool = False) -> PipelineRunner:
         """A new runner under test, watched."""
@@ -120,8 +133,8 @@ class Conformance(unittest.TestCase):
         )
 
 
-def _proven(method: Any, key: str) -> Any:
-    """The same test, but it must have left evidence; skipped by the SDK or not, it is run."""
+def _proven(method: Any, unbounded: str | None, refusal: type[BaseException]) -> Any:
+    """The same test, but it must leave evidence; skipped by the SDK or not, it is run."""
     while getattr(method, "__unittest_skip__", False):
         method = method.__wrapped__
 
@@ -130,11 +143,8 @@ def _proven(method: Any, key: str) -> Any:
         self.proof.verify()
 
     test.__name__, test.__doc__ = method.__name__, method.__doc__
-    test.proves = key  # type: ignore[attr-defined]
-    if key in reviewed.UNBOUNDED:
-        xfail = pytest.mark.xfail(reason=reviewed.UNBOUNDED[key], raises=UnsupportedPipelineError, strict=True)
-        return xfail(test)
-    return test
+    test.proves = True  # type: ignore[attr-defined]
+    return test if unbounded is None else pytest.mark.xfail(reason=unbounded, raises=refusal, strict=True)(test)
 
 
 class OwnPipelines(Conformance):
@@ -290,13 +300,10 @@ def bound(
     """The classes of `validates_runner` with one variant and one runner, each with only the tests to be run."""
     classes: dict[str, type[Conformance]] = {}
     for case, marked in validates_runner():
-        asked = [test for test in marked if f"{case.__name__}.{test}" not in reviewed.NOT_RUN]
-        # What is None is no test.
-        others = [test for test in unittest.defaultTestLoader.getTestCaseNames(case) if test not in asked]
-        body: dict[str, Any] = dict.fromkeys(others)
-        if asked:
-            name = f"{case.__name__.removesuffix('Test')}{variant.name}"
-            body |= {"variant": variant, "make_runner": staticmethod(make_runner)}
-            mixin = OwnPipelines if case.__module__ == fn_runner_test.__name__ else Conformance
-            classes[name] = type(name, (mixin, case), body)
+        mixin = OwnPipelines if case.__module__ == fn_runner_test.__name__ else Conformance
+        body = {"variant": variant, "make_runner": staticmethod(make_runner)}
+        name = f"{case.__name__.removesuffix('Test')}{variant.name}"
+        bound = new_class(name, (mixin, case), {"only": marked}, lambda namespace, body=body: namespace.update(body))
+        if unittest.defaultTestLoader.getTestCaseNames(bound):
+            classes[name] = bound
     return classes

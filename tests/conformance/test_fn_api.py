@@ -9,24 +9,29 @@ from tests.conformance import suites
 pytestmark = pytest.mark.usefixtures("spark")
 
 
+@pytest.mark.contract("BAT-02", "BAT-03")
 class FnApiDefault(suites.FnApi):
     variant = suites.DEFAULT
 
 
+@pytest.mark.contract("PLAN-05")
 class FnApiNoFusion(suites.FnApi):
     variant = suites.NO_FUSION
 
 
+@pytest.mark.contract("ENG-08")
 @pytest.mark.long
 class FnApiSingleElements(suites.FnApi):
     variant = suites.SINGLE_ELEMENTS
 
 
+@pytest.mark.contract("ENG-08")
 @pytest.mark.long
 class FnApiOneShard(suites.FnApi):
     variant = suites.ONE_SHARD
 
 
+@pytest.mark.contract("ENG-08")
 @pytest.mark.long
 class FnApiSevenShards(suites.FnApi):
     variant = suites.SEVEN_SHARDS

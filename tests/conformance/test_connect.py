@@ -1,0 +1,24 @@
+"""Spark Connect: a sample of the suites in another process, since one cannot have a classic and a Connect session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arcbeam.doctor import require_java
+
+_SAMPLE = Path(__file__).with_name("connect_sample.py")
+
+
+@pytest.mark.contract("API-01")
+def test_a_sample_of_the_suites_passes_over_spark_connect() -> None:
+    require_java()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(_SAMPLE)]
+    run = subprocess.run(command, cwd=_SAMPLE.parents[2], capture_output=True, text=True, timeout=900, check=False)
+    assert run.returncode == 0, run.stdout[-20_000:]
+    assert " passed" in run.stdout
+    assert "failed" not in run.stdout.splitlines()[-1]
+    assert "skipped" not in run.stdout.splitlines()[-1]
