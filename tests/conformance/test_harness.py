@@ -9,9 +9,8 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.runners.portability import fn_api_runner
+from apache_beam.runners.portability import fn_api_runner, portable_runner_test
 from apache_beam.runners.portability.fn_api_runner import fn_runner_test
-from apache_beam.runners.portability.portable_runner_test import PortableRunnerTest
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.testing.util import assert_that, equal_to
 
@@ -25,7 +24,7 @@ def _on_empty_runner() -> Iterator[type[suites.Conformance]]:
     for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
         yield type(f"{suite.__name__}Empty", (suite,), dict(_EMPTY))
     # Its pipelines do not get as far as a job server.
-    yield type("PortableEmpty", (suites.OwnPipelines, PortableRunnerTest), dict(_EMPTY))
+    yield type("PortableEmpty", (suites.OwnPipelines, portable_runner_test.PortableRunnerTest), dict(_EMPTY))
     yield from suites.bound(suites.Variant("Empty"), runners.empty).values()
 
 
@@ -69,7 +68,7 @@ def test_every_module_with_tests_for_all_runners_is_known() -> None:
 
 
 def test_reviewed_tests_exist() -> None:
-    there = {f"PortableRunnerTest.{test}" for test in _tests(PortableRunnerTest)}
+    there = {f"PortableRunnerTest.{test}" for test in _tests(portable_runner_test.PortableRunnerTest)}
     there |= {f"{case.__name__}.{test}" for case, marked in suites.validates_runner() for test in marked}
     for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
         there |= {f"{suite.suite.__name__}.{test}" for test in _tests(suite)}
