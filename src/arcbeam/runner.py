@@ -71,8 +71,11 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             culprit = _unpicklable(pipeline)
             if not culprit:
                 raise
+            cause: BaseException = e
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
             raise InvalidPipelineError(
-                f"'{culprit}' cannot be pickled: {type(e).__name__}: {e}",
+                f"'{culprit}' cannot be pickled: {type(cause).__name__}: {cause}",
                 "open files, connections, locks and generators in setup() or start_bundle(), not in the constructor",
             ) from e
         proto = merge_common_environments(merge_superset_dep_environments(proto))

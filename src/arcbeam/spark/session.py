@@ -61,10 +61,22 @@ def open_session(options: SessionOptions) -> SparkSession:
     Raises:
         SetupError: a setting is malformed, or Spark cannot start (no Java, an address that does not answer).
     """
-    settings = dict(_pair(text) for text in options.conf)
-    active = active_session()
-    if active is not None:
-        return active
+    settings(options)
+    return active_session() or new_session(options)
+
+
+def settings(options: SessionOptions) -> dict[str, str]:
+    """The Spark settings that the options name.
+
+    Raises:
+        SetupError: one is malformed.
+    """
+    return dict(_pair(text) for text in options.conf)
+
+
+def new_session(options: SessionOptions) -> SparkSession:
+    """A session built from the options; see `open_session`."""
+    chosen = settings(options)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     if options.remote:
@@ -79,8 +91,8 @@ def open_session(options: SessionOptions) -> SparkSession:
         builder = builder.appName("arcbeam").master(master)
     if starts_java:
         require_java()
-        settings = {**_OWN_SETTINGS, **settings}
-    for key, value in settings.items():
+        chosen = {**_OWN_SETTINGS, **chosen}
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
         session: SparkSession = builder.getOrCreate()

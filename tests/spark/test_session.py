@@ -1,0 +1,156 @@
+"""Sessions: found, built, prepared and put back, classic and Connect."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.errors import SetupError
+from arcbeam.spark.session import (
+    SessionOptions,
+    active_session,
+    default_parallelism,
+    is_local,
+    new_session,
+    open_session,
+    prepared,
+)
+
+KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.mark.contract("API-01")
+def test_the_active_session_is_used(spark: Any) -> None:
+    assert open_session(SessionOptions(master="local[7]")) is spark
+    assert default_parallelism(spark) == 2
+    assert is_local(spark)
+
+
+@pytest.mark.contract("API-01")
+def test_the_session_is_found_from_any_thread(spark: Any) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(active_session()))
+    thread.start()
+    thread.join()
+    assert found[0].sparkContext is spark.sparkContext
+
+
+@pytest.mark.parametrize("text", ["spark.ui.enabled", "=true", " = "])
+def test_a_malformed_setting(text: str) -> None:
+    with pytest.raises(SetupError, match="is not of the form key=value"):
+        open_session(SessionOptions(conf=(text,)))
+
+
+@pytest.mark.contract("API-01")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (SessionOptions(master="spark://127.0.0.1:1"), "does not answer at spark://127.0.0.1:1"),
+        (SessionOptions(master="spark://127.0.0.1:1,localhost:1"), "localhost:1: "),
+        (SessionOptions(master="spark://:x"), "is not an address"),
+        (SessionOptions(remote="sc://127.0.0.1:1/;token=x"), "does not answer"),
+        (SessionOptions(remote="http://127.0.0.1"), "is not an address"),
+    ],
+)
+def test_an_address_where_there_is_no_spark(
+    options: SessionOptions, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SetupError) as caught:
+        new_session(options)
+    assert told in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="Spark cannot start"):
+        new_session(SessionOptions())
+
+
+@pytest.mark.contract("API-01")
+def test_a_master_that_spark_does_not_know(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from arcbeam.spark.session import *\n"
+        "from arcbeam.errors import SetupError\n"
+        "try:\n    open_session(SessionOptions(master='nonsense'))\n"
+        "except SetupError as e:\n    print('refused', e)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=180)
+    assert done.stdout.startswith("refused no Spark session on nonsense"), done.stderr
+
+
+def test_settings_are_put_back_when_the_last_job_ends(spark: Any) -> None:
+    spark.conf.set(KEY, "123")
+    adaptive = spark.conf.get("spark.sql.adaptive.enabled")
+    try:
+        with prepared(spark):
+            with prepared(spark):
+                assert spark.conf.get(KEY) != "123"
+            assert spark.conf.get(KEY) != "123"
+        assert spark.conf.get(KEY) == "123"
+        assert spark.conf.get("spark.sql.adaptive.enabled") == adaptive
+    finally:
+        spark.conf.unset(KEY)
+
+
+CONNECT = """
+import sys, time
+import apache_beam as beam
+from apache_beam.testing.util import assert_that, equal_to
+
+def run():
+    with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_remote=local[2]", *sys.argv[1:]]) as p:
+        pairs = p | beam.Create(range(10)) | beam.Map(lambda x: (x % 2, x))
+        side = p | "Side" >> beam.Create([5])
+        sums = pairs | beam.GroupByKey() | beam.MapTuple(lambda k, v, s: (k, sum(v) + s), beam.pvalue.AsSingleton(side))
+        assert_that(sums, equal_to([(0, 25), (1, 30)]))
+    return p.result
+
+def raises():
+    from arcbeam.errors import UserCodeError
+    try:
+        with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"]) as p:
+            p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: 1 // 0)
+    except UserCodeError as e:
+        return e.step
+
+def cancelled():
+    p = beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"])
+    p | beam.Create([1]) | beam.Map(lambda x: time.sleep(300))
+    result = p.run()
+    assert result.wait_until_finish(3000) == "RUNNING"
+    started = time.monotonic()
+    state = result.cancel()
+    assert time.monotonic() - started < 30
+    return state
+
+run()
+from pyspark.sql import SparkSession
+session = SparkSession.active()
+assert type(session).__module__.startswith("pyspark.sql.connect"), type(session)
+result = run()
+print("step", raises(), "state", cancelled(), SparkSession.active() is session, flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.contract("API-01")
+def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CONNECT)
+    (tmp_path / "data.txt").write_text("x")
+    done = subprocess.run(
+        [sys.executable, str(script), f"--files_to_stage={tmp_path}/data.txt"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "step Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
