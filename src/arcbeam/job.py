@@ -73,8 +73,8 @@ class Job:
             JobCancelledError: `cancel` was called.
         """
         options, started = self._options, time.monotonic()
-        root = Path(options.arcbeam_temp) if options.arcbeam_temp else Path(tempfile.gettempdir()) / "arcbeam"
-        location = JobLocation(str(root / self.id))
+        root = options.arcbeam_temp or str(Path(tempfile.gettempdir()) / "arcbeam")
+        location = JobLocation.under(root, self.id)
         try:
             with prepared(self._spark):
                 settings = Settings(

@@ -35,18 +35,21 @@ class MultimapTask:
         from arcbeam.store.sidefiles import MultimapWriter
 
         context = TaskContext.get()
-        shard = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
         rows = _Rows(batches)
-        writer: Any = None
-        for key, windows in key_groups(rows, self.memory):
-            if writer is None:
-                writer = MultimapWriter(self.location, self.channel, shard, f"{shard}-{attempt}")
+        first = next(rows, None)
+        if first is None:
+            yield from _arrow(iter(rows.passed))
+            return
+        # SUBTLE: not the partition: several actions share a Spark job, which numbers their partitions through.
+        shard = first.shard
+        writer: Any = MultimapWriter(self.location, self.channel, shard, f"{shard}-{attempt}")
+        for key, windows in key_groups(rows.starting_with(first), self.memory):
             for window, chunks in windows.items():
                 for payload in chunks:
                     writer.put(window, key, payload[COUNT.size :])
         report = TaskReport(stage=f"side-{self.channel}", shard=shard, attempt=attempt, worker=socket.gethostname())
-        done = writer.close() if writer is not None else None
+        done = writer.close()
         if done is not None:
             report.side_files.append(done)
-        yield from _arrow(iter([*rows.passed, report.to_row()] if done or rows.passed else []))
+        yield from _arrow(iter([*rows.passed, report.to_row()]))
