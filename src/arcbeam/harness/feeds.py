@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam import coders
+from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.transforms.window import GlobalWindow, WindowFn
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
@@ -146,8 +146,13 @@ class GroupFeed:
 
 def payload_decoder(values_coder: Any) -> Callable[[bytes], list[Any]]:
     """Decodes a payload of values, given the coder of the GroupByKey's iterable."""
-    decode: Callable[[bytes], list[Any]] = coders.ListCoder(values_coder.value_coder()
-        if hasattr(values_coder, "value_coder") else values_coder._elem_coder).get_impl().decode
+    decode: Callable[[bytes], list[Any]] = (
+        coders.ListCoder(
+            values_coder.value_coder() if hasattr(values_coder, "value_coder") else values_coder._elem_coder
+        )
+        .get_impl()
+        .decode
+    )
     return decode
 
 
@@ -168,5 +173,3 @@ def merge_windows(windowfn: Any, by_window: dict[Any, Chunks]) -> dict[Any, Chun
 
     windowfn.merge(Context(list(by_window)))
     return merged
-
-

@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from apache_beam import CombineFn, DoFn
 from apache_beam.coders.coders import GlobalWindowCoder
-from apache_beam import CombineFn, DoFn, coders
 from apache_beam.internal import pickler
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.common import NameContext
@@ -57,6 +57,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._simple = self._global and self._combine_time is None
 
     def setup(self, data_sampler: Any = None) -> None:
+        """Sets up the CombineFn."""
         super().setup(data_sampler)
         fn = self.combine_fn
         fn.setup()
@@ -65,6 +66,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._compact = fn.compact if overrides else None
 
     def start(self) -> None:
+        """Starts a bundle with an empty table."""
         super().start()
         self._clear()
         self._waiting: list[Any] = []
@@ -75,7 +77,8 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._tables: dict[type, dict[Any, Any]] = {int: {}, str: {}, bytes: {}}
         self._encoded: dict[bytes, Any] = {}
 
-    def process(self, o: Any) -> None:  # noqa: D102
+    def process(self, o: Any) -> None:
+        """Takes one windowed key and value."""
         # SUBTLE: elements wait in a short list, so that the table is filled in one tight loop with one state change.
         waiting = self._waiting
         waiting.append(o.value if self._simple else o)
@@ -172,12 +175,14 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
                     yield WindowedValue((decoded, accumulator), timestamp, (window,))
 
     def finish(self) -> None:
+        """Outputs the table; the bundle ends."""
         self._absorb()
         with self.scoped_finish_state:
             self._flush()
         super().finish()
 
     def teardown(self) -> None:
+        """Tears down the CombineFn."""
         with self.scoped_finish_state:
             self.combine_fn.teardown()
 

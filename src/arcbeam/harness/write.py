@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam import coders
 from apache_beam.coders.coder_impl import create_OutputStream
+from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor, operations
 from apache_beam.utils.windowed_value import WindowedValue
@@ -49,7 +49,7 @@ class _Write(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._wiring.outbox.put(Row(self._channel, shard, bucket, blob))
 
     def _coder_error(self, error: Exception, values: Iterable[Any]) -> CoderError:
-        """What a failing encode means to the user: the first element that does not encode, and the step that made it."""
+        """What a failing encode means to the user: the first element that fails, and its step."""
         impl = self._windowed_coder.wrapped_value_coder.get_impl()
         culprit = next((v for v in values if not _encodes(impl, v)), None)
         coder = self._windowed_coder.wrapped_value_coder
@@ -79,6 +79,7 @@ class ElementWrite(_Write):
         self.begin_task()
 
     def begin_task(self) -> None:
+        """See `_Write`."""
         super().begin_task()
         self._streams = [create_OutputStream() for _ in range(self._targets)]
         self._first = self._wiring.partition % self._targets
@@ -89,7 +90,8 @@ class ElementWrite(_Write):
         self._run: list[Any] = []
         self._limit = self._targets
 
-    def process(self, o: Any) -> None:  # noqa: D102
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
         windows = o.windows
         if windows is not self._windows or o.timestamp_micros != self._micros or o.pane_info is not self._pane:
             self._flush_run()
@@ -131,6 +133,7 @@ class ElementWrite(_Write):
         self._limit = max(1, min(2 * self._limit, _LONGEST_RUN * targets, self._blob_bytes // 10 // size * targets))
 
     def drain(self) -> None:
+        """See `_Write`."""
         self._flush_run()
         for target, stream in enumerate(self._streams):
             if stream.size():
@@ -170,6 +173,7 @@ class _Grouping(_Write):
         self._held = 0.0
 
     def begin_task(self) -> None:
+        """See `_Write`."""
         super().begin_task()
         self._clear()
 
@@ -204,9 +208,7 @@ class _Grouping(_Write):
         for key, window, values in self._groups():
             hashed = key_hash(key)
             place = (hashed % shards, hashed // shards % buckets)
-            pieces = (
-                [values] if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
-            )
+            pieces = [values] if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
             for piece in pieces:
                 try:
                     part = record(key, window, encode(piece))
@@ -226,6 +228,7 @@ class _Grouping(_Write):
         self._clear()
 
     def drain(self) -> None:
+        """See `_Write`."""
         if self._count:
             self._flush()
         super().drain()
@@ -241,7 +244,8 @@ class GroupWrite(_Grouping):
             # State keys of a multimap side input are in the nested encoding.
             self._encode_key = self._key_coder.get_impl().encode_nested
 
-    def process(self, o: Any) -> None:  # noqa: D102
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
         key, value = o.value
         groups = self._tables.get(type(key))
         if groups is None:
@@ -266,7 +270,8 @@ class GroupWrite(_Grouping):
 class WindowedGroupWrite(GroupWrite):
     """The same for other than the global window: the tables hold a table by window for each key."""
 
-    def process(self, o: Any) -> None:  # noqa: D102
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
         key, value = o.value
         groups = self._tables.get(type(key))
         if groups is None:
@@ -304,7 +309,8 @@ class KeyedWrite(GroupWrite):
         super().__init__(name, factory, spec, coder)
         self._set_payload_coder(coders.WindowedValueCoder(self._value_coder, coder.window_coder))
 
-    def process(self, o: Any) -> None:  # noqa: D102
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
         key, value = o.value
         o = o.with_value(value)
         groups = self._tables.get(type(key))
@@ -330,11 +336,13 @@ class SideWrite(_Write):
         self.begin_task()
 
     def begin_task(self) -> None:
+        """See `_Write`."""
         super().begin_task()
         self._streams: dict[Any, Any] = {}
         self._file: Any = None
 
-    def process(self, o: Any) -> None:  # noqa: D102
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
         for window in o.windows:
             stream = self._streams.get(window)
             if stream is None:
@@ -357,6 +365,7 @@ class SideWrite(_Write):
         self._streams = {}
 
     def drain(self) -> None:
+        """See `_Write`."""
         self._flush()
         if self._file is not None:
             done = self._file.close()

@@ -11,8 +11,6 @@ if __name__ == "__main__":
 
     # The SDK warns about optional packages at import; once, in the driver, is enough.
     logging.disable(logging.WARNING)
-    import arcbeam.spark.task
-    import arcbeam.harness.processor  # noqa: F401  # imported for its effect on the forks
 
     logging.disable(logging.NOTSET)
 

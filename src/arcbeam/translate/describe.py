@@ -9,7 +9,6 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 
-
 def fires_once(strategy: Any) -> bool:
     """Whether a bounded input gives exactly one pane per key and window: the trigger fires at the end of the window.
 

@@ -146,9 +146,7 @@ class _Lowering:
             **_par_do_facts(stage),
         )
 
-    def _source(
-        self, stage: Any, read: Any, splittable: bool, time_sorted: bool
-    ) -> tuple[_Edge | None, ReadSpec]:
+    def _source(self, stage: Any, read: Any, splittable: bool, time_sorted: bool) -> tuple[_Edge | None, ReadSpec]:
         buffer = read.spec.payload
         if buffer == phases.IMPULSE_BUFFER:
             return None, ReadSpec("impulse")
@@ -170,9 +168,7 @@ class _Lowering:
         if buffer in self._main_routings:
             edges.append(self._edge(buffer, self._main_routings[buffer], pcoll))
         if buffer == f"materialize:{pcoll}".encode():
-            edges += [
-                self._edge(buffer, routing, pcoll) for routing in sorted(self._side_routings.get(pcoll, ()))
-            ]
+            edges += [self._edge(buffer, routing, pcoll) for routing in sorted(self._side_routings.get(pcoll, ()))]
             self._buffer_of_side[pcoll] = buffer
         return edges
 

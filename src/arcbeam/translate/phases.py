@@ -55,11 +55,7 @@ def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
     """Turns Reshuffle and Redistribute into a write and a read; windows, timestamps and panes stay with the element."""
     stages = list(stages)
     splits = {
-        pcoll
-        for stage in stages
-        for t in stage.transforms
-        if t.spec.urn == SPLIT_URN
-        for pcoll in t.outputs.values()
+        pcoll for stage in stages for t in stage.transforms if t.spec.urn == SPLIT_URN for pcoll in t.outputs.values()
     }
     for stage in stages:
         transform = stage.transforms[0]
