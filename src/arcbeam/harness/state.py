@@ -321,6 +321,19 @@ def _counted(entries: Iterable[tuple[int, bytes]], coder: Any) -> Iterator[Any]:
             yield decode(stream, True)
 
 
+class _Frozen:
+    """The elements of a bag as it was once, decoded each time they are iterated."""
+
+    __slots__ = ("_coder", "_entries")
+
+    def __init__(self, entries: tuple[tuple[int, bytes], ...], coder: Any) -> None:
+        self._entries = entries
+        self._coder = coder
+
+    def __iter__(self) -> Iterator[Any]:
+        return _counted(self._entries, self._coder)
+
+
 def _bag(cell: Cell, coder: Any) -> Iterable[Any]:
     """The elements of a bag."""
     if len(cell) == 1:
@@ -329,7 +342,7 @@ def _bag(cell: Cell, coder: Any) -> Iterable[Any]:
             decode, stream = coder.decode_from_stream, create_InputStream(data)
             return [decode(stream, True) for _ in range(count)]
     # SUBTLE: a copy of the list, not of the bytes: the cell may grow while it is iterated.
-    return _counted(tuple(cell), coder)
+    return _Frozen(tuple(cell), coder)
 
 
 def _ordered(cell: Cell, start: int, end: int, coder: Any) -> Iterable[Any]:

@@ -1,0 +1,215 @@
+"""Runs a whole plan in this process, without Spark, stage by stage and shard by shard.
+
+For tests: what Spark does between stages (filter, union, repartition by shard, sort by bucket) is done with lists here.
+A pipeline's results are what its `Collect` transforms saw:
+
+    with Driven(shards=3) as p:
+        p | beam.Create([1, 2]) | beam.Map(lambda x: x + 1) | Collect()
+    assert sorted(p.values()) == [2, 3]
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.transforms import environments
+
+from arcbeam.harness.frames import COUNT, key_groups
+from arcbeam.harness.processor import StageProcessor
+from arcbeam.harness.wiring import Settings
+from arcbeam.model.plan import Channel, Plan, Routing, Stage
+from arcbeam.model.rows import RESIDUAL, Row, SideFile, TaskReport
+from arcbeam.translate import translate
+
+_collected: dict[str, list[Any]] = defaultdict(list)
+_runs = itertools.count()
+
+
+class _CollectFn(beam.DoFn):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def process(self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam):
+        _collected[self._name].append((element, timestamp, window))
+
+
+class Collect(beam.PTransform):
+    """Notes every element, its timestamp and its window, under a name."""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__(f"Collect {name}")
+        self.name = name
+
+    def expand(self, pcoll: Any) -> Any:
+        return pcoll | beam.ParDo(_CollectFn(f"{pcoll.pipeline.run_id}:{self.name}")).with_output_types(None)
+
+
+class Driven(beam.Pipeline):
+    """A pipeline that runs, when its `with` block ends, in this process.
+
+    Args:
+        shards: of every exchange.
+        bundle_elements: after which a bundle is cut.
+        fusion: whether transforms share stages.
+        edit: may change the pipeline proto.
+        prepare: is given each processor before it runs.
+        settings: other fields of `Settings`.
+
+    Attributes:
+        plan: what was run.
+        reports: of all tasks, in the order in which they ran.
+    """
+
+    def __init__(
+        self,
+        shards: int = 2,
+        bundle_elements: int = 500_000,
+        fusion: bool = True,
+        edit: Callable[[Any], None] = lambda proto: None,
+        prepare: Callable[[StageProcessor], None] = lambda processor: None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.run_id = f"run{next(_runs)}"
+        self.plan: Plan
+        self.reports: list[TaskReport] = []
+        self._driven_settings = Settings(shards=shards, bundle_elements=bundle_elements, **settings)
+        self._fusion, self._edit, self._prepare = fusion, edit, prepare
+
+    def run(self, *_: Any) -> None:  # type: ignore[override]
+        """Translates and runs; raises what user code raises."""
+        proto = self.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
+        self._edit(proto)
+        self.plan = translate(proto, name=self.run_id, fusion=self._fusion)
+        self.reports = drive(self.plan, self._driven_settings, self._prepare)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.run()
+
+    def values(self, name: str = "") -> list[Any]:
+        """The elements that `Collect(name)` saw."""
+        return [value for value, _, _ in self.windowed(name)]
+
+    def timestamped(self, name: str = "") -> list[tuple[Any, float]]:
+        """The same with their timestamps in seconds."""
+        return [(value, timestamp.micros / 1e6) for value, timestamp, _ in self.windowed(name)]
+
+    def windowed(self, name: str = "") -> list[tuple[Any, Any, Any]]:
+        """The same as (element, timestamp, window)."""
+        return _collected[f"{self.run_id}:{name}"]
+
+
+def drive(
+    plan: Plan, settings: Settings, prepare: Callable[[StageProcessor], None] = lambda processor: None
+) -> list[TaskReport]:
+    """Runs a plan; returns the reports of all tasks."""
+    return _Drive(plan, settings, prepare).run()
+
+
+class _Drive:
+    def __init__(self, plan: Plan, settings: Settings, prepare: Callable[[StageProcessor], None]) -> None:
+        self._plan, self._settings, self._prepare = plan, settings, prepare
+        self._outputs: dict[str, list[list[Row]]] = {}
+        self._sides = MemorySides()
+        self._reports: list[TaskReport] = []
+
+    def run(self) -> list[TaskReport]:
+        for stage in self._plan.stages:
+            self._run(stage)
+        return self._reports
+
+    def _run(self, stage: Stage) -> None:
+        for side in stage.side_inputs:
+            channel = self._plan.channels[side.channel]
+            if channel.routing is Routing.SIDE_KEYED and side.channel not in self._sides.multimaps:
+                self._sides.build(channel, self._exchanged(channel), self._settings.group_memory_bytes)
+        processor = StageProcessor(stage, self._settings, self._sides)
+        self._prepare(processor)
+        source = [[Row(0, 0, 0, b"")]] if stage.source is None else self._exchanged(self._plan.channels[stage.source])
+        outputs: list[list[Row]] = []
+        try:
+            while any(source):
+                written = [self._task(processor, rows, n) for n, rows in enumerate(source) if rows]
+                outputs += written
+                residuals = [row for rows in written for row in rows if row.channel == RESIDUAL]
+                source = _by_shard(residuals, self._settings.shards)
+        finally:
+            processor.close()
+        self._outputs[stage.id] = outputs
+
+    def _task(self, processor: StageProcessor, rows: list[Row], partition: int) -> list[Row]:
+        outbox = _ListOutbox()
+        self._reports.append(processor.run(iter(rows), outbox, partition, self._sides.writer))
+        processor.finalize()
+        return outbox.rows
+
+    def _exchanged(self, channel: Channel) -> list[list[Row]]:
+        partitions = [
+            [row for row in rows if row.channel == channel.index]
+            for producer in channel.producers
+            for rows in self._outputs[producer]
+        ]
+        if channel.routing in (Routing.FORWARD, Routing.SIDE):
+            return partitions
+        return _by_shard([row for rows in partitions for row in rows], self._settings.shards)
+
+
+def _by_shard(rows: Iterable[Row], shards: int) -> list[list[Row]]:
+    moved: list[list[Row]] = [[] for _ in range(shards)]
+    for row in rows:
+        moved[row.shard].append(row)
+    return [sorted(rows, key=lambda row: row.bucket) for rows in moved]
+
+
+class _ListOutbox:
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def put(self, row: Row) -> None:
+        self.rows.append(row)
+
+
+class MemorySides:
+    """Side inputs in memory; see `arcbeam.model.rows.SideStore`."""
+
+    def __init__(self) -> None:
+        self.multimaps: dict[int, dict[bytes, dict[bytes, list[bytes]]]] = {}
+        self._iterables: dict[tuple[int, bytes], list[bytes]] = defaultdict(list)
+
+    def writer(self, channel: int) -> _SideWriter:
+        """Makes a writer for an iterable side input."""
+        return _SideWriter(self._iterables, channel)
+
+    def build(self, channel: Channel, shards: Iterable[list[Row]], memory: int) -> None:
+        """Makes the multimap of a SIDE_KEYED channel."""
+        windows: dict[bytes, dict[bytes, list[bytes]]] = defaultdict(dict)
+        for rows in shards:
+            for key, groups in key_groups(iter(rows), memory):
+                for window, chunks in groups.items():
+                    windows[window][key] = [payload[COUNT.size :] for payload in chunks]
+        self.multimaps[channel.index] = windows
+
+    def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
+        return iter(self._iterables.get((channel, window), ()))
+
+    def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
+        return iter(self.multimaps[channel].get(window, {}).get(key, ()))
+
+    def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
+        return iter(self.multimaps[channel].get(window, {}))
+
+
+class _SideWriter:
+    def __init__(self, iterables: dict[tuple[int, bytes], list[bytes]], channel: int) -> None:
+        self._iterables, self._channel = iterables, channel
+
+    def append(self, window: bytes, chunk: bytes) -> None:
+        self._iterables[self._channel, window].append(chunk)
+
+    def close(self) -> SideFile | None:
+        return SideFile(self._channel, "", -1, 0)
