@@ -22,7 +22,8 @@ from arcbeam.harness.wiring import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.batch import BatchRun, Outcome, summary
+from arcbeam.progress import ProgressLine
+from arcbeam.spark.batch import BatchRun, summary
 from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
 from arcbeam.store.location import JobLocation
 
@@ -54,7 +55,6 @@ class Job:
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
         self._plan, self._options, self._prelude, self._on_report = plan, options, prelude, on_report
-        self._outcome: Outcome | None = None
         self._run: BatchRun | None = None
         self._cancelled = threading.Event()
         self._ended = threading.Event()
@@ -89,8 +89,9 @@ class Job:
                 )
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")
-                self._outcome = self._run.run()
-            _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, summary(self._outcome))
+                with ProgressLine(self._run.standing):
+                    outcome = self._run.run()
+            _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, summary(outcome))
         except Exception as e:
             if self.cancelled:
                 raise JobCancelledError(f"{self.id} was cancelled") from e
@@ -109,8 +110,8 @@ class Job:
                 self._run.interrupt()
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of what has been reported; empty until the job ends."""
-        reports = self._outcome.reports if self._outcome else []
+        """Serialized MonitoringInfos of what has been reported so far."""
+        reports = list(self._run.outcome.reports) if self._run else []
         return merge_metrics(info for report in reports for info in report.metrics)
 
     def _reported(self, report: TaskReport) -> None:

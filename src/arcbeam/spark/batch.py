@@ -22,6 +22,7 @@ from arcbeam.errors import JobCancelledError
 from arcbeam.harness.wiring import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import SideFile, TaskReport
+from arcbeam.progress import Standing
 from arcbeam.spark import exchange
 from arcbeam.spark.failure import as_job_failure
 from arcbeam.spark.multimap import MultimapTask
@@ -75,9 +76,21 @@ class BatchRun:
         self._built_multimaps: set[int] = set()
         self._ready_sides: set[int] = set()
         self._side_files: dict[int, list[SideFile]] = {}
+        self._unrun: list[str] = []
+        self._running: tuple[str, ...] = ()
         self._outcome = Outcome()
         self._cancelled = threading.Event()
         self._attempted = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """What has been reported so far."""
+        return self._outcome
+
+    def standing(self) -> Standing:
+        """Where the run stands; callable from any thread."""
+        reports = list(self._outcome.reports)
+        return Standing(self._running, sum(r.elements_in for r in reports), len(reports))
 
     def run(self) -> Outcome:
         """Runs everything; raises what `failure.as_job_failure` makes of a failed Spark job."""
@@ -114,11 +127,10 @@ class BatchRun:
     def _can_build(self, stage: Stage) -> bool:
         if any(side.channel not in self._ready_sides for side in stage.side_inputs):
             return False
-        return stage.source is None or all(
-            p in self._frames for p in self._plan.channels[stage.source].producers
-        )
+        return stage.source is None or all(p in self._frames for p in self._plan.channels[stage.source].producers)
 
     def _build(self, stage: Stage) -> None:
+        self._unrun.append(stage.name)
         if stage.source is None:
             source = exchange.impulse(self._spark)
         else:
@@ -148,9 +160,7 @@ class BatchRun:
         frames = []
         for producer in channel.producers:
             stage = self._plan.stage(producer)
-            frames.append(
-                exchange.channel(self._frames[producer], channel.index, not self._reports_itself(stage))
-            )
+            frames.append(exchange.channel(self._frames[producer], channel.index, not self._reports_itself(stage)))
         return exchange.union(frames)
 
     def _task(self, stage: Stage) -> StageTask:
@@ -207,6 +217,7 @@ class BatchRun:
             if self._cancelled.is_set():
                 raise JobCancelledError(f"{self._job} was cancelled")
             self._attempted = True
+            self._running = tuple(self._unrun)
             rows = frame.select("blob").collect()
         except JobCancelledError:
             raise
@@ -214,6 +225,7 @@ class BatchRun:
             raise as_job_failure(e, self._location)  # noqa: B904  # it knows whether Spark's own text adds anything
         finally:
             self._spark.removeTag(tag)
+        self._unrun.clear()
         self._outcome.spark_jobs += 1
         reports = [TaskReport.from_blob(bytes(row[0])) for row in rows]
         for report in reports:

@@ -10,10 +10,20 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import REPORT, RESIDUAL
-from arcbeam.spark.task import SCHEMA
+
+_ROW = StructType(
+    [
+        StructField("channel", IntegerType()),
+        StructField("shard", IntegerType()),
+        StructField("bucket", IntegerType()),
+        StructField("blob", BinaryType()),
+    ]
+)
+"""`Row`'s type; a schema in words would be sent to the JVM to be parsed, for every stage of every pipeline."""
 
 
 def impulse(spark: SparkSession) -> DataFrame:
@@ -59,4 +69,4 @@ def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:
 
 def mapped(frame: DataFrame, task: Any) -> DataFrame:
     """Runs a task (a callable over Arrow batches) on every partition."""
-    return frame.mapInArrow(task.__call__, SCHEMA)
+    return frame.mapInArrow(task.__call__, _ROW)

@@ -1,0 +1,80 @@
+"""The progress line: where a long job stands, for somebody who watches a terminal.
+
+Owns when a line is written and what is on it. Knows a job only through a function that tells where it stands.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+_QUIET_SECONDS = 2.0
+"""Jobs shorter than this say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a job stands.
+
+    Attributes:
+        stages: names of the stages that run now.
+        elements: elements that finished tasks have read so far.
+        tasks: finished tasks.
+    """
+
+    stages: tuple[str, ...]
+    elements: int
+    tasks: int
+
+
+def line(standing: Standing, seconds: float, width: int) -> str:
+    """One line of at most `width` characters: elapsed time, elements, tasks, stages."""
+    figures = f"{seconds:5.0f} s  {standing.elements:,} elements  {standing.tasks} tasks"
+    stages = "; ".join(standing.stages)
+    return f"{figures}  {stages}"[:width]
+
+
+class ProgressLine:
+    """Writes the line once a second while the job runs, and takes it away at the end.
+
+    Args:
+        standing: asked for where the job stands; called on another thread.
+        stream: where to write; nothing is written if it is not a terminal.
+    """
+
+    def __init__(self, standing: Callable[[], Standing], stream: TextIO | None = None) -> None:
+        self._standing = standing
+        self._stream = stream if stream is not None else sys.stderr
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> ProgressLine:
+        if self._stream.isatty():
+            self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _show(self) -> None:
+        started, shown = time.monotonic(), 0
+        if self._done.wait(_QUIET_SECONDS):
+            return
+        while True:
+            width = shutil.get_terminal_size().columns - 1
+            text = line(self._standing(), time.monotonic() - started, width)
+            self._stream.write("\r" + text.ljust(shown))
+            self._stream.flush()
+            shown = len(text)
+            if self._done.wait(1.0):
+                break
+        self._stream.write("\r" + " " * shown + "\r")
+        self._stream.flush()
