@@ -1,7 +1,7 @@
 """What user code gets when it reads a bag: its elements as they are at that moment, and for good.
 
-Owns one correction of the SDK's bag state, where what `read` returned follows the state. Where each output is encoded at
-once nobody notices, but our writes keep outputs as objects, some until the task ends, and by then the state may have
+Owns one correction of the SDK's bag state, where what `read` returned follows the state. Where every output is encoded
+at once nobody notices, but our writes keep outputs as objects, some until the task ends, and by then the state may have
 been added to, cleared or dropped.
 """
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 bags.register()
 
-_KEYS_PER_BUNDLE = 4096
+_KEYS_PER_BUNDLE = 16_384
 """The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
 _END = int(MAX_TIMESTAMP.micros)
 
