@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_utils import merge_common_environments, merge_superset_dep_environments
 
 from arcbeam.errors import InvalidPipelineError, JobCancelledError
-from arcbeam.job import Job
+from arcbeam.job import Job, session_options
 from arcbeam.jobs.environments import embedded
-from arcbeam.jobs.execution import JobEvents, Level, Submission
-from arcbeam.model.plan import Plan
+from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
 from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.translate import translate
+from arcbeam.spark.artifacts import Staged, prelude_for
+from arcbeam.spark.session import open_session
+from arcbeam.translate import translate, validate
 
 
 class SparkExecutor:
@@ -28,11 +30,14 @@ class SparkExecutor:
 
     def check(self, submission: Submission) -> None:
         """See `PipelineExecutor`."""
-        self._plan(submission)
+        validate(_proto(submission))
 
     def run(self, submission: Submission, events: JobEvents) -> None:
         """See `PipelineExecutor`."""
-        plan = self._plan(submission)
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        ours = options.view_as(ArcbeamOptions)
+        plan = translate(_proto(submission), name=submission.name or "beam", fusion=not ours.no_fusion)
+        prelude = prelude_for(open_session(session_options(ours)), options, _staged(submission))
 
         def reported(report: TaskReport) -> None:
             events.message(
@@ -43,7 +48,7 @@ class SparkExecutor:
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
-            self._job = Job(plan, _options(submission), on_report=reported)
+            self._job = Job(plan, ours, prelude, reported)
         events.running()
         self._job.run()
         metrics = self._job.metrics()
@@ -57,17 +62,21 @@ class SparkExecutor:
         if job is not None:
             job.cancel()
 
-    @staticmethod
-    def _plan(submission: Submission) -> Plan:
-        data = embedded(submission.pipeline)
-        try:
-            proto = runner_pb.Pipeline.FromString(data)
-        except Exception as e:
-            raise InvalidPipelineError(f"not a pipeline proto: {e}") from e
-        proto = merge_common_environments(merge_superset_dep_environments(proto))
-        return translate(proto, name=submission.name or "beam", fusion=not _options(submission).no_fusion)
+
+def _proto(submission: Submission) -> Any:
+    """The pipeline, with all its Python environments embedded."""
+    data = embedded(submission.pipeline)
+    try:
+        proto = runner_pb.Pipeline.FromString(data)
+    except Exception as e:
+        raise InvalidPipelineError(f"not a pipeline proto: {e}") from e
+    return merge_common_environments(merge_superset_dep_environments(proto))
 
 
-def _options(submission: Submission) -> ArcbeamOptions:
-    options: ArcbeamOptions = PipelineOptions.from_dictionary(dict(submission.options)).view_as(ArcbeamOptions)
-    return options
+def _staged(submission: Submission) -> tuple[Staged, ...]:
+    artifacts = submission.artifacts
+    if artifacts is None:
+        return ()
+    lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
+    wanted = [f for f in artifacts.files if f.kind is not FileKind.SUBMISSION_ENVIRONMENT]
+    return tuple(Staged(f.name, f.path, f.kind in lists) for f in wanted)
