@@ -195,6 +195,14 @@ class Bundles:
             if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
                 self.close()
 
+    def fire(self, operation: Any, family: str, timer: Any) -> None:
+        """Fires a timer; where bundles are cut it counts like an element."""
+        self.open()
+        operation.process_timer(family, timer)
+        self._in_bundle += 1
+        if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
+            self.close()
+
     def _collect(self) -> None:
         infos = self._sdk.monitoring_infos()
         if not self._infos:
