@@ -321,17 +321,15 @@ def _counted(entries: Iterable[tuple[int, bytes]], coder: Any) -> Iterator[Any]:
             yield decode(stream, True)
 
 
+@dataclass(frozen=True, slots=True)
 class _Frozen:
     """The elements of a bag as it was once, decoded each time they are iterated."""
 
-    __slots__ = ("_coder", "_entries")
-
-    def __init__(self, entries: tuple[tuple[int, bytes], ...], coder: Any) -> None:
-        self._entries = entries
-        self._coder = coder
+    entries: tuple[tuple[int, bytes], ...]
+    coder: Any
 
     def __iter__(self) -> Iterator[Any]:
-        return _counted(self._entries, self._coder)
+        return _counted(self.entries, self.coder)
 
 
 def _bag(cell: Cell, coder: Any) -> Iterable[Any]:
