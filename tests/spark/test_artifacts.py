@@ -138,7 +138,7 @@ def test_a_requirement_that_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--requirements_file", "--extra_package", "--setup_file", "--files_to_stage"])
 def test_a_file_that_is_not_there(tmp_path: Path, option: str) -> None:
     options = PipelineOptions([f"{option}={tmp_path}/no/setup.py"])
-    with pytest.raises(InvalidPipelineError, match="no/setup.py"):
+    with pytest.raises(InvalidPipelineError, match=r"no/setup\.py"):
         staged_by(options, tmp_path)
 
 

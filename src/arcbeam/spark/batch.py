@@ -26,7 +26,7 @@ from arcbeam.progress import Standing
 from arcbeam.spark import exchange
 from arcbeam.spark.failure import as_job_failure
 from arcbeam.spark.multimap import MultimapTask
-from arcbeam.spark.session import default_parallelism
+from arcbeam.spark.session import default_parallelism, interrupt, tagged
 from arcbeam.spark.task import StageTask
 from arcbeam.spark.teardown import tear_down_workers
 from arcbeam.spark.versions import Versions
@@ -211,20 +211,15 @@ class BatchRun:
         self._ready_sides |= self._built_multimaps
 
     def _collect(self, frame: DataFrame) -> list[TaskReport]:
-        tag = f"arcbeam-{self._job}"
-        self._spark.addTag(tag)
+        if self._cancelled.is_set():
+            raise JobCancelledError(f"{self._job} was cancelled")
+        self._attempted = True
+        self._running = tuple(self._unrun)
         try:
-            if self._cancelled.is_set():
-                raise JobCancelledError(f"{self._job} was cancelled")
-            self._attempted = True
-            self._running = tuple(self._unrun)
-            rows = frame.select("blob").collect()
-        except JobCancelledError:
-            raise
+            with tagged(self._spark, self._job):
+                rows = frame.select("blob").collect()
         except Exception as e:
             raise as_job_failure(e, self._location)  # noqa: B904  # it knows whether Spark's own text adds anything
-        finally:
-            self._spark.removeTag(tag)
         self._unrun.clear()
         self._outcome.spark_jobs += 1
         reports = [TaskReport.from_blob(bytes(row[0])) for row in rows]
@@ -253,7 +248,7 @@ class BatchRun:
     def interrupt(self) -> None:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
         self._cancelled.set()
-        self._spark.interruptTag(f"arcbeam-{self._job}")
+        interrupt(self._spark, self._job)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:

@@ -211,6 +211,41 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
                 spark.conf.set(key, old)
 
 
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextlib.contextmanager
+def tagged(spark: SparkSession, job: str) -> Iterator[None]:
+    """Marks the Spark jobs that this thread starts as `job`'s, so that `interrupt` finds them."""
+    tag = _tag(job)
+    # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
+    if _is_connect(spark):
+        spark.addTag(tag)
+    else:
+        spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # the session may be gone by now
+            if _is_connect(spark):
+                spark.removeTag(tag)
+            else:
+                spark.sparkContext.removeJobTag(tag)
+
+
+def interrupt(spark: SparkSession, job: str) -> None:
+    """Cancels the running Spark jobs of a job; from any thread."""
+    if _is_connect(spark):
+        spark.interruptTag(_tag(job))
+    else:
+        spark.sparkContext.cancelJobsWithTag(_tag(job))
+
+
+def _tag(job: str) -> str:
+    return f"arcbeam-{job}".replace(",", "_")
+
+
 _parallelism: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
@@ -241,6 +276,4 @@ def is_local(spark: SparkSession) -> bool:
     """Whether the workers run on this machine, with its files."""
     if _LOCAL.fullmatch(_master(spark)) is None:
         return False
-    if not type(spark).__module__.startswith("pyspark.sql.connect"):
-        return True
-    return str(spark.client.host) in ("localhost", "127.0.0.1", "::1")
+    return not _is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")
