@@ -18,8 +18,9 @@ from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness import precombine, read, write
-from arcbeam.harness.feeds import feed_of
+from arcbeam.harness.feeds import Feed, feed_of
 from arcbeam.harness.read import ReadOperation
+from arcbeam.harness.restrictions import RestrictionFeed
 from arcbeam.harness.state import InProcessStateHandler
 from arcbeam.harness.wiring import Settings, Wiring
 from arcbeam.model.plan import Stage
@@ -52,7 +53,8 @@ class StageProcessor:
         )
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         self.bundles = Bundles(self)
-        self._feed = feed_of(self)
+        # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
+        self._feed: Feed = RestrictionFeed(self) if stage.splittable else feed_of(self)
 
     def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
         """Runs one task: all bundles over its rows.
@@ -124,6 +126,16 @@ class Bundles:
     def is_open(self) -> bool:
         """Whether a bundle is open."""
         return self._open
+
+    def take_deferrals(self) -> list[Any]:
+        """What splittable DoFns have deferred in the open bundle so far, as `DelayedBundleApplication`s.
+
+        They are the caller's now and may go on in the same bundle: what a task puts out is taken as a whole or not.
+        """
+        if not self._open:
+            return []
+        deferred, self._context.delayed_applications = self._context.delayed_applications, []
+        return [self._sdk.delayed_bundle_application(op, residual) for op, residual in deferred]
 
     def open(self) -> None:
         """Starts a bundle if none is open."""
