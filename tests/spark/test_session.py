@@ -110,7 +110,8 @@ def run():
     with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_remote=local[2]", *sys.argv[1:]]) as p:
         pairs = p | beam.Create(range(10)) | beam.Map(lambda x: (x % 2, x))
         side = p | "Side" >> beam.Create([5])
-        sums = pairs | beam.GroupByKey() | beam.MapTuple(lambda k, v, s: (k, sum(v) + s), beam.pvalue.AsSingleton(side))
+        grouped = pairs | beam.GroupByKey()
+        sums = grouped | beam.Map(lambda kv, s: (kv[0], sum(kv[1]) + s), beam.pvalue.AsSingleton(side))
         assert_that(sums, equal_to([(0, 25), (1, 30)]))
     return p.result
 
