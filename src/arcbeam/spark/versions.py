@@ -22,9 +22,7 @@ class Versions:
     @functools.cache
     def here() -> Versions:
         """Of this process."""
-        return Versions(
-            f"{sys.version_info[0]}.{sys.version_info[1]}", _version("apache-beam"), _version("arcbeam")
-        )
+        return Versions(f"{sys.version_info[0]}.{sys.version_info[1]}", _version("apache-beam"), _version("arcbeam"))
 
     def check(self) -> None:
         """Raises EnvironmentMismatchError if this process does not run the same."""
