@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable
 from typing import Any
 
-from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.portability.api import metrics_pb2
 from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness import precombine, read, write
 from arcbeam.harness.feeds import Feed, feed_of
+from arcbeam.harness.metrics import MetricsTable
 from arcbeam.harness.read import ReadOperation
 from arcbeam.harness.restrictions import RestrictionFeed
+from arcbeam.harness.sampling import Sampling
 from arcbeam.harness.state import InProcessStateHandler
 from arcbeam.harness.wiring import Settings, Wiring
 from arcbeam.model.plan import Stage
@@ -53,6 +54,7 @@ class StageProcessor:
         )
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         self.bundles = Bundles(self)
+        self._needs_teardown: bool | None = None
         # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
         self._feed: Feed = RestrictionFeed(self) if stage.splittable else feed_of(self)
 
@@ -75,10 +77,19 @@ class StageProcessor:
             op.begin_task()  # type: ignore[attr-defined]
         self.bundles.begin_task()
         report = TaskReport(stage=self.stage.id, shard=partition)
-        self._feed.run(rows, report)
-        self.bundles.close()
-        for op in wiring.writers:
-            op.drain()  # type: ignore[attr-defined]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            try:
+                self._feed.run(rows, report)
+                self.bundles.close()
+                for op in wiring.writers:
+                    op.drain()  # type: ignore[attr-defined]
+            except BaseException:
+                self.bundles.abandon()
+                raise
+            self.bundles.end_task()
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in caught}
+        report.warnings = sorted(named)
         report.metrics = self.bundles.metrics()
         report.bundles, report.elements_in = self.bundles.count, self.bundles.elements
         report.elements_out, report.side_files = wiring.elements_out, wiring.side_files
@@ -93,7 +104,9 @@ class StageProcessor:
 
     def needs_teardown(self) -> bool:
         """Whether a DoFn's or CombineFn's teardown is the user's own."""
-        return precombine.overrides_teardown(self.sdk.ops.values())
+        if self._needs_teardown is None:
+            self._needs_teardown = precombine.overrides_teardown(self.sdk.ops.values())
+        return self._needs_teardown
 
     def close(self) -> None:
         """Tears down; the processor is not used again."""
@@ -112,6 +125,7 @@ class Bundles:
         self._limit = max(1, processor.settings.bundle_elements)
         self._seconds = processor.settings.bundle_seconds
         self._ops = list(self._sdk.ops.values())
+        self._sampling = Sampling(self._sdk.state_sampler)
         self._open = False
         self.instruction = ""
         self.begin_task()
@@ -120,7 +134,7 @@ class Bundles:
         """Counts start anew."""
         self.count = 0
         self.elements = 0
-        self._infos: dict[Any, Any] = {}
+        self._metrics = MetricsTable()
 
     @property
     def is_open(self) -> bool:
@@ -145,7 +159,7 @@ class Bundles:
         self.instruction = f"{self._processor.stage.id}-{next(_instructions)}"
         self._context = bundle_processor.ExecutionContext(instruction_id=self.instruction)
         sdk.current_instruction_id = self.instruction
-        sdk.state_sampler.start()
+        self._sampling.begin()
         self._open = True
         self._started = time.monotonic()
         self._in_bundle = 0
@@ -170,21 +184,27 @@ class Bundles:
                 for op, residual in self._context.delayed_applications
             ]
         finally:
-            self.abandon()
-        self._collect()
+            self._leave()
+        self._metrics.add(sdk.monitoring_infos())
         self.count += 1
         # SUBTLE: finalization callbacks live in the operations until finalize_bundle; reset keeps them.
         sdk.reset()
         return deferred
 
     def abandon(self) -> None:
-        """Ends the bundle without finishing it (after a failure)."""
-        if not self._open:
-            return
+        """Ends the task without finishing its bundle (after a failure)."""
+        if self._open:
+            self._leave()
+        self.end_task()
+
+    def end_task(self) -> None:
+        """No bundle will be opened until the next task."""
+        self._sampling.end()
+
+    def _leave(self) -> None:
         self._open = False
         with self._sdk.splitting_lock:
             self._sdk.current_instruction_id = None
-        self._sdk.state_sampler.stop_if_still_running()
 
     def emit(self, elements: list[Any]) -> None:
         """Feeds windowed values to the stage's root, cutting bundles as the settings say."""
@@ -215,17 +235,9 @@ class Bundles:
         if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
             self.close()
 
-    def _collect(self) -> None:
-        infos = self._sdk.monitoring_infos()
-        if not self._infos:
-            self._infos = {monitoring_infos.to_key(info): info for info in infos}
-            return
-        merged = monitoring_infos.consolidate(itertools.chain(self._infos.values(), infos))
-        self._infos = {monitoring_infos.to_key(info): info for info in merged}
-
     def metrics(self) -> list[bytes]:
         """Serialized monitoring infos of all closed bundles of the task."""
-        return [info.SerializeToString() for info in self._infos.values()]
+        return self._metrics.serialized()
 
 
 def _descriptor(stage: Stage) -> Any:
@@ -238,14 +250,3 @@ def _descriptor(stage: Stage) -> Any:
         windowing_strategies=components.windowing_strategies,
         environments=components.environments,
     )
-
-
-def merge_metrics(serialized: Iterable[bytes]) -> list[bytes]:
-    """Consolidates the monitoring infos of many tasks."""
-    infos = [metrics_pb2.MonitoringInfo.FromString(data) for data in serialized]
-    return [info.SerializeToString() for info in monitoring_infos.consolidate(infos)]
-
-
-def rows_of(blobs: Iterable[tuple[int, int, int, bytes]]) -> Iterator[Row]:
-    """Plain tuples as rows."""
-    return (Row(*blob) for blob in blobs)
