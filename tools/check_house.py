@@ -35,7 +35,11 @@ RULES = (
     Rule("beam_job_api_pb2_grpc", ("jobs", "runner"), "the Job API is the job service's"),
     Rule("beam_artifact_api_pb2", ("jobs", "runner"), "artifacts are the job service's"),
     Rule("beam_artifact_api_pb2_grpc", ("jobs", "runner"), "artifacts are the job service's"),
-    Rule("beam_runner_api_pb2", ("translate", "harness", "jobs", "runner", "executor"), "pipeline protos are not for everybody"),
+    Rule(
+        "beam_runner_api_pb2",
+        ("translate", "harness", "jobs", "runner", "executor"),
+        "pipeline protos are not for everybody",
+    ),
     Rule("fn_api_runner.translations", ("translate", "harness"), "the SDK's graph phases are translate's"),
     Rule("arcbeam.testing", ("testing",), "production code never imports testing"),
 )
