@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _BATCH = 512
 """Groups handed to a bundle at a time."""
+_BATCH_BYTES = 1 << 20
+"""Encoded values after which a batch of groups is handed over earlier: all of it is decoded at once."""
 _EAGER_BYTES = 1 << 20
 """A group smaller than this (encoded) is given to user code as a list, a larger one as a lazy iterable."""
 
@@ -96,22 +98,25 @@ class GroupFeed:
         self._decode_window: Callable[[bytes], Any] = coder.window_coder.get_impl().decode
         self._windowfn: WindowFn = processor.root.windowing.windowfn
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)
+        self._decoded = 0
 
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
         groups = key_groups(rows, self._memory)
         elements = self._globally(groups) if self._global else self._windowed(groups)
         batch: list[Any] = []
+        self._decoded = 0
         for element in elements:
             batch.append(element)
-            if len(batch) >= _BATCH:
+            if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
                 self._bundles.emit(batch)
-                batch = []
+                batch, self._decoded = [], 0
         self._bundles.emit(batch)
 
     def _values(self, chunks: Chunks) -> Any:
         if chunks.size > _EAGER_BYTES:
             return Values(chunks, self._decode_values)
+        self._decoded += chunks.size
         first, *rest = chunks
         values = self._decode_values(first)
         for payload in rest:

@@ -15,7 +15,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from apache_beam import coders
 from apache_beam.coders import coder_impl
@@ -29,6 +29,12 @@ COUNT = struct.Struct(">i")
 
 BLOB_BYTES = 256 * 1024
 """A blob is handed over when it has grown past this; one element may be larger."""
+
+_SEGMENT_BYTES = 1 << 20
+"""Payloads of a group are spilled together up to this size, and read back together."""
+_WORTH_SPILLING = 512
+"""Less than this in memory costs no more than the note of where it is in a file."""
+_LENGTH = struct.Struct("<I")
 
 
 def record(key: bytes, window: bytes, payload: bytes) -> bytes:
@@ -74,60 +80,110 @@ class Runs:
 
 
 class Spool:
-    """An append-only local file for payloads that do not fit in memory; removed when closed."""
+    """An append-only local file for payloads that do not fit in memory; gone with its last reader.
+
+    Attributes:
+        size: bytes written.
+    """
 
     def __init__(self) -> None:
         fd, self._path = tempfile.mkstemp(prefix="arcbeam-group-")
         self._file = os.fdopen(fd, "wb", buffering=1 << 20)
         os.unlink(self._path)  # the descriptor keeps it alive; a killed worker leaves nothing behind
         self._fd = os.dup(self._file.fileno())
-        self._size = 0
+        self.size = 0
 
     def append(self, payload: bytes) -> int:
         """Writes a payload; returns its offset."""
-        offset = self._size
+        offset = self.size
         self._file.write(payload)
-        self._size += len(payload)
+        self.size += len(payload)
         return offset
 
     def read(self, offset: int, length: int) -> bytes:
         """Reads a payload back."""
         self._file.flush()
-        return os.pread(self._fd, length, offset)
+        data = os.pread(self._fd, length, offset)
+        if len(data) < length:  # SUBTLE: one call reads 2 GiB at most
+            parts, done = [data], len(data)
+            while done < length and parts[-1]:
+                parts.append(os.pread(self._fd, length - done, offset + done))
+                done += len(parts[-1])
+            data = b"".join(parts)
+        if len(data) < length:
+            raise OSError(f"a file of spilled values was cut off: {len(data)} bytes of {length}")
+        return data
 
     def __del__(self) -> None:
         self._file.close()
         os.close(self._fd)
 
 
-class Chunks:
-    """The payloads of one key (and window), in order of arrival; each in memory or in a spool."""
+class _Segment(NamedTuple):
+    """Where payloads are in a spool: each is preceded by its length."""
 
-    __slots__ = ("_parts", "size")
+    spool: Spool
+    offset: int
+    length: int
+
+    def payloads(self) -> Iterator[bytes]:
+        data = self.spool.read(self.offset, self.length)
+        position = 0
+        while position < self.length:
+            (size,) = _LENGTH.unpack_from(data, position)
+            position += _LENGTH.size
+            yield data[position : position + size]
+            position += size
+
+
+class Chunks:
+    """The payloads of one key (and window), in order of arrival; each in memory or in a spool.
+
+    Attributes:
+        size: bytes of all payloads.
+    """
+
+    __slots__ = ("_memory", "_spilled", "size")
 
     def __init__(self) -> None:
-        self._parts: list[bytes | tuple[Spool, int, int]] = []
+        self._spilled: list[_Segment] | None = None  # came before what is in memory
+        self._memory: list[bytes] = []
         self.size = 0
 
     def append(self, payload: bytes) -> None:
         """Adds a payload, in memory."""
-        self._parts.append(payload)
+        self._memory.append(payload)
         self.size += len(payload)
 
     def extend(self, other: Chunks) -> None:
         """Adds all payloads of another (when windows merge)."""
-        self._parts += other._parts
+        # The order of values in merged windows is nobody's: what is in files stays in front.
+        self._spilled = [*(self._spilled or ()), *(other._spilled or ())] or None
+        self._memory += other._memory
         self.size += other.size
 
     def spill(self, spool: Spool) -> None:
-        """Moves what is in memory to the spool."""
-        for index, part in enumerate(self._parts):
-            if isinstance(part, bytes):
-                self._parts[index] = (spool, spool.append(part), len(part))
+        """Moves what is in memory to the spool, if it is worth it."""
+        if sum(map(len, self._memory)) + 64 * len(self._memory) < _WORTH_SPILLING:
+            return
+        if self._spilled is None:
+            self._spilled = []
+        # SUBTLE: from the end, so that what has been written is let go of at once.
+        waiting, self._memory = self._memory, []
+        waiting.reverse()
+        while waiting:
+            offset, length = spool.size, 0
+            while waiting and length < _SEGMENT_BYTES:
+                payload = waiting.pop()
+                spool.append(_LENGTH.pack(len(payload)))
+                spool.append(payload)
+                length = spool.size - offset
+            self._spilled.append(_Segment(spool, offset, length))
 
     def __iter__(self) -> Iterator[bytes]:
-        for part in self._parts:
-            yield part if isinstance(part, bytes) else part[0].read(part[1], part[2])
+        for segment in self._spilled or ():
+            yield from segment.payloads()
+        yield from self._memory
 
 
 class Values:

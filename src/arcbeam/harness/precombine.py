@@ -28,6 +28,8 @@ _CHECK_EVERY = 1024
 _LONGEST_WAIT = 512
 _ENTRY_OVERHEAD = 200
 """Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
+_OBJECT_OVERHEAD = 64
+"""The same for an element of an accumulator that is a collection."""
 
 
 class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
@@ -71,9 +73,11 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._clear()
         self._waiting: list[Any] = []
         self._limit = 1
-        self._since_check = 0
 
     def _clear(self) -> None:
+        self._windows = 0
+        self._since_check = self._since_bytes = 0
+        self._next_check = _CHECK_EVERY
         self._tables: dict[type, dict[Any, Any]] = {int: {}, str: {}, bytes: {}}
         self._encoded: dict[bytes, Any] = {}
 
@@ -99,11 +103,14 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
                 text = "".join(traceback.format_exception(e))
                 raise UserCodeError(self.name_context.step_name, f"{type(e).__name__}: {e}", text) from e
         last = waiting[-1] if self._simple else waiting[-1].value
-        size = self._estimate_value(last[1], True) + 1
+        try:
+            size = self._estimate_value(last[1], True) + 1
+        except Exception:  # values are combined, not encoded: that their coder takes them is not asked here
+            size = _OBJECT_OVERHEAD
         self._limit = max(1, min(2 * self._limit, _LONGEST_WAIT, (4 << 20) // size))
         self._since_check += len(waiting)
-        if self._since_check >= _CHECK_EVERY:
-            self._since_check = 0
+        self._since_bytes += size * len(waiting)
+        if self._since_check >= self._next_check or self._since_bytes > self._budget >> 3:
             self._check(entry[0])
 
     def _absorb_simple(self, waiting: list[Any]) -> Any:
@@ -135,6 +142,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
                 entry = windows.get(window)
                 if entry is None:
                     entry = windows[window] = [self._create(), o.timestamp]
+                    self._windows += 1
                 elif self._combine_time is not None:
                     entry[1] = self._combine_time(entry[1], o.timestamp)
                 entry[0] = self._add(entry[0], value)
@@ -142,9 +150,14 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
 
     def _check(self, accumulator: Any) -> None:
         """Samples an accumulator's size, and outputs everything when the budget is used up."""
-        entries = len(self._encoded) + sum(map(len, self._tables.values()))
-        held = entries * (self._estimate(accumulator, True) + _ENTRY_OVERHEAD)
-        if held > self._budget:
+        entries = self._windows or len(self._encoded) + sum(map(len, self._tables.values()))
+        size = self._estimate(accumulator, True)
+        if isinstance(accumulator, list | dict | set | tuple):
+            size += _OBJECT_OVERHEAD * len(accumulator)
+        # A large accumulator (a list of all values) takes long to estimate: that is done less often.
+        self._since_check = self._since_bytes = 0
+        self._next_check = max(_CHECK_EVERY, size >> 8)
+        if entries * (size + _ENTRY_OVERHEAD) > self._budget:
             self._flush()
 
     def _flush(self) -> None:

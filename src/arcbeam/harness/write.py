@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
+from sys import getsizeof
 from typing import Any
 
 from apache_beam import coders
@@ -25,10 +26,17 @@ from arcbeam.model.plan import Routing
 from arcbeam.model.rows import Row
 from arcbeam.model.urns import WRITE_URN, WriteSpec
 
-_SAMPLE_EVERY = 256
+_SAMPLE_EVERY = 251
+"""A prime: sizes that come in a pattern are not always sampled at the same place of it."""
 _LONGEST_RUN = 2048
+_MOST_IN_RUNS = 1 << 18
+_MOST_WINDOWS = 4096
 _OBJECT_OVERHEAD = 64
 """Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
+_STREAMS_BYTES = 64 << 20
+"""What encoded elements may take in memory until there are enough for a blob, over all shards or windows."""
+_GROUP_OVERHEAD = 250
+"""Bytes that a key (or a window of a key) costs in the tables beside its values."""
 
 
 class _Write(operations.Operation):  # type: ignore[misc]  # Beam is untyped
@@ -75,7 +83,11 @@ class ElementWrite(_Write):
         self._append = Runs(coder).append
         self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
         self._targets = self._shards if spec.routing == Routing.SPREAD else 1
-        self._blob_bytes = max(4096, min(BLOB_BYTES, (64 << 20) // self._targets))
+        self._blob_bytes = max(4096, min(BLOB_BYTES, _STREAMS_BYTES // self._targets))
+        # A run holds about a tenth of a blob per shard.
+        self._run_bytes = self._blob_bytes // 10 * self._targets
+        self._longest = min(_LONGEST_RUN * self._targets, max(_MOST_IN_RUNS, self._targets))
+        self._first_look = 1
         self.begin_task()
 
     def begin_task(self) -> None:
@@ -87,8 +99,13 @@ class ElementWrite(_Write):
         self._windows: Any = None
         self._pane: Any = None
         self._micros = 0
+        self._new_run()
+
+    def _new_run(self) -> None:
         self._run: list[Any] = []
-        self._limit = self._targets
+        self._limit = self._first_look
+        self._looked = 0
+        self._held = 0
 
     def process(self, o: Any) -> None:
         """Takes one windowed value."""
@@ -104,7 +121,23 @@ class ElementWrite(_Write):
             self._begin_run(o)
         self._run.append(o.value)
         if len(self._run) >= self._limit:
+            self._look()
+
+    def _look(self) -> None:
+        """Samples the size of an element; flushes the run if it is long enough."""
+        length = len(self._run)
+        try:
+            size = self._estimate(self._run[-1], True) + 1
+        except Exception as e:
+            raise self._coder_error(e, self._run) from e
+        self._held += size * (length - self._looked)
+        self._looked = length
+        room = self._run_bytes - self._held
+        if room <= 0 or length >= self._longest:
+            self._first_look = max(1, min(_SAMPLE_EVERY, self._run_bytes // size))
             self._flush_run()
+        else:
+            self._limit = min(self._longest, length + max(1, min(_SAMPLE_EVERY, length, room // size)))
 
     def _begin_run(self, o: Any) -> None:
         self._header, self._windows, self._micros, self._pane = o, o.windows, o.timestamp_micros, o.pane_info
@@ -114,7 +147,7 @@ class ElementWrite(_Write):
         run = self._run
         if not run:
             return
-        self._run = []
+        self._new_run()
         targets = self._targets
         for i in range(min(targets, len(run))):
             target = (self._first + i) % targets
@@ -128,9 +161,6 @@ class ElementWrite(_Write):
                 self._put(target, 0, stream.get())
         self._first = (self._first + len(run)) % targets
         self._written += len(run)
-        # The next run may hold about a tenth of a blob per shard.
-        size = self._estimate(run[-1], True) + 1
-        self._limit = max(1, min(2 * self._limit, _LONGEST_RUN * targets, self._blob_bytes // 10 // size * targets))
 
     def drain(self) -> None:
         """See `_Write`."""
@@ -165,30 +195,44 @@ class _Grouping(_Write):
         self._estimate = payload_coder.get_impl().estimate_size
 
     def _clear(self) -> None:
-        self._tables: dict[type, dict[Any, list[Any]]] = {int: {}, str: {}, bytes: {}}
-        self._encoded: dict[Any, list[Any]] = {}
+        self._tables: dict[type, dict[Any, Any]] = {int: {}, str: {}, bytes: {}}
+        self._encoded: dict[Any, Any] = {}
         self._count = 0
         self._next_check = 1
         self._last_check = 0
+        self._last_groups = 0
         self._held = 0.0
+        self._held_by_values = 0.0
 
     def begin_task(self) -> None:
         """See `_Write`."""
         super().begin_task()
         self._clear()
+        # The budget is the task's: a stage that writes to several exchanges shares it out.
+        sharing = sum(isinstance(op, _Grouping) for op in self._wiring.writers)
+        self._budget = self._wiring.settings.group_memory_bytes // sharing
 
-    def _check(self, value: Any) -> None:
-        """Samples the size of a value, and writes everything out when the budget is used up."""
-        size = self._estimate(value, True) + _OBJECT_OVERHEAD
-        self._held += size * (self._count - self._last_check)
-        self._last_check = self._count
-        budget = self._wiring.settings.group_memory_bytes
-        if self._held > budget:
+    def _check(self, key: Any, value: Any) -> None:
+        """Samples the size of a key and a value, and writes everything out when the budget is used up."""
+        try:
+            size = self._estimate(value, True) + _OBJECT_OVERHEAD
+        except Exception as e:
+            raise self._group_error(e, [value]) from e
+        held = size * (self._count - self._last_check)
+        groups = self._group_count()
+        self._held_by_values += held
+        self._held += held + (groups - self._last_groups) * (getsizeof(key) + _GROUP_OVERHEAD)
+        self._last_check, self._last_groups = self._count, groups
+        if self._held > self._budget:
             self._flush()
         else:
             # Large values are looked at more often: an interval never holds more than a sixteenth of the budget.
-            step = min(_SAMPLE_EVERY, self._count + 1, max(1, int(budget / 16 / size)))
+            step = min(_SAMPLE_EVERY, self._count + 1, max(1, int(self._budget / 16 / size)))
             self._next_check = self._count + step
+
+    def _group_count(self) -> int:
+        """How many lists of values are buffered."""
+        return len(self._encoded) + sum(map(len, self._tables.values()))
 
     def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
         culprit = next((v for v in values if not _encodes(self._payload_coder.get_impl(), v)), None)
@@ -196,14 +240,14 @@ class _Grouping(_Write):
         return CoderError(self._producer, what, "".join(traceback.format_exception(error)))
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
-        """(encoded key, encoded window, payload values) of everything buffered."""
+        """(encoded key, encoded window, payload values) of everything buffered; takes it from the tables."""
         raise NotImplementedError
 
     def _flush(self) -> None:
         encode, shards, buckets = self._payload_impl.encode, self._shards, self._buckets
         blobs: dict[tuple[int, int], list[bytes]] = {}
         sizes: dict[tuple[int, int], int] = {}
-        average = self._held / self._count if self._count else 0
+        average = self._held_by_values / self._count if self._count else 0
         limit = max(1, int(BLOB_BYTES / (average + 1)))
         for key, window, values in self._groups():
             hashed = key_hash(key)
@@ -257,18 +301,27 @@ class GroupWrite(_Grouping):
             values.append(value)
         self._count += 1
         if self._count >= self._next_check:
-            self._check(value)
+            self._check(key, value)
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         for table in self._tables.values():
-            for key, values in table.items():
+            while table:
+                key, values = table.popitem()
                 yield self._encode_key(key), b"", values
-        for key, values in self._encoded.items():
+        while self._encoded:
+            key, values = self._encoded.popitem()
             yield key, b"", values
 
 
 class WindowedGroupWrite(GroupWrite):
     """The same for other than the global window: the tables hold a table by window for each key."""
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._lists = 0
+
+    def _group_count(self) -> int:
+        return super()._group_count() + self._lists
 
     def process(self, o: Any) -> None:
         """Takes one windowed value."""
@@ -276,26 +329,28 @@ class WindowedGroupWrite(GroupWrite):
         groups = self._tables.get(type(key))
         if groups is None:
             key, groups = self._encode_key(key), self._encoded
-        windows: Any = groups.get(key)
+        windows = groups.get(key)
         if windows is None:
-            windows = groups[key] = {}  # type: ignore[assignment]
+            windows = groups[key] = {}
         for window in o.windows:
             values = windows.get(window)
             if values is None:
                 windows[window] = [value]
+                self._lists += 1
             else:
                 values.append(value)
             self._count += 1
         if self._count >= self._next_check:
-            self._check(value)
+            self._check(key, value)
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         encoded_windows: dict[Any, bytes] = {}
         for table in (*self._tables.values(), self._encoded):
             raw = table is not self._encoded
-            for key, values in table.items():
+            while table:
+                key, windows = table.popitem()
                 encoded = self._encode_key(key) if raw else key
-                for window, window_values in values.items():  # type: ignore[attr-defined]
+                for window, window_values in windows.items():
                     window_bytes = encoded_windows.get(window)
                     if window_bytes is None:
                         window_bytes = encoded_windows[window] = self._window_impl.encode(window)
@@ -323,7 +378,7 @@ class KeyedWrite(GroupWrite):
             values.append(o)
         self._count += 1
         if self._count >= self._next_check:
-            self._check(o)
+            self._check(key, o)
 
 
 class SideWrite(_Write):
@@ -339,6 +394,7 @@ class SideWrite(_Write):
         """See `_Write`."""
         super().begin_task()
         self._streams: dict[Any, Any] = {}
+        self._blob_bytes = BLOB_BYTES
         self._file: Any = None
 
     def process(self, o: Any) -> None:
@@ -347,17 +403,23 @@ class SideWrite(_Write):
             stream = self._streams.get(window)
             if stream is None:
                 stream = self._streams[window] = create_OutputStream()
-            self._encode(o.value, stream, True)
+                if len(self._streams) > _MOST_WINDOWS:
+                    self._flush()
+                    stream = self._streams[window] = create_OutputStream()
+                self._blob_bytes = min(BLOB_BYTES, _STREAMS_BYTES // len(self._streams))
+            try:
+                self._encode(o.value, stream, True)
+            except Exception as e:
+                raise self._coder_error(e, [o.value]) from e
             self._written += 1
-            if stream.size() > BLOB_BYTES:
+            if stream.size() > self._blob_bytes:
                 self._append(window, self._streams.pop(window))
-        if len(self._streams) > 4096:
-            self._flush()
 
     def _append(self, window: Any, stream: Any) -> None:
         if self._file is None:
             self._file = self._wiring.side_writer(self._channel)  # type: ignore[operator]
-        self._file.append(self._window_impl.encode(window), stream.get())
+        if stream.size():
+            self._file.append(self._window_impl.encode(window), stream.get())
 
     def _flush(self) -> None:
         for window, stream in self._streams.items():

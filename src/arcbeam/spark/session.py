@@ -40,8 +40,9 @@ _OWN_SETTINGS = {
 _ANSWER_SECONDS = 5.0
 
 _JOB_SETTINGS = {
-    # Blobs are up to some 100 KiB each: batches are bounded by bytes, not by rows.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+    # Blobs are a few bytes or 256 KiB each, or one large element: batches are bounded by bytes, not by rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8388608",
     "spark.sql.adaptive.enabled": "false",
 }
 
