@@ -14,7 +14,7 @@ import importlib
 import time
 import unittest
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import new_class
 from typing import Any, ClassVar, TypeVar
 from unittest import mock
@@ -42,21 +42,21 @@ class Variant:
 
     Attributes:
         name: for the names of tests.
-        flags: options of the runner.
+        options: of the runner, by their names.
         long: it is left out of `make test`.
     """
 
     name: str
-    flags: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
     long: bool = False
 
 
 DEFAULT = Variant("Default")
-NO_FUSION = Variant("NoFusion", ("--no_fusion",))
-SINGLE_ELEMENTS = Variant("SingleElements", ("--bundle_elements=1",), long=True)
-ONE_SHARD = Variant("OneShard", ("--shards=1",), long=True)
-SEVEN_SHARDS = Variant("SevenShards", ("--shards=7",), long=True)
-CONNECT = Variant("Connect", ("--spark_remote=local[2]",))
+NO_FUSION = Variant("NoFusion", {"no_fusion": True})
+SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1}, long=True)
+ONE_SHARD = Variant("OneShard", {"shards": 1}, long=True)
+SEVEN_SHARDS = Variant("SevenShards", {"shards": 7}, long=True)
+CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS)
 
@@ -109,9 +109,12 @@ class Conformance(unittest.TestCase):
         """A new runner under test, watched."""
         return self.proof.watch(type(self).make_runner(is_drain=is_drain), self.finished)
 
-    def new_options(self) -> PipelineOptions:
-        """The variant's options."""
-        return PipelineOptions(list(self.variant.flags))
+    def configured(self, options: PipelineOptions) -> PipelineOptions:
+        """The same options, with those of the variant set."""
+        ours = options.view_as(ArcbeamOptions)
+        for name, value in self.variant.options.items():
+            setattr(ours, name, value)
+        return options
 
     def finished(self, result: PipelineResult) -> None:
         """Called with the result of each pipeline that came to its end."""
@@ -123,9 +126,7 @@ class Conformance(unittest.TestCase):
         @functools.wraps(init)
         def __init__(pipeline: TestPipeline, runner: Any = None, *args: Any, **kwargs: Any) -> None:
             init(pipeline, test.new_runner() if runner is None else runner, *args, **kwargs)
-            ours = pipeline.get_pipeline_options().view_as(ArcbeamOptions)
-            for name, value in test.new_options().get_all_options(drop_default=True).items():
-                setattr(ours, name, value)
+            test.configured(pipeline.get_pipeline_options())
 
         # The option is what keeps a TestPipeline(is_integration_test=True) from skipping its test.
         return mock.patch.multiple(
@@ -152,7 +153,7 @@ class OwnPipelines(Conformance):
 
     def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
         """What the suite asks for a pipeline to test."""
-        return beam.Pipeline(runner=self.new_runner(is_drain), options=self.new_options())
+        return beam.Pipeline(runner=self.new_runner(is_drain), options=self.configured(PipelineOptions()))
 
 
 class FnApi(OwnPipelines, fn_runner_test.FnApiRunnerTest):
@@ -208,9 +209,10 @@ class FnApiSplit(OwnPipelines, fn_runner_test.FnApiRunnerSplitTest):
 
     rounds: float | None = 0.02
 
-    def new_options(self) -> PipelineOptions:
-        flags = [*self.variant.flags]
-        return PipelineOptions(flags if self.rounds is None else [*flags, f"--sdf_round_seconds={self.rounds}"])
+    def configured(self, options: PipelineOptions) -> PipelineOptions:
+        if self.rounds is not None:
+            options.view_as(ArcbeamOptions).sdf_round_seconds = self.rounds
+        return super().configured(options)
 
     def run_split_pipeline(self, split_manager: Any, elements: Any, element_counter: Any = None) -> None:
         super().run_split_pipeline(split_manager, elements, Pause(0.01))

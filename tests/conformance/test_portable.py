@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import apache_beam as beam
 import grpc
@@ -14,7 +14,6 @@ from apache_beam.runners.portability import portable_runner_test
 
 from arcbeam.executor import SparkExecutor
 from arcbeam.jobs.server import JobServer, ServerSettings
-from arcbeam.options import ArcbeamOptions
 from tests.conformance import suites
 
 
@@ -25,7 +24,6 @@ class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTes
 
     variant = suites.DEFAULT
     refusal = grpc.RpcError
-    _server: ClassVar[JobServer]
 
     @classmethod
     def _create_job_endpoint(cls) -> str:
@@ -39,10 +37,7 @@ class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTes
         options = super().create_options()
         # Or the submitter asks pip what is installed, for every pipeline.
         options.view_as(DebugOptions).add_experiment("disable_logging_submission_environment")
-        ours = options.view_as(ArcbeamOptions)
-        for name, value in self.new_options().get_all_options(drop_default=True).items():
-            setattr(ours, name, value)
-        return options
+        return self.configured(options)
 
     def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
         # Its result looks at the clock once a second if there is a limit.
