@@ -162,8 +162,10 @@ class RestrictionFeed:
                 raise
             split_off = splitter.end()
         except Exception as e:
-            self._name_step(e)
-            raise
+            named = self._with_step(e)
+            if named is e:
+                raise
+            raise named  # noqa: B904  # the user's own is its context, as with the SDK's
         progressed = splitter.outputs() > outputs
         self._split_off += [self._residual(application, 0) for application in split_off]
         for application in bundles.take_deferrals():
@@ -177,12 +179,20 @@ class RestrictionFeed:
         ):
             bundles.close()
 
-    def _name_step(self, error: Exception) -> None:
-        """Puts the step's name where the SDK puts it for all but splittable DoFns: at the end of the message."""
-        if not isinstance(error, ArcbeamError) and "[while running" not in str(error):
-            step = self._op.name_context.step_name.removesuffix("/Process")
-            message = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
-            error.args = (f"{message} [while running '{step}']", *error.args[1:])
+    def _with_step(self, error: Exception) -> Exception:
+        """A copy of a user's error that names the step, as the SDK makes it for all but splittable DoFns."""
+        if isinstance(error, ArcbeamError) or getattr(error, "_tagged_with_step", False):
+            return error
+        named: Any
+        text = f"{error} [while running '{self._op.name_context.step_name.removesuffix('/Process')}']"
+        try:
+            named = type(error)(text)
+            named._tagged_with_step = True
+        except Exception:
+            named = RuntimeError(f"{type(error).__name__}: {text}")
+            named._tagged_with_step = True
+        copy: Exception = named.with_traceback(error.__traceback__)
+        return copy
 
     def _defer_rest(self, application: Any, processed: Waiting, progressed: bool) -> None:
         """What a restriction has deferred waits for its time; longer and longer if it gets nowhere."""

@@ -231,19 +231,27 @@ class BatchRun:
         return reports
 
     def _run_rounds(self, stage: Stage, source: DataFrame) -> None:
-        """Runs a splittable stage until it leaves no residuals; each round is a job of its own."""
+        """Runs a splittable stage until it leaves no residuals; each round is a job of its own.
+
+        A round starts no sooner than the earliest residual is due. SUBTLE: what a round puts out and what it leaves
+        belong together, and where it was cut depends on the clock. So both are kept; computed again (after the loss of
+        an executor) they would not fit together.
+        """
         rounds: list[DataFrame] = []
         while True:
             frame = self._persist(exchange.mapped(source, self._task(stage)))
             rounds.append(frame)
-            reports = [r for r in self._collect(exchange.reports(frame)) if r.stage == stage.id]
-            if not any(r.residuals for r in reports):
+            reports = [r for r in self._collect(exchange.reports(frame)) if r.stage == stage.id and r.residuals]
+            if not reports:
                 break
-            due = [r.next_due for r in reports if r.residuals]
-            if None not in due:
-                self._cancelled.wait(max(0.0, min(d for d in due if d is not None) - time.time()))
+            due = [report.next_due for report in reports if report.next_due is not None]
+            _LOG.info("%s: round %d leaves %d restrictions", stage.name, len(rounds), sum(r.residuals for r in reports))
+            if len(due) == len(reports):
+                self._cancelled.wait(max(0.0, min(due) - time.time()))
             source = exchange.exchanged(exchange.residuals(frame), Routing.SPREAD, self._settings.shards)
-        self._frames[stage.id] = exchange.union(rounds)
+        done = exchange.union(rounds)
+        # Many rounds have left many small partitions.
+        self._frames[stage.id] = done if len(rounds) == 1 else done.coalesce(self._settings.shards)
 
     def interrupt(self) -> None:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
