@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pyspark.sql import SparkSession
+
 from tests.conformance import suites
 
 _SAMPLE = (
@@ -27,3 +29,8 @@ _SAMPLE = (
 
 class FnApiConnect(suites.FnApi, only=_SAMPLE):
     variant = suites.CONNECT
+
+
+def test_that_was_spark_connect() -> None:
+    session = SparkSession.getActiveSession()
+    assert type(session).__module__.startswith("pyspark.sql.connect.")
