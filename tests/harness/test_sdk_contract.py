@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 
+import apache_beam as beam
+import pytest
 from apache_beam import coders
 from apache_beam.coders import coder_impl
 from apache_beam.runners.worker import bundle_processor, operations
@@ -12,6 +14,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.harness import precombine, read, write
+from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.frames import COUNT
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 
@@ -67,3 +70,27 @@ def test_a_windowed_value_tells_its_time_in_microseconds_and_takes_another_value
 
 def test_iterables_of_ours_can_be_registered_with_the_fast_coder() -> None:
     assert callable(coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type)
+
+
+@pytest.mark.contract("SDF-13")
+def test_finalization_callbacks_are_kept_when_an_operation_forgets_them_and_run_once() -> None:
+    param = beam.DoFn.BundleFinalizerParam()
+    ran: list[int] = []
+    callbacks = Callbacks()
+    for n in range(2):
+        param.register(lambda n=n: ran.append(n))
+        callbacks.keep_from(param.reset)
+        assert not param.has_callbacks()
+    assert ran == []
+    callbacks.run()
+    callbacks.run()
+    assert ran == [0, 1]
+
+
+def test_callbacks_of_bundles_that_do_not_count_are_dropped() -> None:
+    param = beam.DoFn.BundleFinalizerParam()
+    callbacks = Callbacks()
+    param.register(lambda: pytest.fail("ran"))
+    callbacks.keep_from(param.reset)
+    callbacks.drop()
+    callbacks.run()

@@ -18,6 +18,7 @@ from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness import precombine, read, write
 from arcbeam.harness.feeds import Feed, feed_of
+from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.metrics import MetricsTable
 from arcbeam.harness.read import ReadOperation
 from arcbeam.harness.restrictions import RestrictionFeed
@@ -49,9 +50,7 @@ class StageProcessor:
         self.wiring = Wiring(settings)
         channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
         self.state = InProcessStateHandler(channels, sides)
-        self.sdk: Any = bundle_processor.BundleProcessor(
-            frozenset(), _descriptor(stage), self.state, self.wiring
-        )
+        self.sdk: Any = bundle_processor.BundleProcessor(frozenset(), _descriptor(stage), self.state, self.wiring)
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None
@@ -99,8 +98,7 @@ class StageProcessor:
 
     def finalize(self) -> None:
         """Runs the bundle finalization callbacks; call when the task's output is safe."""
-        if self.stage.finalizes:
-            self.sdk.finalize_bundle()
+        self.bundles.callbacks.run()
 
     def needs_teardown(self) -> bool:
         """Whether a DoFn's or CombineFn's teardown is the user's own."""
@@ -128,6 +126,7 @@ class Bundles:
         self._sampling = Sampling(self._sdk.state_sampler)
         self._open = False
         self.instruction = ""
+        self.callbacks = Callbacks()
         self.begin_task()
 
     def begin_task(self) -> None:
@@ -135,6 +134,7 @@ class Bundles:
         self.count = 0
         self.elements = 0
         self._metrics = MetricsTable()
+        self.callbacks.drop()
 
     @property
     def is_open(self) -> bool:
@@ -180,15 +180,13 @@ class Bundles:
             for op in self._ops:
                 op.finish()
             deferred = [
-                sdk.delayed_bundle_application(op, residual)
-                for op, residual in self._context.delayed_applications
+                sdk.delayed_bundle_application(op, residual) for op, residual in self._context.delayed_applications
             ]
         finally:
             self._leave()
         self._metrics.add(sdk.monitoring_infos())
         self.count += 1
-        # SUBTLE: finalization callbacks live in the operations until finalize_bundle; reset keeps them.
-        sdk.reset()
+        self.callbacks.keep_from(sdk.reset)
         return deferred
 
     def abandon(self) -> None:

@@ -134,6 +134,10 @@ class RestrictionFeed:
                 yield self._read.pop()
 
     def _defer(self, entry: Waiting) -> None:
+        if self._processor.stage.finalizes and not entry.fresh:
+            # Its DoFn may wait for the callbacks of this task: they run when the task has ended.
+            self._split_off.append(entry)
+            return
         heapq.heappush(self._later, (entry.due, next(self._sequence), entry))
 
     # Processing, one at a time.
