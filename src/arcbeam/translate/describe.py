@@ -9,19 +9,36 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 
-def fires_once(strategy: Any) -> bool:
-    """Whether a bounded input gives exactly one pane per key and window: the trigger fires at the end of the window.
+def one_plain_pane(strategy: Any) -> bool:
+    """Whether a bounded input gives exactly one pane per key and window, with the timestamp of the window's end.
 
-    On a bounded input nothing is late (the watermark passes only when all input has been seen), so only early
-    firings can make a second pane.
+    On a bounded input nothing is late (the watermark passes only when all input has been seen), so only early firings
+    can make a second pane.
     """
-    trigger = strategy.trigger
+    at_end = strategy.output_time in (runner_pb.OutputTime.UNSPECIFIED, runner_pb.OutputTime.END_OF_WINDOW)
+    return at_end and not _may_fire_early(strategy.trigger)
+
+
+def _may_fire_early(trigger: Any) -> bool:
+    """Whether a trigger may fire while a bounded input comes in."""
     kind = trigger.WhichOneof("trigger")
-    if kind in (None, "default"):
-        return True
-    if kind == "after_end_of_window":
-        return not trigger.after_end_of_window.HasField("early_firings")
-    return False
+    spec: Any = getattr(trigger, kind) if kind else None
+    match kind:
+        case None | "default" | "never" | "after_synchronized_processing_time":
+            return False
+        case "after_end_of_window":
+            return _may_fire_early(spec.early_firings)
+        case "repeat":
+            return _may_fire_early(spec.subtrigger)
+        case "after_any":
+            return any(map(_may_fire_early, spec.subtriggers))
+        case "after_all":
+            return all(map(_may_fire_early, spec.subtriggers))
+        case "or_finally":
+            return _may_fire_early(spec.main) or _may_fire_early(getattr(spec, "finally"))
+        case "after_each":
+            return any(map(_may_fire_early, spec.subtriggers[:1]))
+    return True
 
 
 def coder(components: Any, coder_id: str) -> str:

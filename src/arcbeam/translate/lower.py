@@ -61,6 +61,14 @@ class _Lowering:
         self._side_routings: dict[str, set[Routing]] = defaultdict(set)
         self._main_routings: dict[bytes, Routing] = {}
         self._buffer_of_side: dict[str, bytes] = {}
+        self._written_coders: dict[bytes, str] = {}
+        # SUBTLE: how a GroupByKey groups is said by its input; its output has the trigger that is to follow it.
+        self._grouped: dict[bytes, str] = {
+            transform.spec.payload: self._strategy_id(next(iter(transform.inputs.values())))
+            for stage in self._stages
+            for transform in stage.transforms
+            if transform.spec.urn == phases.DATA_OUTPUT and transform.spec.payload.startswith(b"group:")
+        }
 
     def plan(self, name: str) -> Plan:
         for stage in self._stages:
@@ -72,6 +80,10 @@ class _Lowering:
     # Which routings each buffer and each PCollection is needed in.
 
     def _note_needs(self, stage: Any) -> None:
+        for transform in stage.transforms:
+            if transform.spec.urn == phases.DATA_OUTPUT:
+                written = self._components.pcollections[next(iter(transform.inputs.values()))]
+                self._written_coders[transform.spec.payload] = written.coder_id
         read = _read_of(stage)
         if read is not None and read.spec.payload != phases.IMPULSE_BUFFER:
             self._main_routings[read.spec.payload] = self._main_routing(stage, read)
@@ -89,9 +101,8 @@ class _Lowering:
         if kind == b"spread":
             return Routing.SPREAD
         if kind == b"group":
-            # The buffer's strategy is that of the GroupByKey's output, whose window function may be "already merged".
-            strategy = self._strategy(next(iter(read.outputs.values())))
-            return Routing.GROUPED if describe.fires_once(strategy) else Routing.KEYED
+            strategy = self._components.windowing_strategies[self._grouped[read.spec.payload]]
+            return Routing.GROUPED if describe.one_plain_pane(strategy) else Routing.KEYED
         for transform in _consumers_of(stage, read):
             payload = phases.par_do_payload(transform)
             if payload is not None and (payload.state_specs or payload.timer_family_specs):
@@ -137,7 +148,7 @@ class _Lowering:
             id=stage_id,
             name=describe.stage_name([t.unique_name for t in own]) or stage.name,
             transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in _ordered(own)),
-            payload=self._payload(transforms),
+            payload=self._payload(stage, transforms),
             source=source,
             sinks=tuple(sinks),
             side_inputs=self._side_inputs(stage),
@@ -151,15 +162,19 @@ class _Lowering:
         if buffer == phases.IMPULSE_BUFFER:
             return None, ReadSpec("impulse")
         routing = self._main_routings[buffer]
-        edge = self._edge(buffer, routing, next(iter(read.outputs.values())))
+        pcoll = next(iter(read.outputs.values()))
+        edge = self._edge(buffer, routing, pcoll)
         if splittable and any(t.spec.urn == phases.PROCESS_URN for t in _consumers_of(stage, read)):
-            return edge, ReadSpec("restrictions")
-        if routing is Routing.GROUPED:
-            return edge, ReadSpec("groups")
-        if routing is Routing.KEYED:
-            grouped = buffer.startswith(b"group:")
-            return edge, ReadSpec("triggered" if grouped else "keyed", time_sorted)
-        return edge, ReadSpec("elements")
+            mode = "restrictions"
+        elif routing is Routing.GROUPED:
+            mode = "groups"
+        elif routing is Routing.KEYED:
+            mode = "triggered" if buffer.startswith(b"group:") else "keyed"
+        else:
+            mode = "elements"
+        # What leaves an exchange may be declared with another coder than what entered it (a Reshuffle's output type).
+        coder = self._written_coders.get(buffer, "")
+        return edge, ReadSpec(mode, time_sorted, coder, counts=buffer != f"materialize:{pcoll}".encode())
 
     def _written(self, write: Any) -> list[_Edge]:
         buffer = write.spec.payload
@@ -201,7 +216,7 @@ class _Lowering:
                 found.append(SideInput(transform.unique_name, tag, self._edge(buffer, routing, pcoll).index))
         return tuple(found)
 
-    def _payload(self, transforms: list[Any]) -> bytes:
+    def _payload(self, stage: Any, transforms: list[Any]) -> bytes:
         """Components of just this stage; the harness makes a bundle descriptor of it."""
         payload = runner_pb.Components(
             coders=self._components.coders,
@@ -212,6 +227,10 @@ class _Lowering:
             payload.transforms[transform.unique_name].CopyFrom(transform)
             for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
                 payload.pcollections[pcoll].CopyFrom(self._components.pcollections[pcoll])
+        read = _read_of(stage)
+        if read is not None and read.spec.payload in self._grouped:
+            for pcoll in read.outputs.values():
+                payload.pcollections[pcoll].windowing_strategy_id = self._grouped[read.spec.payload]
         data: bytes = payload.SerializeToString(deterministic=True)
         return data
 
@@ -228,7 +247,11 @@ class _Lowering:
         )
 
     def _strategy(self, pcoll: str) -> Any:
-        return self._components.windowing_strategies[self._components.pcollections[pcoll].windowing_strategy_id]
+        return self._components.windowing_strategies[self._strategy_id(pcoll)]
+
+    def _strategy_id(self, pcoll: str) -> str:
+        strategy: str = self._components.pcollections[pcoll].windowing_strategy_id
+        return strategy
 
 
 def _read_of(stage: Any) -> Any:
