@@ -75,7 +75,7 @@ class ElementFeed:
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
-        self._decode = Runs(processor.root.pcoll_coder).decode
+        self._decode = Runs(processor.root.written_coder).decode
 
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
@@ -91,10 +91,10 @@ class GroupFeed:
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
         self._memory = processor.settings.group_memory_bytes
-        coder = processor.root.pcoll_coder
+        coder = processor.root.written_coder
         element = coder.wrapped_value_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
-        self._decode_values = payload_decoder(element.value_coder())
+        self._decode_values: Callable[[bytes], list[Any]] = coders.ListCoder(element.value_coder()).get_impl().decode
         self._decode_window: Callable[[bytes], Any] = coder.window_coder.get_impl().decode
         self._windowfn: WindowFn = processor.root.windowing.windowfn
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)

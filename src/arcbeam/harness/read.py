@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from apache_beam import coders
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor
 
@@ -20,6 +21,7 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
     Attributes:
         how: how elements arrive.
         pcoll_coder: windowed coder of the elements it outputs.
+        written_coder: windowed coder that the elements were written with.
         windowing: the PCollection's windowing strategy (SDK object).
     """
 
@@ -37,9 +39,21 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
             data_channel_factory=None,
         )
         self.how = spec
+        self.written_coder = (
+            coders.WindowedValueCoder(factory.get_coder(spec.coder), self.pcoll_coder.window_coder)
+            if spec.coder
+            else self.pcoll_coder
+        )
         self.windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll_id].windowing_strategy_id
         )
+
+    def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
+        """Element counts of its output, unless the stage that made the elements counts them."""
+        if not self.how.counts:
+            return {}
+        infos: dict[Any, Any] = super().pcollection_count_monitoring_infos(tag_to_pcollection_id)
+        return infos
 
 
 def register() -> None:

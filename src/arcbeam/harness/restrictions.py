@@ -71,8 +71,8 @@ class RestrictionFeed:
         self._op: Any = next(
             op for op in processor.sdk.ops.values() if isinstance(op, operations.SdfProcessSizedElements)
         )
-        self._runs = Runs(processor.root.pcoll_coder)
-        self._root_coder: Any = processor.root.pcoll_coder.get_impl()
+        self._runs = Runs(processor.root.written_coder)
+        self._root_coder: Any = processor.root.written_coder.get_impl()
         self._op_coder: Any = self._op.input_info.main_input_coder.get_impl()
         self._sequence = itertools.count()
         self._clear()

@@ -21,10 +21,14 @@ class ReadSpec:
         mode: "impulse", "elements" (encoded windowed values), "groups" (GroupByKey, default trigger), "triggered"
             (GroupByKey, any trigger), "keyed" (elements of one key adjacent: state and timers), "restrictions".
         time_sorted: "keyed" only: elements of a key by event time.
+        coder: id of the coder that the elements were written with; "" if it is the PCollection's own.
+        counts: whether nobody else counts the PCollection's elements.
     """
 
     mode: str
     time_sorted: bool = False
+    coder: str = ""
+    counts: bool = True
 
     def to_bytes(self) -> bytes:
         """The transform's payload."""

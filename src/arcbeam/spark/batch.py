@@ -104,10 +104,10 @@ class BatchRun:
                         self._build(stage)
                         waiting.remove(stage)
                         progressed = True
-                if not waiting or not progressed:
-                    if waiting and not self._actions:
-                        raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
+                if self._actions and (not waiting or not progressed):
                     self._act()
+                elif waiting and not progressed:
+                    raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
             done = True
             return self._outcome
         finally:
@@ -138,6 +138,7 @@ class BatchRun:
             source = exchange.exchanged(self._incoming(channel), channel.routing, self._settings.shards)
         if stage.splittable:
             self._run_rounds(stage, source)
+            self._note_ran({stage.id})
         else:
             frame = exchange.mapped(source, self._task(stage))
             if self._uses(stage) > 1:
@@ -204,11 +205,15 @@ class BatchRun:
         """Runs one Spark job over everything that waits to be complete."""
         actions, self._actions = self._actions, []
         self._collect(exchange.union(actions))
-        self._ran = set(self._frames)
+        self._note_ran(set(self._frames))
+        self._ready_sides |= self._built_multimaps
+
+    def _note_ran(self, stages: set[str]) -> None:
+        """These stages have run: their iterable side inputs are ready once all producers have."""
+        self._ran |= stages
         for channel in self._plan.channels:
             if channel.routing is Routing.SIDE and set(channel.producers) <= self._ran:
                 self._ready_sides.add(channel.index)
-        self._ready_sides |= self._built_multimaps
 
     def _collect(self, frame: DataFrame) -> list[TaskReport]:
         if self._cancelled.is_set():

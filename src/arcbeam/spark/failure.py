@@ -109,7 +109,7 @@ def _missing_module(error: BaseException) -> str:
 
 
 _HARNESS = re.compile(
-    r"(^|/)(apache_beam/runners/|apache_beam/transforms/core\.py|arcbeam/(spark|harness)/|threading\.py)"
+    r"(^|/)(apache_beam/runners/(?!.*_test\.py)|apache_beam/transforms/core\.py|arcbeam/(spark|harness)/|threading\.py)"
 )
 
 
