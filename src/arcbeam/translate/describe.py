@@ -67,6 +67,6 @@ def stage_name(names: list[str]) -> str:
     """A stage's name: its transforms' common prefix and the ends of their names."""
     if len(names) <= 1:
         return "".join(names)
-    prefix = os.path.commonprefix(names)
+    prefix = os.path.commonprefix(names)  # noqa: RUF071  # cut back to a whole component in the next line
     prefix = prefix[: prefix.rfind("/") + 1]
     return prefix + " + ".join(n[len(prefix) :] for n in names)
