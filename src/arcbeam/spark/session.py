@@ -43,6 +43,9 @@ _JOB_SETTINGS = {
     # Blobs are a few bytes or 256 KiB each, or one large element: batches are bounded by bytes, not by rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8388608",
+    # SUBTLE: what is persisted goes through Java serialization, which keeps 100 batches alive before it lets go of
+    # them: batches of 4 MiB (Spark's bound) would be 400 MiB of heap per task.
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.adaptive.enabled": "false",
 }
 
