@@ -9,6 +9,11 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 
+def may_lift(strategy: Any) -> bool:
+    """Whether values may be combined before they are grouped: no pane depends on how many elements there were."""
+    return not (_may_fire_early(strategy.trigger) and _counts(strategy.trigger))
+
+
 def one_plain_pane(strategy: Any) -> bool:
     """Whether a bounded input gives exactly one pane per key and window, with the timestamp of the window's end.
 
@@ -21,24 +26,40 @@ def one_plain_pane(strategy: Any) -> bool:
 
 def _may_fire_early(trigger: Any) -> bool:
     """Whether a trigger may fire while a bounded input comes in."""
+    parts = map(_may_fire_early, _parts(trigger))
+    match trigger.WhichOneof("trigger"):
+        case None | "default" | "never" | "after_synchronized_processing_time":
+            return False
+        case "after_end_of_window" | "after_each":
+            return next(parts, False)  # what comes before the end, what comes first
+        case "repeat" | "or_finally" | "after_any":
+            return any(parts)
+        case "after_all":
+            return all(parts)
+    return True
+
+
+def _counts(trigger: Any) -> bool:
+    """Whether a trigger, or one in it, follows the number of elements."""
+    if trigger.WhichOneof("trigger") in ("element_count", "always"):
+        return True
+    return any(map(_counts, _parts(trigger)))
+
+
+def _parts(trigger: Any) -> list[Any]:
+    """The triggers in a trigger."""
     kind = trigger.WhichOneof("trigger")
     spec: Any = getattr(trigger, kind) if kind else None
     match kind:
-        case None | "default" | "never" | "after_synchronized_processing_time":
-            return False
         case "after_end_of_window":
-            return _may_fire_early(spec.early_firings)
+            return [spec.early_firings, spec.late_firings]
         case "repeat":
-            return _may_fire_early(spec.subtrigger)
-        case "after_any":
-            return any(map(_may_fire_early, spec.subtriggers))
-        case "after_all":
-            return all(map(_may_fire_early, spec.subtriggers))
+            return [spec.subtrigger]
         case "or_finally":
-            return _may_fire_early(spec.main) or _may_fire_early(getattr(spec, "finally"))
-        case "after_each":
-            return any(map(_may_fire_early, spec.subtriggers[:1]))
-    return True
+            return [spec.main, getattr(spec, "finally")]
+        case "after_any" | "after_all" | "after_each":
+            return list(spec.subtriggers)
+    return []
 
 
 def coder(components: Any, coder_id: str) -> str:
@@ -61,6 +82,22 @@ def windowing(strategy: Any) -> str:
         mode = runner_pb.AccumulationMode.Enum.Name(strategy.accumulation_mode).lower()
         text += f", {kind}, {mode}"
     return text
+
+
+def pcollection(unique_name: str) -> str:
+    """A PCollection's name for people: that of the transform that makes it, with the tag of an output that is not main.
+
+    Args:
+        unique_name: as the SDK writes it: the length of the transform's name, that name, "." and the tag.
+    """
+    for digits in range(1, len(unique_name)):
+        if not unique_name[:digits].isdecimal():
+            break
+        end = digits + int(unique_name[:digits])
+        if unique_name[end : end + 1] == ".":
+            name, tag = unique_name[digits:end], unique_name[end + 1 :]
+            return name if tag == "None" else f"{name}.{tag}"
+    return unique_name.removesuffix(".out")  # those that lifting adds
 
 
 def stage_name(names: list[str]) -> str:

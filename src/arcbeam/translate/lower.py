@@ -42,11 +42,12 @@ def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool
 
 @dataclass(slots=True)
 class _Edge:
-    """A channel under construction; `key` is (buffer, routing)."""
+    """A channel under construction: `pcoll` is (one of) what is written to it, `read_as` what is read from it."""
 
     index: int
     pcoll: str
     routing: Routing
+    read_as: str = ""
     producers: list[str] = field(default_factory=list)
     consumers: list[str] = field(default_factory=list)
 
@@ -146,7 +147,7 @@ class _Lowering:
         own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
         return Stage(
             id=stage_id,
-            name=describe.stage_name([t.unique_name for t in own]) or stage.name,
+            name=describe.stage_name([t.unique_name for t in own] or self._passed_on(stage)) or stage.name,
             transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in _ordered(own)),
             payload=self._payload(stage, transforms),
             source=source,
@@ -157,6 +158,16 @@ class _Lowering:
             **_par_do_facts(stage),
         )
 
+    def _passed_on(self, stage: Any) -> list[str]:
+        """Names for a stage without transforms of its own: what its elements come from, and the exchange they go to."""
+        read = _read_of(stage)
+        came = [] if read is None else [self._name(pcoll) for pcoll in read.outputs.values()]
+        exchanges = [t for t in stage.transforms if t.spec.payload.startswith((b"group:", b"spread:"))]
+        return came + [t.unique_name.removesuffix("/Write") for t in exchanges if t.spec.urn == phases.DATA_OUTPUT]
+
+    def _name(self, pcoll: str) -> str:
+        return describe.pcollection(self._components.pcollections[pcoll].unique_name or pcoll)
+
     def _source(self, stage: Any, read: Any, splittable: bool, time_sorted: bool) -> tuple[_Edge | None, ReadSpec]:
         buffer = read.spec.payload
         if buffer == phases.IMPULSE_BUFFER:
@@ -164,6 +175,7 @@ class _Lowering:
         routing = self._main_routings[buffer]
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)
+        edge.read_as = pcoll
         if splittable and any(t.spec.urn == phases.PROCESS_URN for t in _consumers_of(stage, read)):
             mode = "restrictions"
         elif routing is Routing.GROUPED:
@@ -238,7 +250,8 @@ class _Lowering:
         pcoll = self._components.pcollections[edge.pcoll]
         return Channel(
             index=edge.index,
-            name=pcoll.unique_name or edge.pcoll,
+            # A Flatten's inputs have names of their own; what leaves it has the Flatten's.
+            name=self._name(edge.read_as if edge.read_as and len(edge.producers) > 1 else edge.pcoll),
             routing=edge.routing,
             coder=describe.coder(self._components, pcoll.coder_id),
             windowing=describe.windowing(self._strategy(edge.pcoll)),

@@ -16,6 +16,8 @@ from apache_beam.runners.portability.fn_api_runner import translations
 from apache_beam.runners.worker import bundle_processor
 from apache_beam.utils import proto_utils
 
+from arcbeam.translate import describe
+
 SdkStage = translations.Stage
 DATA_INPUT = bundle_processor.DATA_INPUT_URN
 DATA_OUTPUT = bundle_processor.DATA_OUTPUT_URN
@@ -32,6 +34,15 @@ EXCHANGES: frozenset[str] = frozenset(
     ]
 )
 _KNOWN_URNS = EXCHANGES | {common_urns.primitives.FLATTEN.urn, common_urns.primitives.GROUP_BY_KEY.urn}
+
+
+RUNNABLE: frozenset[str] = (
+    _KNOWN_URNS
+    | translations.KNOWN_COMPOSITES
+    | frozenset(bundle_processor.BeamTransformFactory._known_urns)
+    | {common_urns.primitives.IMPULSE.urn, common_urns.deprecated_primitives.READ.urn, *PAR_DO_URNS}
+)
+"""URNs of leaf transforms that the runner or the SDK's harness knows how to run."""
 
 
 class _EmbeddedContext(translations.TransformContext):  # type: ignore[misc]  # Beam is untyped
@@ -93,6 +104,27 @@ def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
         )
 
 
+def _lift_combiners(stages: Iterable[Any], context: Any) -> list[Any]:
+    """The SDK's lifting, but the decision is ours.
+
+    The SDK lifts where a trigger fires after one element, which then is as many as a bundle has put together; and it
+    does not lift where a trigger fires at the watermark only.
+    """
+    strategies = context.components.windowing_strategies.values()
+    kept = [runner_pb.Trigger.FromString(strategy.trigger.SerializeToString()) for strategy in strategies]
+    for strategy in strategies:
+        lift = describe.may_lift(strategy)
+        strategy.trigger.CopyFrom(_LIFTED if lift else _NOT_LIFTED)
+    lifted = list(translations.lift_combiners(stages, context))
+    for strategy, trigger in zip(strategies, kept, strict=True):
+        strategy.trigger.CopyFrom(trigger)
+    return lifted
+
+
+_LIFTED = runner_pb.Trigger(default=runner_pb.Trigger.Default())
+_NOT_LIFTED = runner_pb.Trigger(element_count=runner_pb.Trigger.ElementCount(element_count=2))
+
+
 def _break_before_stable_input(stages: Iterable[Any], context: Any) -> Iterator[Any]:
     for stage in stages:
         for transform in stage.transforms:
@@ -108,6 +140,35 @@ def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
         if not any(t.spec.urn == DATA_OUTPUT for t in stage.transforms):
             stage.forced_root = True
         yield stage
+
+
+class _AsWritten:
+    """The SDK fuses and sorts over sets: these two phases around it give one pipeline one plan."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def note(self, stages: Iterable[Any], context: Any) -> Iterator[Any]:
+        """Before fusion: remembers the order of the transforms."""
+        for stage in stages:
+            for transform in stage.transforms:
+                self._places.setdefault(transform.unique_name, len(self._places))
+            yield stage
+
+    def restore(self, stages: Iterable[Any], context: Any) -> list[Any]:
+        """After fusion: transforms and stages in that order, as far as they know of each other."""
+        stages = list(stages)
+        for stage in stages:
+            stage.transforms.sort(key=self._place)
+        for stage in stages:
+            stage.must_follow = tuple(sorted(stage.must_follow, key=self._first))
+        return sorted(stages, key=self._first)
+
+    def _place(self, transform: Any) -> tuple[int, str]:
+        return self._places.get(transform.unique_name, len(self._places)), transform.unique_name
+
+    def _first(self, stage: Any) -> tuple[int, str]:
+        return min(map(self._place, stage.transforms), default=(0, ""))
 
 
 def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any, list[Any]]:
@@ -126,18 +187,21 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any,
             known_composites=translations.KNOWN_COMPOSITES | _KNOWN_URNS,
         )
     )
+    as_written = _AsWritten()
     phases = [
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
         _break_before_stable_input,
         translations.pack_combiners,
-        translations.lift_combiners,
+        _lift_combiners,
         translations.expand_sdf,
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,
         *([] if fusion else [_break_everywhere]),
+        as_written.note,
         translations.greedily_fuse,
+        as_written.restore,
         translations.read_to_impulse,
         translations.impulse_to_input,
         translations.sort_stages,

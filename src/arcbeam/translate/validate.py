@@ -12,10 +12,14 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners import pipeline_context
 from apache_beam.runners.pipeline_utils import validate_pipeline_graph
+from apache_beam.utils import proto_utils
+from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
 from arcbeam.translate import phases
 
+_READ = common_urns.deprecated_primitives.READ.urn
+_UNBOUNDED = "unbounded pipelines are not supported yet"
 _REQUIREMENTS = common_urns.requirements
 _SUPPORTED_REQUIREMENTS = {
     _REQUIREMENTS.REQUIRES_STATEFUL_PROCESSING.urn,
@@ -54,17 +58,42 @@ def _well_formed(pipeline: Any) -> None:
         for pcoll in (*transform.inputs.values(), *transform.outputs.values()):
             if pcoll not in pipeline.components.pcollections:
                 raise InvalidPipelineError(f"transform '{id}' names a PCollection '{pcoll}' that does not exist")
-    for id, pcoll in pipeline.components.pcollections.items():
-        if pcoll.coder_id not in pipeline.components.coders:
-            raise InvalidPipelineError(f"PCollection '{id}' names a coder '{pcoll.coder_id}' that does not exist")
-        if pcoll.windowing_strategy_id not in pipeline.components.windowing_strategies:
+        if transform.environment_id and transform.environment_id not in pipeline.components.environments:
             raise InvalidPipelineError(
-                f"PCollection '{id}' names a windowing strategy '{pcoll.windowing_strategy_id}' that does not exist"
+                f"transform '{id}' names an environment '{transform.environment_id}' that does not exist"
             )
+        try:
+            payload = phases.par_do_payload(transform)
+        except DecodeError as e:
+            raise InvalidPipelineError(f"the payload of transform '{id}' is malformed: {e}") from e
+        for tag in payload.side_inputs if payload is not None else ():
+            if tag not in transform.inputs:
+                raise InvalidPipelineError(f"transform '{id}' names a side input '{tag}' that is not among its inputs")
+    _well_formed_types(pipeline.components)
     try:
         validate_pipeline_graph(pipeline)
     except ValueError as e:
         raise InvalidPipelineError(str(e)) from e
+
+
+def _well_formed_types(components: Any) -> None:
+    """Coders and windowing strategies that are named must be there."""
+    for id, pcoll in components.pcollections.items():
+        if pcoll.coder_id not in components.coders:
+            raise InvalidPipelineError(f"PCollection '{id}' names a coder '{pcoll.coder_id}' that does not exist")
+        if pcoll.windowing_strategy_id not in components.windowing_strategies:
+            raise InvalidPipelineError(
+                f"PCollection '{id}' names a windowing strategy '{pcoll.windowing_strategy_id}' that does not exist"
+            )
+    for id, coder in components.coders.items():
+        for part in coder.component_coder_ids:
+            if part not in components.coders:
+                raise InvalidPipelineError(f"coder '{id}' names a coder '{part}' that does not exist")
+    for id, strategy in components.windowing_strategies.items():
+        if strategy.window_coder_id not in components.coders:
+            raise InvalidPipelineError(
+                f"windowing strategy '{id}' names a coder '{strategy.window_coder_id}' that does not exist"
+            )
 
 
 def _requirements(pipeline: Any) -> list[Unsupported]:
@@ -80,7 +109,11 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
     for transform in pipeline.components.transforms.values():
         name = transform.unique_name
         if transform.spec.urn == common_urns.primitives.TEST_STREAM.urn:
-            items.append(Unsupported(name, "TestStream", "unbounded pipelines are not supported yet"))
+            items.append(Unsupported(name, "TestStream", _UNBOUNDED))
+        elif _is_run(transform) and transform.spec.urn not in phases.RUNNABLE:
+            items.append(Unsupported(name, f"transform {transform.spec.urn or 'without a URN'}"))
+        elif transform.spec.urn == _READ and _reads_without_end(transform):
+            items.append(Unsupported(name, "a source without an end", _UNBOUNDED))
         payload = phases.par_do_payload(transform)
         if payload is None:
             continue
@@ -90,6 +123,20 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
         if payload.on_window_expiration_timer_family_spec:
             items.append(Unsupported(name, "a callback on window expiration"))
     return items
+
+
+def _is_run(transform: Any) -> bool:
+    """Whether a transform is itself run, not only the transforms in it; one that passes its input on is not."""
+    return not transform.subtransforms and bool(set(transform.outputs.values()) - set(transform.inputs.values()))
+
+
+def _reads_without_end(transform: Any) -> bool:
+    """Whether a source says that it has no end.
+
+    A splittable DoFn is not asked: it may be unbounded for each element and still come to an end.
+    """
+    payload = proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ReadPayload)
+    return bool(payload.is_bounded == runner_pb.IsBounded.UNBOUNDED)
 
 
 def _deterministic_keys(pipeline: Any) -> None:

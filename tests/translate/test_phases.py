@@ -1,0 +1,529 @@
+"""How a pipeline becomes stages and channels: fusion, lifting, packing, exchanges, side inputs, splittable DoFns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import VarIntCoder
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.portability import common_urns, python_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.pvalue import AsDict, AsIter, AsList, AsMultiMap, AsSingleton
+from apache_beam.runners.portability.fn_api_runner import translations
+from apache_beam.transforms import trigger
+from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+from apache_beam.transforms.trigger import (
+    AccumulationMode,
+    AfterAll,
+    AfterCount,
+    AfterProcessingTime,
+    AfterWatermark,
+    Always,
+    Repeatedly,
+    TriggerFn,
+)
+from apache_beam.transforms.userstate import BagStateSpec
+from apache_beam.transforms.window import FixedWindows
+
+from arcbeam.model.plan import Channel, Plan, Routing, Stage
+from arcbeam.model.urns import PRECOMBINE_URN
+from arcbeam.translate import describe, phases, translate
+from tests.harness.drive import Collect, Driven
+
+EXCHANGES = {Routing.GROUPED, Routing.KEYED, Routing.SPREAD}
+
+
+def proto_of(build: Callable[[Any], Any]) -> Any:
+    p = beam.Pipeline()
+    build(p)
+    return p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+
+
+def plan_of(build: Callable[[Any], Any], **kwargs: Any) -> Plan:
+    return translate(proto_of(build), name="test", **kwargs)
+
+
+def names(stage: Stage) -> list[str]:
+    """Names of a stage's transforms, without those of `source`."""
+    return [t.name for t in stage.transforms if not t.name.startswith("Create")]
+
+
+def stage_of(plan: Plan, name: str) -> Stage:
+    (found,) = [stage for stage in plan.stages if name in [t.name for t in stage.transforms]]
+    return found
+
+
+def channels(plan: Plan, *routings: Routing) -> list[Channel]:
+    return [channel for channel in plan.channels if channel.routing in routings]
+
+
+def source(p: Any, name: str = "Create") -> Any:
+    return p | name >> beam.Create([("a", 1), ("b", 2)], reshuffle=False)
+
+
+# Fusion.
+
+
+@pytest.mark.contract("PLAN-01")
+def test_producers_consumers_and_siblings_are_one_stage() -> None:
+    def build(p: Any) -> None:
+        one = source(p) | "one" >> beam.Map(str)
+        one | "left" >> beam.Map(str)
+        one | "right" >> beam.Map(str)
+
+    plan = plan_of(build)
+    (stage,) = plan.stages
+    assert names(stage) == ["one", "left", "right"]
+    assert stage.source is None
+    assert not plan.channels
+
+
+@pytest.mark.contract("PLAN-01")
+def test_siblings_behind_an_exchange_are_one_stage() -> None:
+    def build(p: Any) -> None:
+        moved = source(p) | beam.Reshuffle()
+        moved | "left" >> beam.Map(str)
+        moved | "right" >> beam.Map(str)
+
+    plan = plan_of(build)
+    assert [names(stage) for stage in plan.stages] == [[], ["left", "right"]]
+    (channel,) = plan.channels
+    assert (channel.routing, channel.producers, channel.consumers) == (Routing.SPREAD, ("s0",), ("s1",))
+
+
+@pytest.mark.contract("PLAN-05")
+def test_without_fusion_every_transform_is_a_stage() -> None:
+    def build(p: Any) -> None:
+        one = source(p) | "one" >> beam.Map(lambda kv: kv)
+        one | "left" >> beam.Map(str)
+        one | beam.GroupByKey() | "right" >> beam.Map(str)
+
+    plan = plan_of(build, fusion=False)
+    assert all(len(stage.transforms) <= 1 for stage in plan.stages)
+    assert {name for stage in plan.stages for name in names(stage)} == {"one", "left", "right"}
+    assert stage_of(plan, "one").sinks == stage_of(plan_of(build, fusion=False), "one").sinks
+
+
+@pytest.mark.contract("PLAN-01")
+def test_several_consumers_in_several_stages_get_a_channel_each() -> None:
+    class Stateful(beam.DoFn):
+        def process(self, element: Any, state: Any = beam.DoFn.StateParam(BagStateSpec("s", VarIntCoder()))) -> Any:
+            yield element
+
+    def build(p: Any) -> None:
+        one = source(p) | "one" >> beam.Map(lambda kv: kv).with_output_types(tuple[str, int])
+        one | "state" >> beam.ParDo(Stateful())
+        one | "group" >> beam.GroupByKey() | "grouped" >> beam.Map(str)
+        one | "move" >> beam.Reshuffle() | "moved" >> beam.Map(str)
+        source(p, "Create main") | "side" >> beam.Map(lambda kv, d: kv, AsDict(one))
+
+    plan = plan_of(build)
+    assert sorted(c.routing for c in plan.channels) == sorted(
+        [Routing.KEYED, Routing.GROUPED, Routing.SPREAD, Routing.SIDE]
+    )
+    assert len(stage_of(plan, "one").sinks) == 4
+    state = stage_of(plan, "state")
+    assert state.stateful
+    assert state.states == (("state", "s"),)
+    assert plan.channels[state.source or 0].routing is Routing.KEYED
+
+
+@pytest.mark.contract("PLAN-01")
+def test_an_environment_ends_a_stage() -> None:
+    proto = proto_of(lambda p: source(p) | "one" >> beam.Map(str) | "two" >> beam.Map(str))
+    other = runner_pb.Environment(urn=python_urns.EMBEDDED_PYTHON, payload=b"", resource_hints={"other": b"1"})
+    proto.components.environments["other"].CopyFrom(other)
+    for transform in proto.components.transforms.values():
+        if transform.unique_name == "two":
+            transform.environment_id = "other"
+    plan = translate(proto)
+    assert stage_of(plan, "one") is not stage_of(plan, "two")
+
+
+# Combining.
+
+
+def combine(p: Any, fn: TriggerFn | None = None) -> None:
+    windowed = source(p) | beam.WindowInto(
+        FixedWindows(1), trigger=fn, accumulation_mode=AccumulationMode.DISCARDING if fn else None
+    )
+    windowed | "sum" >> beam.CombinePerKey(sum)
+
+
+@pytest.mark.contract("PLAN-02")
+@pytest.mark.parametrize(
+    ("fn", "lifted"),
+    [
+        (None, True),
+        (AfterWatermark(), True),
+        (AfterWatermark(late=AfterCount(3)), True),
+        (AfterWatermark(early=AfterProcessingTime(10)), True),
+        (trigger._Never(), True),
+        # A pane is due after so many elements: they must not be made one before.
+        (Repeatedly(AfterCount(3)), False),
+        (Repeatedly(AfterCount(1)), False),
+        (AfterWatermark(early=AfterCount(1)), False),
+        (Repeatedly(AfterAll(AfterCount(3), AfterProcessingTime(10))), False),
+        (Always(), False),
+    ],
+    ids=str,
+)
+def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, lifted: bool) -> None:
+    plan = plan_of(lambda p: combine(p, fn))
+    urns = [t.urn for stage in plan.stages for t in stage.transforms]
+    assert (PRECOMBINE_URN in urns) == lifted
+    assert (common_urns.combine_components.COMBINE_GROUPED_VALUES.urn in urns) != lifted
+    # What the decision was made by is not what the plan says.
+    (channel,) = channels(plan, Routing.GROUPED, Routing.KEYED)
+    assert (type(fn).__name__ in ("NoneType", "DefaultTrigger")) == (channel.windowing == "fixed_windows")
+
+
+@pytest.mark.contract("PLAN-02", "ENG-08")
+@pytest.mark.parametrize("bundle_elements", [1, 500_000])
+def test_panes_of_a_combiner_do_not_depend_on_bundles(bundle_elements: int) -> None:
+    with Driven(bundle_elements=bundle_elements) as p:
+        (
+            p
+            | beam.Create([("k", 1)] * 7)
+            | beam.WindowInto(
+                FixedWindows(1), trigger=Repeatedly(AfterCount(1)), accumulation_mode=AccumulationMode.ACCUMULATING
+            )
+            | beam.CombinePerKey(sum)
+            | Collect()
+        )
+    assert p.values() == [("k", n) for n in range(1, 8)]
+
+
+@pytest.mark.contract("PLAN-02")
+def test_combiners_of_one_input_are_packed() -> None:
+    class Statistics(beam.PTransform):
+        def annotations(self) -> dict[str, Any]:
+            return {python_urns.APPLY_COMBINER_PACKING: b""}
+
+        def expand(self, pcoll: Any) -> Any:
+            return [pcoll | "min" >> beam.CombinePerKey(min), pcoll | "max" >> beam.CombinePerKey(max)]
+
+    def build(p: Any) -> None:
+        source(p) | Statistics()
+
+    plan = plan_of(build)
+    assert len(channels(plan, *EXCHANGES)) == 1
+    assert sum(t.urn == PRECOMBINE_URN for stage in plan.stages for t in stage.transforms) == 1
+    with Driven() as p:
+        low, high = source(p) | Statistics()
+        low | Collect("low")
+        high | Collect("high")
+    assert sorted(p.values("low")) == sorted(p.values("high")) == [("a", 1), ("b", 2)]
+
+
+def client_side(proto: Any, phases: str = "default") -> Any:
+    """What `PortableRunner` does to a pipeline before it sends it to a job server."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.portable_runner import PortableRunner
+
+    options = PipelineOptions([f"--experiments=pre_optimize={phases}"])
+    return PortableRunner._optimize_pipeline(proto, options)
+
+
+@pytest.mark.contract("PLAN-02", "API-02")
+@pytest.mark.parametrize("fusion", [True, False])
+@pytest.mark.parametrize("optimize", ["none", "default", "all_except_fusion", "pack_combiners,lift_combiners"])
+def test_combiners_that_the_client_has_lifted(fusion: bool, optimize: str) -> None:
+    def edit(proto: Any) -> None:
+        proto.CopyFrom(client_side(proto, optimize))
+
+    with Driven(fusion=fusion, edit=edit, shards=3) as p:
+        values = p | beam.Create([("a", 1), ("b", 2), ("a", 3)])
+        values | "sum" >> beam.CombinePerKey(sum) | Collect("sum")
+        values | "mean" >> beam.combiners.Mean.PerKey() | Collect("mean")
+        values | beam.Values() | beam.CombineGlobally(sum) | Collect("all")
+        values | beam.WindowInto(FixedWindows(1)) | "in windows" >> beam.CombinePerKey(max) | Collect("windows")
+    assert sorted(p.values("sum")) == [("a", 4), ("b", 2)]
+    assert sorted(p.values("mean")) == [("a", 2.0), ("b", 2.0)]
+    assert p.values("all") == [6]
+    assert sorted(p.values("windows")) == [("a", 3), ("b", 2)]
+    urns = [t.urn for stage in p.plan.stages for t in stage.transforms]
+    assert common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn not in urns
+    assert PRECOMBINE_URN in urns
+
+
+@pytest.mark.contract("PLAN-02")
+@pytest.mark.parametrize("part", ["COMBINE_PER_KEY_PRECOMBINE", "COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS"])
+def test_parts_of_a_combiner_that_stand_alone(part: str) -> None:
+    components = common_urns.combine_components
+
+    def edit(proto: Any) -> None:
+        proto.CopyFrom(client_side(proto))
+        for transform in proto.components.transforms.values():
+            if transform.spec.urn == common_urns.composites.COMBINE_PER_KEY.urn:
+                transform.ClearField("spec")  # what it is made of is all there is
+            elif transform.spec.urn == components.COMBINE_PER_KEY_PRECOMBINE.urn:
+                transform.spec.urn = getattr(components, part).urn
+
+    with Driven(edit=edit) as p:
+        p | beam.Create([("a", 1), ("b", 2), ("a", 3)]) | beam.combiners.Mean.PerKey() | Collect()
+    assert sorted(p.values()) == [("a", 2.0), ("b", 2.0)]
+    urns = [t.urn for stage in p.plan.stages for t in stage.transforms]
+    ours = PRECOMBINE_URN if part.endswith("PRECOMBINE") else components.COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS.urn
+    assert urns.count(ours) == 1
+    assert urns.count(components.COMBINE_PER_KEY_MERGE_ACCUMULATORS.urn) == 1
+
+
+@pytest.mark.contract("PLAN-02")
+def test_a_combiner_that_is_not_lifted_runs_on_groups() -> None:
+    with Driven() as p:
+        (
+            p
+            | beam.Create([("a", 1), ("a", 3), ("a", 5)])
+            | beam.WindowInto(
+                FixedWindows(1), trigger=Repeatedly(AfterCount(2)), accumulation_mode=AccumulationMode.DISCARDING
+            )
+            | beam.combiners.Mean.PerKey()
+            | Collect()
+        )
+    assert len(p.values()) == 2
+    urns = [t.urn for stage in p.plan.stages for t in stage.transforms]
+    assert common_urns.combine_components.COMBINE_GROUPED_VALUES.urn in urns
+
+
+# Splittable DoFns.
+
+
+class Ranges(beam.RestrictionProvider):
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, 4)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def split(self, element: Any, restriction: OffsetRange) -> Iterator[OffsetRange]:
+        yield from restriction.split(2)
+
+    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class Positions(beam.DoFn):
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Ranges())) -> Iterator[int]:
+        position = tracker.current_restriction().start
+        while tracker.try_claim(position):
+            yield position
+            position += 1
+
+
+@pytest.mark.contract("PLAN-03")
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_splittable_dofn_is_split_spread_and_processed(drain: bool) -> None:
+    plan = plan_of(lambda p: p | beam.Create([1], reshuffle=False) | "read" >> beam.ParDo(Positions()), drain=drain)
+    parts = common_urns.sdf_components
+    split, process = plan.stages
+    urns = [t.urn for t in split.transforms]
+    assert urns[-2:] == [
+        parts.PAIR_WITH_RESTRICTION.urn,
+        parts.SPLIT_AND_SIZE_RESTRICTIONS.urn,
+    ]
+    truncated = [parts.TRUNCATE_SIZED_RESTRICTION.urn] if drain else []
+    assert [t.urn for t in process.transforms] == [*truncated, parts.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn]
+    assert process.splittable
+    assert not split.splittable
+    (channel,) = plan.channels
+    assert (channel.routing, channel.producers, channel.consumers) == (Routing.SPREAD, (split.id,), (process.id,))
+
+
+# Exchanges.
+
+
+@pytest.mark.contract("PLAN-04")
+@pytest.mark.parametrize(
+    "urn",
+    [
+        common_urns.composites.RESHUFFLE.urn,
+        common_urns.composites.REDISTRIBUTE_ARBITRARILY.urn,
+        common_urns.composites.REDISTRIBUTE_BY_KEY.urn,
+    ],
+)
+def test_moving_elements_is_one_exchange_without_keys(urn: str) -> None:
+    proto = proto_of(lambda p: source(p) | "move" >> beam.Reshuffle() | "next" >> beam.Map(str))
+    for transform in proto.components.transforms.values():
+        if transform.unique_name == "move":
+            transform.spec.urn = urn
+    plan = translate(proto)
+    assert [c.routing for c in plan.channels] == [Routing.SPREAD]
+    assert [names(stage) for stage in plan.stages] == [[], ["next"]]
+
+
+# Side inputs.
+
+
+@pytest.mark.contract("BAT-02")
+@pytest.mark.parametrize(
+    ("view", "routing"),
+    [
+        (AsList, Routing.SIDE),
+        (AsIter, Routing.SIDE),
+        (AsSingleton, Routing.SIDE),
+        (AsDict, Routing.SIDE),
+        (AsMultiMap, Routing.SIDE_KEYED),
+    ],
+)
+def test_a_side_input_is_a_channel_of_its_own(view: Any, routing: Routing) -> None:
+    plan = plan_of(lambda p: source(p) | "use" >> beam.Map(lambda kv, x: kv, view(source(p, "Create side"))))
+    ((channel, (use,)),) = [(channel, stage_of(plan, "use").side_inputs) for channel in channels(plan, routing)]
+    assert (use.transform, use.channel) == ("use", channel.index)
+    assert not channel.consumers
+
+
+@pytest.mark.contract("BAT-02", "PLAN-01")
+def test_a_side_input_ends_a_stage_and_is_complete_before_its_user() -> None:
+    def build(p: Any) -> None:
+        one = source(p)
+        first = one | "first" >> beam.Map(lambda kv: kv)
+        second = one | "second" >> beam.Map(lambda kv, x: kv, AsList(first))
+        one | "third" >> beam.Map(lambda kv, x, y: kv, AsList(second), AsList(first))
+
+    plan = plan_of(build)
+    ran = set()
+    for stage in plan.stages:
+        for use in stage.side_inputs:
+            assert set(plan.channels[use.channel].producers) <= ran
+        ran.add(stage.id)
+    users = [stage_of(plan, name) for name in ("second", "third")]
+    assert [len(user.side_inputs) for user in users] == [1, 2]
+    assert len({stage_of(plan, name).id for name in ("first", "second", "third")}) == 3
+
+
+# One plan for one pipeline, with names for people.
+
+
+def winding(p: Any) -> None:
+    words = source(p) | "Words" >> beam.Map(lambda kv: kv[0])
+    total = words | beam.combiners.Count.Globally()
+    parts = [words | f"Part {n}" >> beam.Map(lambda w, t: (w, t), AsSingleton(total)) for n in range(3)]
+    parts | beam.Flatten() | beam.Reshuffle() | beam.GroupByKey() | "End" >> beam.Map(str)
+
+
+@pytest.mark.contract("PLAN-05", "PLAN-06")
+@pytest.mark.parametrize("fusion", [True, False])
+def test_a_pipeline_has_one_plan(fusion: bool) -> None:
+    proto = proto_of(winding)
+    # The SDK's stages are hashed by where they are in memory.
+    plans = [translate(proto, fusion=fusion) for _ in range(5)]
+    assert all(plan == plans[0] for plan in plans)
+
+
+@pytest.mark.contract("PLAN-06")
+@pytest.mark.parametrize("fusion", [True, False])
+def test_names_are_for_people(fusion: bool) -> None:
+    plan = plan_of(winding, fusion=fusion)
+    for name in [*(s.name for s in plan.stages), *(c.name for c in plan.channels)]:
+        assert name
+        assert not name[0].isdigit()
+        assert not name.endswith(".None")
+        for internal in ("ref_", "pcollection_", "/Read", "/Write", "materialize:"):
+            assert internal not in name
+
+
+@pytest.mark.contract("PLAN-06")
+def test_a_stage_that_only_moves_elements_says_so() -> None:
+    plan = plan_of(lambda p: [source(p, n) for n in "ab"] | beam.Flatten() | beam.Reshuffle() | "End" >> beam.Map(str))
+    assert [stage.name for stage in plan.stages if not stage.transforms] == ["Flatten + Reshuffle"]
+    assert {channel.name for channel in plan.channels} == {"Flatten"}
+
+
+@pytest.mark.parametrize(
+    ("unique", "name"),
+    [
+        ("16Side/Map(decode).None", "Side/Map(decode)"),
+        ("4Tags.late", "Tags.late"),
+        ("63 days.None", "3 days"),
+        ("6With.s.None", "With.s"),
+        ("Sum/Precombine.out", "Sum/Precombine"),
+        ("ref_PCollection_1", "ref_PCollection_1"),
+        ("", ""),
+        ("12", "12"),
+    ],
+)
+def test_names_of_pcollections(unique: str, name: str) -> None:
+    assert describe.pcollection(unique) == name
+
+
+# The SDK's internals that the phases lean on.
+
+
+class TestInternals:
+    """If one of these fails after Beam has changed, `translate.phases` has to follow."""
+
+    def test_phases_take_stages_and_a_context(self) -> None:
+        for name in (
+            "annotate_downstream_side_inputs",
+            "annotate_stateful_dofns_as_roots",
+            "pack_combiners",
+            "lift_combiners",
+            "expand_sdf",
+            "expand_gbk",
+            "sink_flattens",
+            "greedily_fuse",
+            "read_to_impulse",
+            "impulse_to_input",
+            "sort_stages",
+            "add_impulse_to_dangling_transforms",
+        ):
+            parameters = list(inspect.signature(getattr(translations, name)).parameters)
+            assert parameters[0] == "stages", name
+            assert len(parameters) >= 2, name
+
+    def test_a_stage(self) -> None:
+        stage = translations.Stage(
+            "name", [runner_pb.PTransform()], downstream_side_inputs=frozenset(), must_follow=frozenset()
+        )
+        for attribute in ("name", "transforms", "downstream_side_inputs", "must_follow", "forced_root"):
+            assert hasattr(stage, attribute), attribute
+
+    def test_the_context(self) -> None:
+        parameters = list(inspect.signature(translations.TransformContext.__init__).parameters)
+        assert parameters[1:3] == ["components", "known_runner_urns"]
+        assert "is_drain" in parameters
+        for method in ("length_prefix_pcoll_coders", "add_data_channel_coder"):
+            assert callable(getattr(translations.TransformContext, method)), method
+
+    def test_buffers_are_named_by_kind(self) -> None:
+        assert translations.create_buffer_id("x") == b"materialize:x"
+        assert translations.create_buffer_id("x", kind="group") == b"group:x"
+        assert translations.IMPULSE_BUFFER == b"impulse"
+
+    def test_lifting_asks_the_trigger_of_the_input(self) -> None:
+        def urns(fn: runner_pb.Trigger) -> set[str]:
+            proto = proto_of(combine)
+            for strategy in proto.components.windowing_strategies.values():
+                strategy.trigger.CopyFrom(fn)
+            context = phases._EmbeddedContext(proto.components, frozenset(phases._KNOWN_URNS))
+            stages = translations.leaf_transform_stages(proto.root_transform_ids, proto.components)
+            return {t.spec.urn for s in translations.lift_combiners(list(stages), context) for t in s.transforms}
+
+        precombine = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
+        assert precombine in urns(phases._LIFTED)
+        assert precombine not in urns(phases._NOT_LIFTED)
+
+    def test_what_the_harness_can_run(self) -> None:
+        parts, combining = common_urns.sdf_components, common_urns.combine_components
+        for urn in (
+            common_urns.primitives.PAR_DO.urn,
+            common_urns.primitives.GROUP_BY_KEY.urn,
+            common_urns.primitives.FLATTEN.urn,
+            common_urns.primitives.IMPULSE.urn,
+            common_urns.primitives.ASSIGN_WINDOWS.urn,
+            common_urns.composites.COMBINE_PER_KEY.urn,
+            combining.COMBINE_GROUPED_VALUES.urn,
+            combining.COMBINE_PER_KEY_MERGE_ACCUMULATORS.urn,
+            combining.COMBINE_PER_KEY_EXTRACT_OUTPUTS.urn,
+            parts.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn,
+        ):
+            assert urn in phases.RUNNABLE, urn
+
+    def test_names_of_pcollections_are_made_as_they_are_read(self) -> None:
+        proto = proto_of(lambda p: source(p) | "One" >> beam.Map(str).with_output_types(str))
+        assert "3One.None" in {pcoll.unique_name for pcoll in proto.components.pcollections.values()}

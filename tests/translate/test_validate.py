@@ -1,0 +1,247 @@
+"""What is refused at submission: everything unsupported at once, by name, and protos that are not pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import PickleCoder
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
+
+from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
+from arcbeam.translate import translate
+
+TRANSFORMS = common_urns.primitives
+
+
+def keyed(p: Any) -> Any:
+    return (
+        p
+        | beam.Create([("a", 1)])
+        | beam.GroupByKey()
+        | "Last" >> beam.Map(lambda kv, x: kv, beam.pvalue.AsList(p | "Side" >> beam.Create([1])))
+    )
+
+
+def proto_of(build: Callable[[Any], Any] = keyed) -> Any:
+    p = beam.Pipeline()
+    build(p)
+    return p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+
+
+def transform(proto: Any, name: str) -> Any:
+    (found,) = [t for t in proto.components.transforms.values() if t.unique_name == name]
+    return found
+
+
+def refused(proto: Any) -> list[tuple[str, str]]:
+    with pytest.raises(UnsupportedPipelineError) as caught:
+        translate(proto)
+    for item in caught.value.items:
+        assert item.transform in str(caught.value)
+        assert item.what in str(caught.value)
+    return [(item.transform, item.what) for item in caught.value.items]
+
+
+@pytest.mark.contract("API-04")
+def test_everything_unsupported_is_told_at_once() -> None:
+    def build(p: Any) -> None:
+        p | "Stream" >> TestStream()
+        p | "Another" >> TestStream()
+        p | beam.Create([1]) | "Odd" >> beam.Map(str)
+
+    proto = proto_of(build)
+    transform(proto, "Odd").spec.urn = "beam:transform:odd:v1"
+    proto.requirements.extend(["beam:requirement:odd:v1", "beam:requirement:other:v1"])
+    found = refused(proto)
+    assert {(name, what) for name, what in found if "Stream" in what} == {
+        ("Stream", "TestStream"),
+        ("Another", "TestStream"),
+    }
+    assert set(found) >= {
+        ("pipeline", "requirement beam:requirement:odd:v1"),
+        ("pipeline", "requirement beam:requirement:other:v1"),
+        ("Odd", "transform beam:transform:odd:v1"),
+    }
+    assert len(found) == 5
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        common_urns.requirements.REQUIRES_STATEFUL_PROCESSING,
+        common_urns.requirements.REQUIRES_BUNDLE_FINALIZATION,
+        common_urns.requirements.REQUIRES_SPLITTABLE_DOFN,
+        common_urns.requirements.REQUIRES_STABLE_INPUT,
+        common_urns.requirements.REQUIRES_TIME_SORTED_INPUT,
+    ],
+    ids=lambda r: r.urn,
+)
+def test_requirements_that_are_honoured(requirement: Any) -> None:
+    proto = proto_of()
+    proto.requirements.append(requirement.urn)
+    assert translate(proto).stages
+
+
+@pytest.mark.contract("API-04")
+def test_a_timer_in_an_unknown_time_domain() -> None:
+    proto = proto_of()
+    last = transform(proto, "Last")
+    payload = runner_pb.ParDoPayload.FromString(last.spec.payload)
+    payload.timer_family_specs["odd"].time_domain = runner_pb.TimeDomain.UNSPECIFIED
+    last.spec.payload = payload.SerializeToString()
+    assert refused(proto) == [("Last", "timer family 'odd' in an unknown time domain")]
+
+
+@pytest.mark.contract("API-04")
+def test_a_source_without_an_end() -> None:
+    proto = proto_of(lambda p: p | "Read" >> beam.Create([1]))
+    read = proto.components.transforms["read"]
+    read.unique_name = "Endless"
+    read.spec.urn = common_urns.deprecated_primitives.READ.urn
+    read.spec.payload = runner_pb.ReadPayload(is_bounded=runner_pb.IsBounded.UNBOUNDED).SerializeToString()
+    pcoll = next(iter(proto.components.pcollections))
+    proto.components.pcollections["endless"].CopyFrom(proto.components.pcollections[pcoll])
+    read.outputs["out"] = "endless"
+    proto.root_transform_ids.append("read")
+    assert refused(proto) == [("Endless", "a source without an end")]
+
+
+@pytest.mark.contract("API-04")
+def test_what_is_unbounded_but_ends_is_not_refused() -> None:
+    """Only running tells whether a splittable DoFn comes to an end: this one stops at a time."""
+    plan = translate(proto_of(lambda p: p | PeriodicImpulse(0, 1, 1)))
+    assert any(stage.splittable for stage in plan.stages)
+
+
+def drop_coder(proto: Any) -> None:
+    last = transform(proto, "Last")
+    del proto.components.coders[proto.components.pcollections[last.outputs["None"]].coder_id]
+
+
+def drop_pcollection(proto: Any) -> None:
+    del proto.components.pcollections[transform(proto, "Last").outputs["None"]]
+
+
+def drop_subtransform(proto: Any) -> None:
+    inner = transform(proto, "Create").subtransforms[0]
+    del proto.components.transforms[inner]
+
+
+def drop_strategy(proto: Any) -> None:
+    proto.components.windowing_strategies.clear()
+
+
+def drop_part_of_coder(proto: Any) -> None:
+    proto.components.coders["odd"].component_coder_ids.append("missing")
+
+
+def drop_window_coder(proto: Any) -> None:
+    for strategy in proto.components.windowing_strategies.values():
+        strategy.window_coder_id = "missing"
+
+
+def drop_environment(proto: Any) -> None:
+    proto.components.environments.clear()
+
+
+def drop_root(proto: Any) -> None:
+    proto.root_transform_ids.append("missing")
+
+
+def drop_everything(proto: Any) -> None:
+    proto.Clear()
+
+
+def garble_payload(proto: Any) -> None:
+    transform(proto, "Last").spec.payload = b"\xff\xff\xff"
+
+
+def drop_side_input(proto: Any) -> None:
+    last = transform(proto, "Last")
+    del last.inputs[next(tag for tag in last.inputs if "side" in tag)]
+
+
+def drop_groups_input(proto: Any) -> None:
+    transform(proto, "GroupByKey").inputs.clear()
+
+
+def unkey(proto: Any) -> None:
+    group = transform(proto, "GroupByKey")
+    pcoll = proto.components.pcollections[next(iter(group.inputs.values()))]
+    pcoll.coder_id = proto.components.pcollections[transform(proto, "Side/Map(decode)").outputs["None"]].coder_id
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (drop_coder, "names a coder .* that does not exist"),
+        (drop_pcollection, "names a PCollection .* that does not exist"),
+        (drop_subtransform, "names a subtransform .* that does not exist"),
+        (drop_strategy, "names a windowing strategy .* that does not exist"),
+        (drop_part_of_coder, "coder 'odd' names a coder 'missing'"),
+        (drop_window_coder, "windowing strategy .* names a coder 'missing'"),
+        (drop_environment, "names an environment .* that does not exist"),
+        (drop_root, "names a root transform 'missing'"),
+        (drop_everything, "the pipeline has no transforms"),
+        (garble_payload, "payload of transform .* is malformed"),
+        (drop_side_input, "names a side input .* that is not among its inputs"),
+        (drop_groups_input, "Unexpected number of inputs"),
+        (unkey, "Bad coder for input"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_malformed_pipeline(spoil: Callable[[Any], None], message: str) -> None:
+    proto = proto_of()
+    spoil(proto)
+    with pytest.raises(InvalidPipelineError, match=message):
+        translate(proto)
+
+
+class Odd:
+    pass
+
+
+class OddCoder(PickleCoder):
+    def as_deterministic_coder(self, step_label: str, error_message: str | None = None) -> Any:
+        return self
+
+    def is_deterministic(self) -> bool:
+        return False
+
+    def to_type_hint(self) -> Any:
+        return Odd
+
+
+@pytest.fixture
+def odd_keys() -> Iterator[None]:
+    beam.coders.registry.register_coder(Odd, OddCoder)
+    yield
+    del beam.coders.registry._coders[Odd]
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.usefixtures("odd_keys")
+@pytest.mark.parametrize("name", ["GroupByKey", "Sum"])
+def test_a_key_that_may_be_encoded_in_several_ways(name: str) -> None:
+    def build(p: Any) -> None:
+        pairs = p | beam.Create([1]) | beam.Map(lambda n: (Odd(), n)).with_output_types(tuple[Odd, int])
+        pairs | (beam.GroupByKey() if name == "GroupByKey" else name >> beam.CombinePerKey(sum))
+
+    with pytest.raises(InvalidPipelineError, match=rf"{name}.*: the key coder .*OddCoder.* is not deterministic"):
+        translate(proto_of(build))
+
+
+def test_a_valid_pipeline_is_not_changed() -> None:
+    proto = proto_of()
+    before = proto.SerializeToString(deterministic=True)
+    translate(proto)
+    assert proto.SerializeToString(deterministic=True) == before
