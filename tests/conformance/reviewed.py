@@ -47,6 +47,16 @@ UNBOUNDED = {
 }
 """Refused at submission, by name: strict expected failures, until there is an engine for unbounded pipelines."""
 
+GAPS = {
+    "FnApiBasedStateBackedCoderTest.test_gbk_many_values": (
+        "wants at most five decoded values alive; a grouping holds values as objects, up to its budget of memory"
+    ),
+    "PTransformTest.test_group_by_key_importable_special_types_1": (
+        "the SDK's compatibility mode for keys pickled with dill before 2.68 does not decode on another process"
+    ),
+}
+"""Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
+
 NOT_RUN = {
     "ExerciseStreamingMetricsPipelineTest.test_streaming_pipeline_returns_expected_user_metrics_fnapi_it": (
         "needs topics of Google Cloud Pub/Sub, and asks for the names that Dataflow's service gives to metrics"
