@@ -67,6 +67,12 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             raise InvalidPipelineError(str(e)) from e
         try:
             proto = pipeline.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
+        except ValueError as e:
+            # The SDK's word for a key without a deterministic encoding; it names the step and the type.
+            raise InvalidPipelineError(
+                str(e),
+                "register a deterministic coder for the key's type, or map keys to primitive types or tuples of them",
+            ) from e
         except Exception as e:
             culprit = _unpicklable(pipeline)
             if not culprit:
