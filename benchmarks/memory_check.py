@@ -1,9 +1,9 @@
-"""Runs one pipeline whose data is larger than the memory it is given, checks its result, and measures peak memory.
+"""Runs pipelines whose data is larger than the memory they are given, checks their results, and measures peak memory.
 
-    python benchmarks/memory_check.py group --mb 3000 --heap 600m
+    python benchmarks/memory_check.py group hot --mb 3000 --heap 600m
 
 It starts a Spark of its own with a small heap (driver and executor in one process), makes the data on the workers and
-prints one line of JSON: `{"what", "ok", "mb", "heap", "seconds", "elements", "worker_mb", "mapped_mb", "jvm_mb"}`.
+prints one line of JSON for each: what, ok, mb, heap, seconds, elements, worker_mb, mapped_mb, jvm_mb.
 `worker_mb` is the largest anonymous memory of any one Python worker, `mapped_mb` the most that one had mapped of files
 (which the system takes back when it needs it), `jvm_mb` the largest resident memory of the JVM.
 """
@@ -32,6 +32,14 @@ MIB = 1 << 20
 PARTS = 16
 HOT = -1
 LOOKUPS = 200
+WHATS = {
+    "group": "GroupByKey, the values of each key iterated twice",
+    "hot": "the same, half of the data under one key",
+    "reshuffle": "Reshuffle",
+    "twice": "two GroupByKeys of the same elements",
+    "iter": "a side input iterated as a whole, by each of four elements",
+    "multimap": "a side input of which some keys are looked up",
+}
 
 
 class Make(beam.DoFn):
@@ -198,38 +206,29 @@ def _session(heap: str, folder: str) -> Any:
     return session
 
 
-def main() -> int:
-    """Runs the check; 1 if the result is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["group", "hot", "reshuffle", "twice", "iter", "multimap"])
-    parser.add_argument("--mb", type=int, default=3000, help="data in all (default 3000)")
-    parser.add_argument("--heap", default="600m", help="of driver and executor, which are one JVM (default 600m)")
-    parser.add_argument("--value_bytes", type=int, default=10_000, help="of a value (default 10000)")
-    parser.add_argument("--keys", type=int, default=20_000, help="keys (default 20000)")
-    parser.add_argument("--group_memory_mb", type=int, default=32, help="see arcbeam's option (default 32)")
-    parser.add_argument("--shards", type=int, default=4, help="see arcbeam's option (default 4)")
-    asked = parser.parse_args()
+def check(what: str, asked: argparse.Namespace, folder: str) -> bool:
+    """Runs one check on the active session, and prints its line; False if the result is wrong."""
+    options = PipelineOptions(
+        [f"--group_memory_mb={asked.group_memory_mb}", f"--shards={asked.shards}", f"--arcbeam_temp={folder}"]
+    )
+    p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
+    expected = build(p, what, asked.mb * MIB // asked.value_bytes, asked.value_bytes, asked.keys)
+    started = time.monotonic()
     peaks = Peaks()
-    with tempfile.TemporaryDirectory(prefix="arcbeam-memory-") as folder:
-        session = _session(asked.heap, folder)
-        options = PipelineOptions(
-            [f"--group_memory_mb={asked.group_memory_mb}", f"--shards={asked.shards}", f"--arcbeam_temp={folder}"]
-        )
-        started = time.monotonic()
-        peaks.start()
-        p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
-        expected = build(p, asked.what, asked.mb * MIB // asked.value_bytes, asked.value_bytes, asked.keys)
-        result = p.run()
-        result.wait_until_finish()
-        peaks.stop()
-        counters: dict[str, int] = {}
-        for metric in result.metrics().query()["counters"]:
-            name = metric.key.metric.name
-            counters[name] = counters.get(name, 0) + metric.committed
-        session.stop()
+    peaks.start()
+    result = p.run()
+    result.wait_until_finish()
+    peaks.stop()
+    found: dict[str, int] = {}
+    for metric in result.metrics().query()["counters"]:
+        name = metric.key.metric.name
+        found[name] = found.get(name, 0) + metric.committed
+    ok = found == expected
+    if not ok:
+        print(f"{what}: expected {expected}, found {found}", file=sys.stderr)
     figures = {
-        "what": asked.what,
-        "ok": counters == expected,
+        "what": what,
+        "ok": ok,
         "mb": asked.mb,
         "heap": asked.heap,
         "seconds": round(time.monotonic() - started, 1),
@@ -238,10 +237,32 @@ def main() -> int:
         "mapped_mb": peaks.mapped,
         "jvm_mb": peaks.jvm,
     }
-    if not figures["ok"]:
-        print(f"expected {expected}, found {counters}", file=sys.stderr)
-    print(json.dumps(figures))
-    return 0 if figures["ok"] else 1
+    print(json.dumps(figures), flush=True)
+    return ok
+
+
+def main() -> int:
+    """Runs the checks; 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "what",
+        nargs="+",
+        choices=WHATS,
+        metavar="what",
+        help="; ".join(f"{name}: {text}" for name, text in WHATS.items()),
+    )
+    parser.add_argument("--mb", type=int, default=3000, help="data in all (default 3000)")
+    parser.add_argument("--heap", default="600m", help="of driver and executor, which are one JVM (default 600m)")
+    parser.add_argument("--value_bytes", type=int, default=10_000, help="of a value (default 10000)")
+    parser.add_argument("--keys", type=int, default=20_000, help="keys (default 20000)")
+    parser.add_argument("--group_memory_mb", type=int, default=32, help="see arcbeam's option (default 32)")
+    parser.add_argument("--shards", type=int, default=4, help="see arcbeam's option (default 4)")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="arcbeam-memory-") as folder:
+        session = _session(asked.heap, folder)
+        right = [check(what, asked, folder) for what in asked.what]
+        session.stop()
+    return 0 if all(right) else 1
 
 
 if __name__ == "__main__":
