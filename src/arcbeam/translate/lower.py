@@ -83,8 +83,10 @@ class _Lowering:
     def _note_needs(self, stage: Any) -> None:
         for transform in stage.transforms:
             if transform.spec.urn == phases.DATA_OUTPUT:
-                written = self._components.pcollections[next(iter(transform.inputs.values()))]
-                self._written_coders[transform.spec.payload] = written.coder_id
+                pcoll = next(iter(transform.inputs.values()))
+                self._written_coders[transform.spec.payload] = self._components.pcollections[pcoll].coder_id
+                if transform.spec.payload == f"materialize:{pcoll}".encode():
+                    self._buffer_of_side[pcoll] = transform.spec.payload
         read = _read_of(stage)
         if read is not None and read.spec.payload != phases.IMPULSE_BUFFER:
             self._main_routings[read.spec.payload] = self._main_routing(stage, read)
@@ -196,7 +198,6 @@ class _Lowering:
             edges.append(self._edge(buffer, self._main_routings[buffer], pcoll))
         if buffer == f"materialize:{pcoll}".encode():
             edges += [self._edge(buffer, routing, pcoll) for routing in sorted(self._side_routings.get(pcoll, ()))]
-            self._buffer_of_side[pcoll] = buffer
         return edges
 
     def _feeds_restrictions(self, write: Any) -> bool:
