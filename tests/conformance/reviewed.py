@@ -51,11 +51,16 @@ GAPS = {
     "FnApiBasedStateBackedCoderTest.test_gbk_many_values": (
         "wants at most five decoded values alive; a grouping holds values as objects, up to its budget of memory"
     ),
-    "PTransformTest.test_group_by_key_importable_special_types_1": (
-        "the SDK's compatibility mode for keys pickled with dill before 2.68 does not decode on another process"
-    ),
 }
 """Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
+
+UNSTEADY = {
+    "PTransformTest.test_group_by_key_importable_special_types_1": (
+        "keys in the SDK's compatibility mode for pickles made with dill: passes in a new worker, fails in one "
+        "that has run other pipelines"
+    ),
+}
+"""Known to fail or pass, depending on what ran before: expected failures that are not strict, until that is mended."""
 
 NOT_RUN = {
     "ExerciseStreamingMetricsPipelineTest.test_streaming_pipeline_returns_expected_user_metrics_fnapi_it": (
