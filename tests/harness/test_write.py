@@ -8,12 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import apache_beam as beam
 import pytest
 from apache_beam import coders
 from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker.statesampler import StateSampler
-from apache_beam.transforms.window import FixedWindows, GlobalWindow, IntervalWindow
+from apache_beam.transforms.window import FixedWindows, GlobalWindow, IntervalWindow, TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -28,6 +29,7 @@ from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import Row, SideFile
 from arcbeam.model.urns import WriteSpec
+from tests.harness.drive import Collect, Driven
 
 MIB = 1 << 20
 
@@ -433,3 +435,27 @@ def test_count_is_what_the_list_coder_writes() -> None:
     encoded = coders.ListCoder(coders.VarIntCoder()).get_impl().encode([1, 2, 3])
     assert COUNT.unpack_from(encoded) == (3,)
     assert len(encoded) == COUNT.size + 3
+
+
+@pytest.mark.contract("PLAN-02")
+class TestPrecombine:
+    @pytest.mark.parametrize("memory", [1, 20_000, 128 * MIB])
+    def test_all_values_are_combined_whatever_the_budget(self, memory: int) -> None:
+        with Driven(shards=3, group_memory_bytes=memory) as p:
+            pairs = p | beam.Create(range(5000)) | beam.Map(lambda i: (i % 7, i)).with_output_types(tuple[int, int])
+            _ = pairs | beam.CombinePerKey(sum) | "Sums" >> Collect("sums")
+            _ = (
+                pairs
+                | beam.CombinePerKey(beam.combiners.ToListCombineFn())
+                | beam.MapTuple(lambda k, vs: (k, len(vs)))
+                | Collect("lists")
+            )
+        assert sorted(p.values("sums")) == [(k, sum(range(k, 5000, 7))) for k in range(7)]
+        assert sorted(p.values("lists")) == [(k, len(range(k, 5000, 7))) for k in range(7)]
+
+    def test_windows_count_against_the_budget(self) -> None:
+        with Driven(shards=2, group_memory_bytes=100_000) as p:
+            timed = p | beam.Create(range(5000)) | beam.Map(lambda i: TimestampedValue(("k", i), i))
+            sums = timed | beam.WindowInto(FixedWindows(1)) | beam.CombinePerKey(sum)
+            _ = sums | Collect()
+        assert sorted(value for _, value in p.values()) == list(range(5000))

@@ -103,10 +103,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
                 text = "".join(traceback.format_exception(e))
                 raise UserCodeError(self.name_context.step_name, f"{type(e).__name__}: {e}", text) from e
         last = waiting[-1] if self._simple else waiting[-1].value
-        try:
-            size = self._estimate_value(last[1], True) + 1
-        except Exception:  # values are combined, not encoded: that their coder takes them is not asked here
-            size = _OBJECT_OVERHEAD
+        size = self._estimate_value(last[1], True) + 1
         self._limit = max(1, min(2 * self._limit, _LONGEST_WAIT, (4 << 20) // size))
         self._since_check += len(waiting)
         self._since_bytes += size * len(waiting)
