@@ -72,6 +72,12 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             help="Seconds a task may spend on restrictions before it splits off the rest for idle slots (default 10).",
         )
         batch.add_argument(
+            "--no_value_chains",
+            action="store_true",
+            default=False,
+            help="Run transforms that look at values only element by element, as all others. Same results, slower.",
+        )
+        batch.add_argument(
             "--arcbeam_temp",
             default=None,
             help="Folder or URL for side inputs and other files of a running job (default: a folder in the system's "

@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 from apache_beam import coders
-from apache_beam.coders.coder_impl import create_OutputStream
-from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder
-from apache_beam.transforms.window import GlobalWindow, IntervalWindow, Sessions
+from apache_beam.transforms.window import IntervalWindow, Sessions
 from apache_beam.utils.timestamp import Timestamp
-from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.harness.feeds import merge_windows
-from arcbeam.harness.frames import Chunks, Runs, Spool, Values, key_groups, record, records
+from arcbeam.harness.frames import Chunks, Spool, Values, key_groups, record, records
 from arcbeam.model.rows import Row
 
 pytestmark = pytest.mark.contract("BAT-01")
@@ -227,32 +224,3 @@ class TestMergedWindows:
             IntervalWindow(0, 15): sorted(str(Timestamp(t)).encode() for t in (0, 5)),
             IntervalWindow(30, 40): [str(Timestamp(30)).encode()],
         }
-
-
-class TestRuns:
-    @given(
-        st.lists(
-            st.lists(st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=3), st.binary(max_size=3)), min_size=1)
-        )
-    )
-    def test_headers_are_kept(self, lists: list[list[Any]]) -> None:
-        runs = Runs(coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder()))
-        stream = create_OutputStream()
-        expected = []
-        for i, values in enumerate(lists):
-            window = IntervalWindow(i, i + 1)
-            header = WindowedValue(
-                object(), Timestamp(i), (window,), PaneInfo(False, True, PaneInfoTiming.LATE, i + 1, i + 1)
-            )
-            runs.append(header, values, stream)
-            expected.append([header.with_value(value) for value in values])
-        assert list(runs.decode(stream.get())) == expected
-
-    def test_global_window(self) -> None:
-        runs = Runs(coders.WindowedValueCoder(coders.VarIntCoder(), GlobalWindowCoder()))
-        stream = create_OutputStream()
-        runs.append(WindowedValue(None, Timestamp(3), (GlobalWindow(),)), [1, 2], stream)
-        (run,) = runs.decode(stream.get())
-        assert [(o.value, o.timestamp, o.windows) for o in run] == [
-            (v, Timestamp(3), (GlobalWindow(),)) for v in (1, 2)
-        ]

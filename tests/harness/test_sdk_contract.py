@@ -13,7 +13,7 @@ from apache_beam.runners.worker import bundle_processor, operations
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.harness import precombine, read, write
+from arcbeam.harness import precombine, read, writes
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.frames import COUNT
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
@@ -44,7 +44,7 @@ def test_an_execution_context_collects_what_was_deferred() -> None:
 
 
 def test_our_operations_are_known_to_the_sdks_factory() -> None:
-    for module in (read, write, precombine):
+    for module in (read, writes, precombine):
         module.register()
     known = bundle_processor.BeamTransformFactory._known_urns
     assert {READ_URN, WRITE_URN, PRECOMBINE_URN} <= set(known)

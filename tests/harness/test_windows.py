@@ -33,9 +33,6 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.model.plan import Routing
 from tests.harness.drive import Collect, Driven
 
-MICROS_LOST = "elements leave a stage in the SDK's coder of windowed values, which has milliseconds"
-EXACT = pytest.mark.xfail(reason=MICROS_LOST, raises=AssertionError, strict=True)
-
 
 @pytest.fixture(params=[True, False], ids=["fused", "no_fusion"])
 def fusion(request: pytest.FixtureRequest) -> bool:
@@ -220,11 +217,6 @@ def test_the_beginning_and_the_end_of_time(fusion: bool, windowfn: WindowFn) -> 
 
 
 @pytest.mark.contract("BAT-03")
-@pytest.mark.xfail(
-    reason="precombining puts out the end of a session that is behind the end of time",
-    raises=OverflowError,
-    strict=True,
-)
 def test_a_session_at_the_end_of_time_is_combined() -> None:
     with Driven() as p:
         (
@@ -241,7 +233,6 @@ def test_a_session_at_the_end_of_time_is_combined() -> None:
 MICROS = [0.000001, -0.000001, 1.123456, -1.123456]
 
 
-@EXACT
 @pytest.mark.contract("BAT-03", "PLAN-04")
 def test_microseconds_are_kept_in_an_exchange(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
@@ -249,7 +240,6 @@ def test_microseconds_are_kept_in_an_exchange(fusion: bool) -> None:
     assert sorted(time for _, time in p.timestamped()) == sorted(MICROS)
 
 
-@EXACT
 @pytest.mark.contract("BAT-03")
 @pytest.mark.parametrize("output", [TimestampCombiner.OUTPUT_AT_EARLIEST, TimestampCombiner.OUTPUT_AT_LATEST])
 def test_microseconds_of_a_pane(fusion: bool, output: Any) -> None:
@@ -259,7 +249,6 @@ def test_microseconds_of_a_pane(fusion: bool, output: Any) -> None:
     assert time == (min if output == TimestampCombiner.OUTPUT_AT_EARLIEST else max)(MICROS)
 
 
-@EXACT
 @pytest.mark.contract("BAT-03")
 def test_windows_of_microseconds(fusion: bool) -> None:
     with Driven(fusion=fusion) as p:
@@ -271,7 +260,6 @@ def test_windows_of_microseconds(fusion: bool) -> None:
     ]
 
 
-@EXACT
 @pytest.mark.contract("BAT-03", "PLAN-05")
 def test_a_pane_before_1970_is_in_its_window_behind_an_exchange() -> None:
     with Driven() as p:

@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
-from arcbeam.harness import write
-from arcbeam.harness.frames import BLOB_BYTES, COUNT, Runs, key_groups, records
+from arcbeam.harness import groupwrite, writes
+from arcbeam.harness.blocks import BlockCoder
+from arcbeam.harness.frames import BLOB_BYTES, COUNT, key_groups, records
 from arcbeam.harness.wiring import Settings, Wiring
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
@@ -53,11 +54,11 @@ class Rig:
 
     def op(self, routing: Routing, element: Any, window: Any = None, explode: bool = False) -> Any:
         coder = coders.WindowedValueCoder(element, window or GlobalWindowCoder())
-        kind = write._WRITES[routing]
-        if kind is write.GroupWrite and window is not None:
-            kind = write.WindowedGroupWrite
+        kind = writes._WRITES[routing]
+        if kind is groupwrite.GroupWrite and window is not None:
+            kind = groupwrite.WindowedGroupWrite
         op = kind(NameContext("step", "step"), self, WriteSpec(7, routing, explode), coder)
-        op._producer = "the step"
+        op.producer = "the step"
         return op
 
     def written(self, op: Any, elements: Iterable[Any]) -> list[Row]:
@@ -66,6 +67,7 @@ class Rig:
         op.begin_task()
         for element in elements:
             op.process(element)
+        op.finish()
         op.drain()
         return list(self.rows)
 
@@ -97,7 +99,8 @@ def pairs(key: Any = None, value: Any = None) -> Any:
 
 def grouped(rows: Iterable[Row], coder: Any) -> dict[bytes, list[Any]]:
     """Values by encoded key, as the read side joins them; a key may be at one place only."""
-    decode = coders.ListCoder(coder).get_impl().decode
+    windowed = isinstance(coder, coders.WindowedValueCoder)
+    decode = BlockCoder(coder).decode if windowed else coders.ListCoder(coder).get_impl().decode
     found: dict[bytes, list[Any]] = {}
     by_shard: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
@@ -298,8 +301,8 @@ class TestBudget:
 @pytest.mark.contract("PLAN-04")
 class TestElements:
     def _values(self, rows: Iterable[Row], coder: Any, window: Any = None) -> list[Any]:
-        decode = Runs(coders.WindowedValueCoder(coder, window or GlobalWindowCoder())).decode
-        return [o for row in rows for run in decode(row.blob) for o in run]
+        decode = BlockCoder(coders.WindowedValueCoder(coder, window or GlobalWindowCoder())).decode
+        return [o for row in rows for o in decode(row.blob)]
 
     def test_spread_is_even(self) -> None:
         rig = Rig(shards=7)
@@ -364,8 +367,9 @@ class TestElements:
         most = 0
         for element in globally([bytes(MIB)] * 1000):
             op.process(element)
-            most = max(most, len(op._run))
-        assert most <= 251
+            held = [e.value for e in op._waiting] + [value for block in op._blocks for value in block.values]
+            most = max(most, sum(map(len, held)))
+        assert most <= 251 * MIB
 
     def test_an_element_of_64_mib(self) -> None:
         rig = Rig()
@@ -382,7 +386,7 @@ class TestElements:
         most = 0
         for element in globally(bytes(200) for _ in range(200_000)):
             op.process(element)
-            most = max(most, len(op._run))
+            most = max(most, op._count + len(op._waiting))
         assert most * 200 <= 8 * MIB
 
     def test_an_element_that_does_not_encode_is_named(self) -> None:
@@ -420,6 +424,7 @@ class TestSide:
             op.process(WindowedValue(bytes(20_000), Timestamp(0), (window,)))
             if i % 100 == 0:
                 most = max(most, sum(stream.size() for stream in op._streams.values()))
+        op.finish()
         op.drain()
         assert most < 100 * MIB
         assert sum(len(chunk) for _, chunk in MemorySide.appended) >= 10_000 * 20_000

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from apache_beam import coders
 from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.transforms.window import GlobalWindow, WindowFn
-from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
-from arcbeam.harness.frames import Chunks, Runs, Values, key_groups
+from arcbeam.harness.blocks import Block, BlockCoder, Each
+from arcbeam.harness.frames import Chunks, KeyGroup, Values, key_groups
 from arcbeam.model.rows import Row, TaskReport
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ _BATCH = 512
 """Groups handed to a bundle at a time."""
 _BATCH_BYTES = 1 << 20
 """Encoded values after which a batch of groups is handed over earlier: all of it is decoded at once."""
+_KNOWN_WINDOWS = 10_000
 _EAGER_BYTES = 1 << 20
 """A group smaller than this (encoded) is given to user code as a list, a larger one as a lazy iterable."""
+
+_END = int(MAX_TIMESTAMP.micros)
 
 ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 
@@ -71,18 +75,18 @@ class ImpulseFeed:
 
 
 class ElementFeed:
-    """Encoded windowed values, in runs."""
+    """Encoded windowed values, in blocks."""
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
-        self._decode = Runs(processor.root.written_coder).decode
+        self._read = BlockCoder(processor.root.written_coder).read
 
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
-        emit, decode = self._bundles.emit, self._decode
+        emit, read = self._bundles.emit_block, self._read
         for row in rows:
-            for elements in decode(row.blob):
-                emit(elements)
+            for block in read(row.blob):
+                emit(block)
 
 
 class GroupFeed:
@@ -103,15 +107,11 @@ class GroupFeed:
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
         groups = key_groups(rows, self._memory)
-        elements = self._globally(groups) if self._global else self._windowed(groups)
-        batch: list[Any] = []
         self._decoded = 0
-        for element in elements:
-            batch.append(element)
-            if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
-                self._bundles.emit(batch)
-                batch, self._decoded = [], 0
-        self._bundles.emit(batch)
+        if self._global:
+            self._globally(groups)
+        else:
+            self._windowed(groups)
 
     def _values(self, chunks: Chunks) -> Any:
         if chunks.size > _EAGER_BYTES:
@@ -123,30 +123,54 @@ class GroupFeed:
             values += self._decode_values(payload)
         return values
 
-    def _globally(self, groups: Iterable[tuple[bytes, dict[bytes, Chunks]]]) -> Iterator[Any]:
+    def _globally(self, groups: Iterable[KeyGroup]) -> None:
         window = GlobalWindow()
-        with_value = WindowedValue(None, window.max_timestamp(), (window,), ONLY_PANE).with_value
-        decode_key, values_of = self._decode_key, self._values
-        for key, windows in groups:
-            yield with_value((decode_key(key), values_of(windows[b""])))
+        micros, windows = window.max_timestamp().micros, (window,)
+        decode_key, values_of, emit = self._decode_key, self._values, self._bundles.emit_block
+        batch: list[Any] = []
+        for key, chunks_by_window in groups:
+            batch.append((decode_key(key), values_of(chunks_by_window[b""])))
+            if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
+                emit(Block(batch, micros, windows, ONLY_PANE))
+                batch, self._decoded = [], 0
+        if batch:
+            emit(Block(batch, micros, windows, ONLY_PANE))
 
-    def _windowed(self, groups: Iterable[tuple[bytes, dict[bytes, Chunks]]]) -> Iterator[Any]:
+    def _windowed(self, groups: Iterable[KeyGroup]) -> None:
         merging = self._windowfn.is_merging()
-        known: dict[bytes, Any] = {}
-        for encoded_key, encoded_windows in groups:
+        known: dict[bytes, tuple[int, tuple[Any, ...]]] = {}
+        batch, micros, windows = list[Any](), Each(), Each()
+        for encoded_key, chunks_by_window in groups:
             key = self._decode_key(encoded_key)
-            by_window: dict[Any, Chunks] = {}
-            for encoded, chunks in encoded_windows.items():
-                window = known.get(encoded)
-                if window is None:
-                    if len(known) > 10_000:
-                        known.clear()
-                    window = known[encoded] = self._decode_window(encoded)
-                by_window[window] = chunks
-            if merging and len(by_window) > 1:
-                by_window = merge_windows(self._windowfn, by_window)
-            for window, chunks in by_window.items():
-                yield WindowedValue((key, self._values(chunks)), window.max_timestamp(), (window,), ONLY_PANE)
+            for time, window, chunks in self._by_window(chunks_by_window, merging, known):
+                batch.append((key, self._values(chunks)))
+                micros.append(time)
+                windows.append(window)
+                if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
+                    self._bundles.emit_block(Block(batch, micros, windows, ONLY_PANE))
+                    batch, micros, windows, self._decoded = [], Each(), Each(), 0
+        if batch:
+            self._bundles.emit_block(Block(batch, micros, windows, ONLY_PANE))
+
+    def _by_window(
+        self, encoded: dict[bytes, Chunks], merging: bool, known: dict[bytes, tuple[int, tuple[Any, ...]]]
+    ) -> Iterator[tuple[int, tuple[Any, ...], Chunks]]:
+        """(timestamp in microseconds, the one window, values) of one key; `known` remembers decoded windows."""
+        by_window: dict[Any, Chunks] = {}
+        for encoded_window, chunks in encoded.items():
+            found = known.get(encoded_window)
+            if found is None:
+                if len(known) > _KNOWN_WINDOWS:
+                    known.clear()
+                window = self._decode_window(encoded_window)
+                found = known[encoded_window] = min(window.max_timestamp().micros, _END), (window,)
+            if not merging or len(encoded) == 1:
+                yield *found, chunks
+            else:
+                by_window[found[1][0]] = chunks
+        if by_window:
+            for window, chunks in merge_windows(self._windowfn, by_window).items():
+                yield min(window.max_timestamp().micros, _END), (window,), chunks
 
 
 def payload_decoder(values_coder: Any) -> Callable[[bytes], list[Any]]:

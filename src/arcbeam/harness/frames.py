@@ -1,12 +1,11 @@
 """The blobs of the exchange: how groups and elements are laid out in bytes.
 
-Owns the layout and nothing else; knows no SDK types but coder impls' `encode` and `decode`. Three layouts:
+Owns the layout of groups, and what a group's values are held in; elements that are not grouped travel as blocks (see
+`harness.blocks`).
 
 *elements*: a sequence as the SDK's list coder writes it (count, then each element nested).
-*runs*: pairs of a windowed value without value, and the values of the elements that share its timestamp, windows and
-pane, as *elements*. Most elements come in long runs, and a header costs more than a small value.
 *groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`, payload being an
-*elements* sequence of values. Keys and windows are compared as bytes.
+*elements* sequence of values, or a block. Keys and windows are compared as bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from apache_beam import coders
 from apache_beam.coders import coder_impl
-from apache_beam.coders.coders import SingletonCoder
 
 from arcbeam.model.rows import Row
 
@@ -52,31 +49,6 @@ def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:
         position_next = payload_start + payload_length
         yield blob[position + size : key_end], blob[key_end:payload_start], payload_start, position_next
         position = position_next
-
-
-class Runs:
-    """Reads and writes *runs*; one object per direction and PCollection.
-
-    Args:
-        windowed_coder: of the PCollection.
-    """
-
-    def __init__(self, windowed_coder: Any) -> None:
-        header = coders.WindowedValueCoder(SingletonCoder(None), windowed_coder.window_coder)
-        self._header = header.get_impl()
-        self._values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
-
-    def append(self, header: Any, values: list[Any], stream: Any) -> None:
-        """Writes one run; `header` is any of its windowed values."""
-        self._header.encode_to_stream(header.with_value(None), stream, True)
-        self._values.encode_to_stream(values, stream, True)
-
-    def decode(self, blob: bytes) -> Iterator[list[Any]]:
-        """The windowed values of each run of a blob."""
-        stream = coder_impl.create_InputStream(blob)
-        while stream.size() > 0:
-            with_value = self._header.decode_from_stream(stream, True).with_value
-            yield [with_value(value) for value in self._values.decode_from_stream(stream, True)]
 
 
 class Spool:

@@ -24,6 +24,7 @@ from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
 from arcbeam.harness import bags
+from arcbeam.harness.blocks import BlockCoder
 from arcbeam.harness.frames import Chunks, Spool, key_groups
 from arcbeam.harness.timers import Family, Inbox, KeyTimers
 from arcbeam.model.plan import TimeDomain
@@ -84,7 +85,7 @@ class KeyedFeed:
         ]
         element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
-        values = coders.ListCoder(coders.WindowedValueCoder(element.value_coder(), windows)).get_impl()
+        values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
         self._payloads: Callable[[Chunks], Iterable[list[Any]]] = (
             _TimeSorted(values, self._memory) if processor.root.how.time_sorted else _InOrder(values.decode)
         )
@@ -240,8 +241,8 @@ class _TimeSorted:
     _SLICE = 256
     """Elements of a run that are decoded at a time while runs are merged."""
 
-    def __init__(self, impl: Any, memory: int) -> None:
-        self._impl = impl
+    def __init__(self, coder: BlockCoder, memory: int) -> None:
+        self._coder = coder
         self._memory = memory
 
     def __call__(self, chunks: Chunks) -> Iterator[list[Any]]:
@@ -252,7 +253,7 @@ class _TimeSorted:
         run: list[Any] = []
         held = 0
         for payload in chunks:
-            run += self._impl.decode(payload)
+            run += self._coder.decode(payload)
             held += len(payload)
             if held > budget:
                 spool = spool or Spool()
@@ -273,7 +274,7 @@ class _TimeSorted:
     def _spilled(self, run: list[Any], spool: Spool) -> Iterator[Any]:
         places = []
         for start in range(0, len(run), self._SLICE):
-            encoded = self._impl.encode(run[start : start + self._SLICE])
+            encoded = self._coder.encode(run[start : start + self._SLICE])
             places.append((spool.append(encoded), len(encoded)))
         del run
-        return (value for offset, length in places for value in self._impl.decode(spool.read(offset, length)))
+        return (value for offset, length in places for value in self._coder.decode(spool.read(offset, length)))

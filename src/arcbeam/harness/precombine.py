@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from apache_beam import CombineFn, DoFn
@@ -15,24 +16,27 @@ from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.internal import pickler
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.common import NameContext
-from apache_beam.runners.worker import bundle_processor, operation_specs, operations
+from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindow, TimestampCombiner
-from apache_beam.utils.windowed_value import WindowedValue
+from apache_beam.utils.timestamp import MAX_TIMESTAMP
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from arcbeam.errors import ArcbeamError, UserCodeError
+from arcbeam.harness.blocks import Block, Each
+from arcbeam.harness.operations import LONGEST, BlockOperation
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.urns import PRECOMBINE_URN
 
 _CHECK_EVERY = 1024
-_LONGEST_WAIT = 512
+_END = int(MAX_TIMESTAMP.micros)
 _ENTRY_OVERHEAD = 200
 """Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
 _OBJECT_OVERHEAD = 64
 """The same for an element of an accumulator that is a collection."""
 
 
-class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
+class Precombine(BlockOperation):
     """Adds each value to the accumulator of its key (and window); outputs accumulators.
 
     Keys of exact type int, str or bytes are compared as objects, all others by their encoding (see `harness.write`).
@@ -41,7 +45,7 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, name: Any, factory: Any, payload: Any, transform: Any, coder: Any, windowing: Any) -> None:
         output_coder = factory.get_only_output_coder(transform)
         spec = operation_specs.WorkerPartialGroupByKey(None, None, [output_coder])
-        super().__init__(name, spec, factory.counter_factory, factory.state_sampler)
+        super().__init__(name, spec, factory, coder)
         self.combine_fn = CombineFn.from_runner_api(payload.combine_fn, factory.context)
         self._budget = factory.data_channel_factory.settings.group_memory_bytes
         accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
@@ -51,11 +55,11 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._encode_key, self._decode_key = key_impl.encode, key_impl.decode
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)
         kind = windowing.timestamp_combiner
-        self._combine_time = (
-            None
-            if kind == TimestampCombiner.OUTPUT_AT_EOW
-            else TimestampCombiner.get_impl(kind, windowing.windowfn).combine
-        )
+        self._combine_time: Any = {
+            TimestampCombiner.OUTPUT_AT_EOW: None,
+            TimestampCombiner.OUTPUT_AT_EARLIEST: min,
+            TimestampCombiner.OUTPUT_AT_LATEST: max,
+        }[kind]
         self._simple = self._global and self._combine_time is None
 
     def setup(self, data_sampler: Any = None) -> None:
@@ -71,8 +75,6 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         """Starts a bundle with an empty table."""
         super().start()
         self._clear()
-        self._waiting: list[Any] = []
-        self._limit = 1
 
     def _clear(self) -> None:
         self._windows = 0
@@ -81,40 +83,27 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         self._tables: dict[type, dict[Any, Any]] = {int: {}, str: {}, bytes: {}}
         self._encoded: dict[bytes, Any] = {}
 
-    def process(self, o: Any) -> None:
-        """Takes one windowed key and value."""
-        # SUBTLE: elements wait in a short list, so that the table is filled in one tight loop with one state change.
-        waiting = self._waiting
-        waiting.append(o.value if self._simple else o)
-        if len(waiting) >= self._limit:
-            self._absorb()
-
-    def _absorb(self) -> None:
-        """Adds the waiting elements to the table; looks after the memory budget."""
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
+    def _take(self, block: Block) -> None:
+        """Adds a block to the table; looks after the memory budget."""
         with self.scoped_process_state:
+            values = block.values
             try:
-                entry = self._absorb_simple(waiting) if self._simple else self._absorb_windowed(waiting)
+                entry = self._absorb_simple(values) if self._simple else self._absorb_windowed(block)
             except ArcbeamError:
                 raise
             except Exception as e:
                 text = "".join(traceback.format_exception(e))
                 raise UserCodeError(self.name_context.step_name, f"{type(e).__name__}: {e}", text) from e
-        last = waiting[-1] if self._simple else waiting[-1].value
-        size = self._estimate_value(last[1], True) + 1
-        self._limit = max(1, min(2 * self._limit, _LONGEST_WAIT, (4 << 20) // size))
-        self._since_check += len(waiting)
-        self._since_bytes += size * len(waiting)
-        if self._since_check >= self._next_check or self._since_bytes > self._budget >> 3:
-            self._check(entry[0])
+            self._since_check += len(values)
+            self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
+            if entry is not None and (self._since_check >= self._next_check or self._since_bytes > self._budget >> 3):
+                self._check(entry[0])
 
-    def _absorb_simple(self, waiting: list[Any]) -> Any:
+    def _absorb_simple(self, values: list[Any]) -> Any:
         tables, encoded, encode = self._tables, self._encoded, self._encode_key
         add, create = self._add, self._create
         entry: Any = None
-        for key, value in waiting:
+        for key, value in values:
             table: Any = tables.get(type(key))
             if table is None:
                 key, table = encode(key), encoded
@@ -125,24 +114,24 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
             entry[0] = add(entry[0], value)
         return entry
 
-    def _absorb_windowed(self, waiting: list[Any]) -> Any:
+    def _absorb_windowed(self, block: Block) -> Any:
+        tables, add, create, combine = self._tables, self._add, self._create, self._combine_time
         entry: Any = None
-        for o in waiting:
-            key, value = o.value
-            table: Any = self._tables.get(type(key))
+        for (key, value), windows, micros in zip(block.values, block.windows_of_each(), block.times(), strict=False):
+            table: Any = tables.get(type(key))
             if table is None:
                 key, table = self._encode_key(key), self._encoded
-            windows = table.get(key)
-            if windows is None:
-                windows = table[key] = {}
-            for window in o.windows:
-                entry = windows.get(window)
+            by_window = table.get(key)
+            if by_window is None:
+                by_window = table[key] = {}
+            for window in windows:
+                entry = by_window.get(window)
                 if entry is None:
-                    entry = windows[window] = [self._create(), o.timestamp]
+                    entry = by_window[window] = [create(), micros]
                     self._windows += 1
-                elif self._combine_time is not None:
-                    entry[1] = self._combine_time(entry[1], o.timestamp)
-                entry[0] = self._add(entry[0], value)
+                elif combine is not None:
+                    entry[1] = combine(entry[1], micros)
+                entry[0] = add(entry[0], value)
         return entry
 
     def _check(self, accumulator: Any) -> None:
@@ -158,35 +147,45 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
             self._flush()
 
     def _flush(self) -> None:
+        """Outputs the table."""
         tables = [(table, None) for table in self._tables.values()]
         everything: list[tuple[dict[Any, Any], Any]] = [*tables, (self._encoded, self._decode_key)]
         self._clear()
+        emit = self._outputs[0].emit
         if self._simple:
             window = GlobalWindow()
-            with_value = WindowedValue(None, window.max_timestamp(), (window,)).with_value
-            receive, compact = self.receivers[0].receive, self._compact
-            for table, decode in everything:
-                for key, entry in table.items():
-                    accumulator = entry[0] if compact is None else compact(entry[0])
-                    receive(with_value((key if decode is None else decode(key), accumulator)))
+            micros, windows = window.max_timestamp().micros, (window,)
+            for part in _batched(self._accumulators(everything)):
+                emit(Block(part, micros, windows, PANE_INFO_UNKNOWN))
             return
-        for element in self._windowed_elements(everything):
-            self.output(element)
+        for elements in _batched(self._windowed_accumulators(everything)):
+            values, times, in_windows = (list(column) for column in zip(*elements, strict=True))
+            emit(Block(values, Each(times), Each(in_windows), PANE_INFO_UNKNOWN))
 
-    def _windowed_elements(self, everything: list[tuple[dict[Any, Any], Any]]) -> Iterator[Any]:
+    def _accumulators(self, everything: list[tuple[dict[Any, Any], Any]]) -> Iterator[tuple[Any, Any]]:
+        compact = self._compact
+        for table, decode in everything:
+            for key, entry in table.items():
+                accumulator = entry[0] if compact is None else compact(entry[0])
+                yield (key if decode is None else decode(key)), accumulator
+
+    def _windowed_accumulators(
+        self, everything: list[tuple[dict[Any, Any], Any]]
+    ) -> Iterator[tuple[tuple[Any, Any], int, tuple[Any, ...]]]:
         for table, decode in everything:
             for key, windows in table.items():
                 decoded = key if decode is None else decode(key)
-                for window, (accumulator, timestamp) in windows.items():
+                for window, (accumulator, micros) in windows.items():
                     if self._compact is not None:
                         accumulator = self._compact(accumulator)
                     if self._combine_time is None:
-                        timestamp = window.max_timestamp()
-                    yield WindowedValue((decoded, accumulator), timestamp, (window,))
+                        micros = min(window.max_timestamp().micros, _END)
+                    yield (decoded, accumulator), micros, (window,)
 
     def finish(self) -> None:
         """Outputs the table; the bundle ends."""
-        self._absorb()
+        if self._waiting:
+            self._take_waiting()
         with self.scoped_finish_state:
             self._flush()
         super().finish()
@@ -195,6 +194,11 @@ class Precombine(operations.Operation):  # type: ignore[misc]  # Beam is untyped
         """Tears down the CombineFn."""
         with self.scoped_finish_state:
             self.combine_fn.teardown()
+
+
+def _batched(items: Iterator[Any]) -> Iterator[list[Any]]:
+    while batch := list(islice(items, LONGEST)):
+        yield batch
 
 
 def overrides_teardown(ops: Iterable[Any]) -> bool:

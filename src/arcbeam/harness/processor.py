@@ -16,7 +16,8 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import precombine, read, write
+from arcbeam.harness import precombine, read, values, windowcoder, writes
+from arcbeam.harness.blocks import Block
 from arcbeam.harness.feeds import Feed, feed_of
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.metrics import MetricsTable
@@ -29,8 +30,10 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
 
 read.register()
-write.register()
+windowcoder.register()
+writes.register()
 precombine.register()
+values.register()
 
 _instructions = itertools.count()
 
@@ -50,7 +53,9 @@ class StageProcessor:
         self.wiring = Wiring(settings)
         channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
         self.state = InProcessStateHandler(channels, sides)
-        self.sdk: Any = bundle_processor.BundleProcessor(frozenset(), _descriptor(stage), self.state, self.wiring)
+        self.sdk: Any = bundle_processor.BundleProcessor(
+            frozenset(), _descriptor(stage, settings), self.state, self.wiring
+        )
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None
@@ -206,19 +211,17 @@ class Bundles:
 
     def emit(self, elements: list[Any]) -> None:
         """Feeds windowed values to the stage's root, cutting bundles as the settings say."""
-        receive = self._processor.root.receivers[0].receive
-        position, total = 0, len(elements)
+        if elements:
+            self.emit_block(Block.of(elements))
+
+    def emit_block(self, block: Block) -> None:
+        """Feeds a block to the stage's root, cutting bundles as the settings say."""
+        take = self._processor.root.output_blocks.emit
+        position, total = 0, len(block)
         while position < total:
             self.open()
-            room = self._limit - self._in_bundle
-            if room >= total - position and not position:
-                for element in elements:
-                    receive(element)
-                taken = total
-            else:
-                taken = min(room, total - position)
-                for element in elements[position : position + taken]:
-                    receive(element)
+            taken = min(self._limit - self._in_bundle, total - position)
+            take(block if taken == total else block.slice(position, position + taken))
             position += taken
             self._in_bundle += taken
             self.elements += taken
@@ -238,8 +241,11 @@ class Bundles:
         return self._metrics.serialized()
 
 
-def _descriptor(stage: Stage) -> Any:
+def _descriptor(stage: Stage, settings: Settings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
+    if settings.value_chains:
+        for transform in components.transforms.values():
+            values.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,
         transforms=components.transforms,

@@ -12,6 +12,7 @@ from apache_beam import coders
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor
 
+from arcbeam.harness.operations import Output
 from arcbeam.model.urns import READ_URN, ReadSpec
 
 
@@ -23,6 +24,7 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
         pcoll_coder: windowed coder of the elements it outputs.
         written_coder: windowed coder that the elements were written with.
         windowing: the PCollection's windowing strategy (SDK object).
+        output_blocks: where blocks go.
     """
 
     def __init__(self, name: Any, factory: Any, transform_id: str, transform: Any, spec: ReadSpec, consumers: Any):
@@ -44,9 +46,15 @@ class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc] 
             if spec.coder
             else self.pcoll_coder
         )
+        self._behind = [operation for consumer in consumers.values() for operation in consumer]
         self.windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll_id].windowing_strategy_id
         )
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        super().setup(data_sampler)
+        self.output_blocks = Output(self.receivers[0], self._behind)
 
     def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
         """Element counts of its output, unless the stage that made the elements counts them."""

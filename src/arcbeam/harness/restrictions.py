@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from apache_beam.runners.worker import operations
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.frames import BLOB_BYTES, Runs
+from arcbeam.harness.blocks import BlockCoder
+from arcbeam.harness.frames import BLOB_BYTES
 from arcbeam.harness.splitting import Splitter
 from arcbeam.model.rows import RESIDUAL, Row, TaskReport
 
@@ -71,7 +72,7 @@ class RestrictionFeed:
         self._op: Any = next(
             op for op in processor.sdk.ops.values() if isinstance(op, operations.SdfProcessSizedElements)
         )
-        self._runs = Runs(processor.root.written_coder)
+        self._blocks = BlockCoder(processor.root.written_coder)
         self._root_coder: Any = processor.root.written_coder.get_impl()
         self._op_coder: Any = self._op.input_info.main_input_coder.get_impl()
         self._sequence = itertools.count()
@@ -120,11 +121,7 @@ class RestrictionFeed:
             if row.channel == RESIDUAL:
                 read = list(_unpacked(row.blob))
             else:
-                read = [
-                    Waiting(element, element.value[1], fresh=True)
-                    for elements in self._runs.decode(row.blob)
-                    for element in elements
-                ]
+                read = [Waiting(element, element.value[1], fresh=True) for element in self._blocks.decode(row.blob)]
             now = now_micros()
             for entry in read:
                 if entry.due > now:

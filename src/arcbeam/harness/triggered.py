@@ -16,6 +16,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.harness import triggers
+from arcbeam.harness.blocks import BlockCoder
 from arcbeam.harness.feeds import payload_decoder
 from arcbeam.harness.frames import Chunks, Spool, Values, key_groups
 from arcbeam.harness.keyed import Clock, WallClock
@@ -50,7 +51,7 @@ class TriggeredFeed:
         element = coder.wrapped_value_coder
         value_coder = element.value_coder().value_coder()
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
-        self._decode = coders.ListCoder(coders.WindowedValueCoder(value_coder, coder.window_coder)).get_impl().decode
+        self._decode = BlockCoder(coders.WindowedValueCoder(value_coder, coder.window_coder)).decode
         self._encode_values: Callable[[list[Any]], bytes] = coders.ListCoder(value_coder).get_impl().encode
         self._decode_values = payload_decoder(element.value_coder())
         self._batch: list[Any] = []

@@ -21,6 +21,7 @@ class Settings:
         bundle_seconds: seconds after which a bundle is cut.
         group_memory_bytes: what grouping buffers of one task may hold.
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
+        value_chains: whether transforms that look at values only run block by block.
     """
 
     shards: int = 2
@@ -28,6 +29,7 @@ class Settings:
     bundle_seconds: float = 30.0
     group_memory_bytes: int = 128 << 20
     sdf_round_seconds: float = 10.0
+    value_chains: bool = True
 
 
 class _Nowhere:

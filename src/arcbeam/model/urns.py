@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 READ_URN = "arcbeam:read:v1"
 WRITE_URN = "arcbeam:write:v1"
 PRECOMBINE_URN = "arcbeam:precombine:v1"
+INTERVAL_WINDOW_URN = "arcbeam:coder:interval_window:v1"
+"""A coder of ours that is exact where the standard one has milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
-from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
+from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
 from arcbeam.translate import describe, phases
 from arcbeam.translate.validate import validate
 
@@ -236,6 +236,9 @@ class _Lowering:
             windowing_strategies=self._components.windowing_strategies,
             environments=self._components.environments,
         )
+        for coder in payload.coders.values():
+            if coder.spec.urn == common_urns.coders.INTERVAL_WINDOW.urn:
+                coder.spec.urn = INTERVAL_WINDOW_URN
         for transform in transforms:
             payload.transforms[transform.unique_name].CopyFrom(transform)
             for pcoll in (*transform.inputs.values(), *transform.outputs.values()):

@@ -1,0 +1,126 @@
+"""Operations that take blocks: what all of ours share, and the edges between them.
+
+Owns how blocks and single elements meet. The SDK hands elements to an operation one by one; ours gather them into
+blocks, and hand blocks to each other. Where an operation of the SDK follows, a block becomes elements again. The
+contract with the SDK's `Operation` is held by a test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.runners.worker import operations
+
+from arcbeam.harness.blocks import Block
+
+LONGEST = 251
+"""Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
+_BYTES = 4 << 20
+"""What a block's elements may take, encoded, as far as a sample tells."""
+
+
+class Output:
+    """One output of an operation: counts what leaves, and hands it on.
+
+    Args:
+        receiver: the SDK's receiver of this output.
+        consumers: the operations behind it.
+    """
+
+    def __init__(self, receiver: Any, consumers: list[Any]) -> None:
+        self._receiver = receiver
+        self._counters = receiver.opcounter
+        ours = [c for c in consumers if isinstance(c, BlockOperation)]
+        self._takers = [c.take for c in ours]
+        others = [c for c in consumers if not isinstance(c, BlockOperation)]
+        # What prefers batches is fed by the SDK's receiver only, which then feeds ours, too.
+        self._mixed = any(c.get_batching_preference().supports_batches for c in others)
+        self._others = [c.process for c in others]
+
+    def emit(self, block: Block) -> None:
+        """Hands on a block."""
+        count = len(block.values)
+        if not count:
+            return
+        if self._mixed:
+            receive = self._receiver.receive
+            for element in block.elements():
+                receive(element)
+            return
+        counters = self._counters
+        # The first element stands for all when sizes are sampled.
+        counters.update_from(block.element(0))
+        for take in self._takers:
+            take(block)
+        for process in self._others:
+            for element in block.elements():
+                process(element)
+        counters.update_collect()
+        if count > 1:
+            counters.element_counter.update(count - 1)
+
+
+class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is untyped
+    """An operation that takes blocks. Elements that come one by one wait until they are a block.
+
+    Invariant: nothing waits when a bundle is finished, and blocks are taken in the order in which elements came.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any) -> None:
+        super().__init__(name, spec, factory.counter_factory, factory.state_sampler)
+        self._consumers_of: dict[int, list[Any]] = {}
+        self._estimate_input = input_coder.get_impl().estimate_size
+        self._waiting: list[Any] = []
+        self._waiting_limit = 1
+
+    def add_receiver(self, operation: Any, output_index: int = 0) -> None:
+        """See the SDK's `Operation`."""
+        self._consumers_of.setdefault(output_index, []).append(operation)
+        super().add_receiver(operation, output_index)
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        super().setup(data_sampler)
+        self._outputs = [Output(r, self._consumers_of.get(n, [])) for n, r in enumerate(self.receivers)]
+
+    def start(self) -> None:
+        """See the SDK's `Operation`."""
+        super().start()
+        self._waiting = []
+
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
+        waiting = self._waiting
+        waiting.append(o)
+        if len(waiting) >= self._waiting_limit:
+            self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._waiting_limit = longest_of(len(waiting), self._estimate_input, waiting[0], waiting[-1])
+        self._take(Block.of(waiting))
+
+    def take(self, block: Block) -> None:
+        """Takes a block, not empty."""
+        if self._waiting:
+            self._take_waiting()
+        self._take(block)
+
+    def finish(self) -> None:
+        """The bundle ends; what waits is taken first."""
+        if self._waiting:
+            self._take_waiting()
+        super().finish()
+
+    def _take(self, block: Block) -> None:
+        raise NotImplementedError
+
+
+def longest_of(length: int, estimate: Any, *samples: Any) -> int:
+    """How many elements the next block may have: twice as many as the last, as far as memory allows."""
+    try:
+        size: int = max(estimate(sample, True) for sample in samples) + 1
+    except Exception:
+        # Whoever encodes it says what is wrong with it.
+        size = 64
+    return max(1, min(2 * length, LONGEST, _BYTES // size))
