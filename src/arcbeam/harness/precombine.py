@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from apache_beam import CombineFn, DoFn
@@ -24,6 +25,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from arcbeam.errors import ArcbeamError, UserCodeError
 from arcbeam.harness.blocks import Block, Each
+from arcbeam.harness.folds import fold_of
 from arcbeam.harness.operations import LONGEST, BlockOperation
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.urns import PRECOMBINE_URN
@@ -32,6 +34,8 @@ _CHECK_EVERY = 1024
 _END = int(MAX_TIMESTAMP.micros)
 _ENTRY_OVERHEAD = 200
 """Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
+_KEY = itemgetter(0)
+_NOTHING = object()
 _OBJECT_OVERHEAD = 64
 """The same for an element of an accumulator that is a collection."""
 
@@ -70,6 +74,7 @@ class Precombine(BlockOperation):
         self._add, self._create = fn.add_input, fn.create_accumulator
         overrides = type(fn).compact is not CombineFn.compact
         self._compact = fn.compact if overrides else None
+        self._fold = fold_of(fn)
 
     def start(self) -> None:
         """Starts a bundle with an empty table."""
@@ -99,20 +104,26 @@ class Precombine(BlockOperation):
             if entry is not None and (self._since_check >= self._next_check or self._since_bytes > self._budget >> 3):
                 self._check(entry[0])
 
-    def _absorb_simple(self, values: list[Any]) -> Any:
-        tables, encoded, encode = self._tables, self._encoded, self._encode_key
+    def _absorb_simple(self, pairs: list[Any]) -> Any:
+        """Adds values to the table; returns one of the accumulators, in a list."""
+        fold, tables = self._fold, self._tables
+        kinds = set(map(type, map(_KEY, pairs)))
+        of_one_kind: Any = tables.get(kinds.pop()) if len(kinds) == 1 else None
+        if fold is not None and of_one_kind is not None:
+            fold(of_one_kind, pairs)
+            return [of_one_kind[pairs[-1][0]]]
+        accumulator: Any = None
+        encoded, encode = self._encoded, self._encode_key
         add, create = self._add, self._create
-        entry: Any = None
-        for key, value in values:
+        for key, value in pairs:
             table: Any = tables.get(type(key))
             if table is None:
                 key, table = encode(key), encoded
-            # SUBTLE: an accumulator is boxed in a list, so that None is one, too, and one look-up is enough.
-            entry = table.get(key)
-            if entry is None:
-                entry = table[key] = [create()]
-            entry[0] = add(entry[0], value)
-        return entry
+            accumulator = table.get(key, _NOTHING)
+            if accumulator is _NOTHING:
+                accumulator = create()
+            accumulator = table[key] = add(accumulator, value)
+        return [accumulator]
 
     def _absorb_windowed(self, block: Block) -> Any:
         tables, add, create, combine = self._tables, self._add, self._create, self._combine_time
@@ -165,9 +176,8 @@ class Precombine(BlockOperation):
     def _accumulators(self, everything: list[tuple[dict[Any, Any], Any]]) -> Iterator[tuple[Any, Any]]:
         compact = self._compact
         for table, decode in everything:
-            for key, entry in table.items():
-                accumulator = entry[0] if compact is None else compact(entry[0])
-                yield (key if decode is None else decode(key)), accumulator
+            for key, accumulator in table.items():
+                yield (key if decode is None else decode(key)), accumulator if compact is None else compact(accumulator)
 
     def _windowed_accumulators(
         self, everything: list[tuple[dict[Any, Any], Any]]
@@ -204,8 +214,9 @@ def _batched(items: Iterator[Any]) -> Iterator[list[Any]]:
 def overrides_teardown(ops: Iterable[Any]) -> bool:
     """Whether any operation's DoFn or CombineFn has a teardown of its own."""
     for op in ops:
-        if isinstance(op, Precombine):
-            fn: Any = op.combine_fn
+        fn: Any = getattr(op, "combine_fn", None)
+        if fn is not None:
+            pass
         elif getattr(op.spec, "serialized_fn", None):
             fn = pickler.loads(op.spec.serialized_fn)[0]
         else:

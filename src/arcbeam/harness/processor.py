@@ -16,7 +16,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import precombine, read, values, windowcoder, writes
+from arcbeam.harness import combine, precombine, read, values, windowcoder, writes
 from arcbeam.harness.blocks import Block
 from arcbeam.harness.feeds import Feed, feed_of
 from arcbeam.harness.finalization import Callbacks
@@ -33,6 +33,7 @@ read.register()
 windowcoder.register()
 writes.register()
 precombine.register()
+combine.register()
 values.register()
 
 _instructions = itertools.count()
@@ -246,6 +247,7 @@ def _descriptor(stage: Stage, settings: Settings) -> Any:
     if settings.value_chains:
         for transform in components.transforms.values():
             values.claim(transform)
+            combine.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,
         transforms=components.transforms,

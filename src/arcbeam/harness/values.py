@@ -12,6 +12,7 @@ timers, restrictions, batches, or type checks at run time. An output that is mor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import isgeneratorfunction
 from itertools import compress, islice, repeat, starmap
 from typing import Any
 
@@ -126,12 +127,16 @@ class ValueOperation(BlockOperation):
                 transform_id=self.name_context.transform_id,
                 operation_name=self.name_context.metrics_name(),
             )
-            self._sdk_outputs = common._OutputHandler(
-                self._windowing.windowfn, self.receivers[0], receivers, None, None, False, False
+            outputs = self._windowing.windowfn, self.receivers[0], receivers, None, None, False, False
+            self._sdk_outputs = common._OutputHandler(*outputs)
+            # The SDK looks at what a DoFn returns for its first element, if it is a class's and not a generator.
+            self._refuse = (
+                None
+                if isinstance(self._fn, core.CallableWrapperDoFn) or isgeneratorfunction(self._process)
+                else common._OutputHandler(*outputs, True).handle_process_outputs
             )
             self._runner.setup()
         self._emit = self._outputs[0].emit
-        self._first = True
 
     def start(self) -> None:
         """See the SDK's `Operation`."""
@@ -152,14 +157,8 @@ class ValueOperation(BlockOperation):
 
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
-            if self._first:
-                # The SDK looks at what a DoFn returns for its first element.
-                self._first = False
-                self._runner.process(block.element(0))
-                block = block.slice(1, None)
             try:
-                if block.values:
-                    self._run(block)
+                self._run(block)
             except BaseException as e:
                 # SUBTLE: as the SDK does it, the message says which step; one that says it already stays as it is.
                 self._runner._reraise_augmented(e)
@@ -198,6 +197,10 @@ class ValueOperation(BlockOperation):
         places: list[int] = []
         for place, value in enumerate(block.values):
             results = process(value)
+            if self._refuse is not None:
+                refuse, self._refuse = self._refuse, None
+                if isinstance(results, str | bytes | dict):
+                    refuse(block.element(place), results)
             if results is None:
                 continue
             if type(results) is list and len(results) < longest:

@@ -1,0 +1,105 @@
+"""Folds give what `add_input` gives, and the halves of a combine give what the SDK's do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import combiners, cy_combiners
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcbeam.harness.folds import fold_of
+from tests.harness.drive import Collect, Driven
+
+KNOWN = [
+    combiners.CountCombineFn(),
+    combiners.MeanCombineFn(),
+    combiners.ToListCombineFn(),
+    cy_combiners.SumInt64Fn(),
+    cy_combiners.MinInt64Fn(),
+    cy_combiners.MaxInt64Fn(),
+    cy_combiners.MeanInt64Fn(),
+    cy_combiners.SumFloatFn(),
+    cy_combiners.MeanFloatFn(),
+    cy_combiners.AnyCombineFn(),
+    cy_combiners.AllCombineFn(),
+]
+
+
+@pytest.mark.contract("PLAN-02")
+@pytest.mark.parametrize("fn", KNOWN, ids=lambda fn: type(fn).__name__)
+@given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), min_size=1), max_size=4))
+def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int, int]]]) -> None:
+    fold = fold_of(fn)
+    assert fold is not None
+    table: dict[int, Any] = {}
+    expected: dict[int, Any] = {}
+    for pairs in blocks:
+        fold(table, pairs)
+        for key, value in pairs:
+            expected[key] = fn.add_input(expected[key] if key in expected else fn.create_accumulator(), value)
+    assert table.keys() == expected.keys()
+    for key, accumulator in table.items():
+        assert repr(fn.extract_output(accumulator)) == repr(fn.extract_output(expected[key]))
+
+
+class Doubled(combiners.CountCombineFn):
+    def add_input(self, accumulator: int, element: Any) -> int:
+        return accumulator + 2
+
+
+class Twice(cy_combiners.SumInt64Fn):
+    @staticmethod
+    def add_input(accumulator: Any, element: int) -> Any:
+        accumulator.add_input(2 * element)
+        return accumulator
+
+
+@pytest.mark.parametrize("fn", [Doubled(), Twice(), combiners.TopCombineFn(1), combiners.SampleCombineFn(1)])
+def test_a_combine_fn_of_the_users_has_no_fold(fn: Any) -> None:
+    assert fold_of(fn) is None
+
+
+@pytest.mark.contract("PLAN-02")
+@pytest.mark.parametrize("chains", [True, False])
+def test_keys_that_are_equal_but_of_other_types_stay_apart(chains: bool) -> None:
+    with Driven(value_chains=chains) as p:
+        keys = p | beam.Create([1, True, 1.0, "1", b"1", 1, None, (1,), (True,)])
+        keys | beam.combiners.Count.PerElement() | Collect()
+    found = sorted(((type(k).__name__, repr(k)), n) for k, n in p.values())
+    assert [n for key, n in found if key == ("int", "1")] == [2]
+    assert sum(n for _, n in found) == 9
+    assert len(found) == 8
+
+
+@pytest.mark.contract("BAT-01", "PLAN-02")
+@pytest.mark.parametrize("chains", [True, False])
+@pytest.mark.parametrize("bundle_elements", [1, 7, 500_000])
+def test_combines_of_all_kinds(chains: bool, bundle_elements: int) -> None:
+    with Driven(shards=3, bundle_elements=bundle_elements, value_chains=chains) as p:
+        pairs = p | beam.Create([(n % 5, n) for n in range(100)])
+        for name, fn in (
+            ("sum", sum),
+            ("max", max),
+            ("count", combiners.CountCombineFn()),
+            ("mean", combiners.MeanCombineFn()),
+            ("list", combiners.ToListCombineFn()),
+            ("top", combiners.TopCombineFn(2)),
+        ):
+            pairs | name >> beam.CombinePerKey(fn) | Collect(name)
+        pairs | beam.Values() | "all" >> beam.CombineGlobally(sum) | Collect("all")
+
+    def found(name: str) -> dict[int, Any]:
+        assert len(p.values(name)) == 5
+        return dict(p.values(name))
+
+    parts = {k: list(range(k, 100, 5)) for k in range(5)}
+    assert found("sum") == {k: sum(v) for k, v in parts.items()}
+    assert found("max") == {k: max(v) for k, v in parts.items()}
+    assert found("count") == {k: len(v) for k, v in parts.items()}
+    assert found("mean") == {k: sum(v) / len(v) for k, v in parts.items()}
+    assert {k: sorted(v) for k, v in found("list").items()} == parts
+    assert found("top") == {k: sorted(v, reverse=True)[:2] for k, v in parts.items()}
+    assert p.values("all") == [sum(range(100))]
