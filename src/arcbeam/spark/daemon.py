@@ -6,14 +6,41 @@ executor. Used through `spark.python.daemon.module` in sessions of our own; any 
 
 from __future__ import annotations
 
-if __name__ == "__main__":
-    import logging
+import importlib
+import logging
+from typing import Any
 
+from pyspark import daemon
+
+_NEEDED = ("arcbeam.spark.task", "arcbeam.harness.processor")
+"""Imported for their effect on the forks. By name, because an import that nothing uses is soon tidied away."""
+
+_run_worker = daemon.worker
+
+
+def run_worker(sock: Any, authenticated: bool) -> int:
+    """Runs a forked worker until Spark has no more for it; see `pyspark.daemon.worker`.
+
+    Returns:
+        The exit code. A worker whose socket Spark has closed (its task was cancelled, or failed elsewhere) ends without
+        a word: Spark's own would print the traceback of a broken pipe.
+    """
+    try:
+        return _run_worker(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        return 1
+
+
+def main() -> None:
+    """Imports what workers need, and serves Spark until it goes away."""
     # The SDK warns about optional packages at import; once, in the driver, is enough.
     logging.disable(logging.WARNING)
-
+    for name in _NEEDED:
+        importlib.import_module(name)
     logging.disable(logging.NOTSET)
-
-    from pyspark import daemon
-
+    daemon.worker = run_worker
     daemon.manager()
+
+
+if __name__ == "__main__":
+    main()
