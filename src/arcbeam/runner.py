@@ -27,7 +27,7 @@ from apache_beam.runners.pipeline_utils import (
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 from apache_beam.transforms import core, environments
 
-from arcbeam.errors import InvalidPipelineError
+from arcbeam.errors import InvalidPipelineError, UserCodeError
 from arcbeam.job import Job, session_options
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
@@ -176,6 +176,9 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             self.cancel()
             raise
         if self._error is not None and not self._job.cancelled:
+            if isinstance(self._error, UserCodeError):
+                # It holds the user's own traceback; ours, which would grow each time it is raised, helps nobody.
+                raise self._error.with_traceback(None)
             raise self._error
         state: str = self.state
         return state

@@ -226,24 +226,43 @@ def test_an_undeclared_tag_is_refused_while_the_pipeline_is_built() -> None:
 SCRIPT = """
 import apache_beam as beam
 with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_master=local[1]", {argument!r}]) as p:
-    p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: 1 // 0)
+    p | beam.Create([1, 2]) | beam.Reshuffle() | "Fail" >> beam.Map(lambda x: {failing})
 """
 
 
-@pytest.mark.contract("API-06")
-@pytest.mark.parametrize(
-    ("argument", "told"),
-    [
-        ("--spark_conf=spark.ui.enabled", "is not of the form key=value"),
-        pytest.param("--shards=1", "ZeroDivisionError: integer", marks=pytest.mark.long),
-    ],
-)
-def test_a_script_that_fails_exits_non_zero(tmp_path: Path, argument: str, told: str) -> None:
+def _failed(tmp_path: Path, argument: str = "--shards=2", failing: str = "1 // 0") -> str:
+    """What a script whose pipeline fails writes to stderr."""
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(argument=argument))
+    script.write_text(SCRIPT.format(argument=argument, failing=failing))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
-    assert told in done.stderr
+    return done.stderr
+
+
+@pytest.mark.contract("API-06")
+def test_a_script_that_fails_exits_non_zero(tmp_path: Path) -> None:
+    assert "is not of the form key=value" in _failed(tmp_path, "--spark_conf=spark.ui.enabled")
+
+
+@pytest.mark.long
+@pytest.mark.contract("API-06")
+def test_spark_does_not_repeat_a_users_error(tmp_path: Path) -> None:
+    told = _failed(tmp_path)
+    assert told.count("ZeroDivisionError: integer") == 1
+    assert told.count("Traceback") == 2, told
+    for of_spark in ("Executor", "TaskSetManager", "BlockManager", "TaskFailedError", "NativeCodeLoader", "log4j"):
+        assert of_spark not in told
+    assert "arcbeam/spark" not in told
+    assert len(told.splitlines()) < 20
+
+
+@pytest.mark.long
+def test_spark_tells_of_lost_workers_without_the_frames_of_the_jvm(tmp_path: Path) -> None:
+    told = _failed(tmp_path, failing="__import__('os')._exit(1)")
+    assert "WARN TaskSetManager: Lost task 0.0" in told
+    assert "Python worker exited unexpectedly" in told
+    assert "\tat " not in told
+    assert "WorkerLostError" in told
 
 
 # Without Spark: what exceptions and texts mean.

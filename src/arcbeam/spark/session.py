@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
+from arcbeam.spark import sparklog
 
 _DEFAULT_MASTER = "local[*,4]"
 """All cores; a task whose worker died is tried again (a plain local[*] tries once)."""
@@ -83,6 +84,7 @@ def new_session(options: SessionOptions) -> SparkSession:
     chosen = settings(options)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
+    master = options.master or _DEFAULT_MASTER
     if options.remote:
         starts_java = options.remote.startswith("local")
         if not starts_java:
@@ -90,18 +92,18 @@ def new_session(options: SessionOptions) -> SparkSession:
         builder = builder.remote(options.remote)
     else:
         starts_java = True
-        master = options.master or _DEFAULT_MASTER
         _require_answer(master, _master_addresses(master))
         builder = builder.appName("arcbeam").master(master)
     if starts_java:
         require_java()
-        chosen = {**_OWN_SETTINGS, **chosen}
+        local = _LOCAL.fullmatch(options.remote or master) is not None
+        chosen = {**_OWN_SETTINGS, **chosen, **sparklog.settings(chosen, local=local)}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
         session: SparkSession = builder.getOrCreate()
     except Exception as e:
-        where = options.remote or options.master or _DEFAULT_MASTER
+        where = options.remote or master
         raise SetupError(f"no Spark session on {where}: {_first_line(e)}", "run `arcbeam doctor`") from e
     return session
 

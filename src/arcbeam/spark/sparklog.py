@@ -1,0 +1,60 @@
+"""What Spark itself prints where a session of our own runs: its warnings, without what arcbeam tells better.
+
+Owns the choice of Spark's log configuration (`log4j2.properties` beside this module says what is left out, and why).
+A session that the user brought, and a configuration of log4j that the user wrote, are not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
+"""SUBTLE: not `extraJavaOptions`, which come after them on Java's command line: whatever the user says there wins."""
+
+_STRUCTURED = "spark.log.structuredLogging.enabled"
+
+
+def settings(chosen: Mapping[str, str], *, local: bool, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Settings that make the log of a session's driver short.
+
+    They are for a session that starts a JVM; in one that runs already, they change nothing.
+
+    Args:
+        chosen: the user's settings of the session.
+        local: whether the executors run on this machine.
+        environ: of Spark (default: this process's environment).
+
+    Returns:
+        Nothing if the user configures Spark's log.
+    """
+    env = os.environ if environ is None else environ
+    if _has_own_configuration(chosen, env):
+        return {}
+    options = [f"-Dlog4j2.configurationFile={_CONFIGURATION.as_uri()}"]
+    if local:
+        options.append("-Darcbeam.log.address=DENY")
+    return {_DEFAULT_OPTIONS: " ".join([*options, chosen.get(_DEFAULT_OPTIONS, "")]).strip()}
+
+
+def _has_own_configuration(chosen: Mapping[str, str], env: Mapping[str, str]) -> bool:
+    if env.get("LOG4J_CONFIGURATION_FILE") or chosen.get(_STRUCTURED, "").lower() == "true":
+        return True
+    folder = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or Path(pyspark.__file__).parent, "conf"))
+    if any(folder.glob("log4j2*.*")):
+        return True
+    try:
+        defaults = (folder / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    # A setting of a session replaces what is there, and with it whatever else these options are for.
+    return (
+        re.search(rf"^\s*({re.escape(_DEFAULT_OPTIONS)}|{re.escape(_STRUCTURED)})\b", defaults, re.MULTILINE)
+        is not None
+    )
