@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from arcbeam.errors import SetupError
+from arcbeam.spark import session
 from arcbeam.spark.session import (
     SessionOptions,
     active_session,
@@ -29,6 +30,12 @@ def test_the_active_session_is_used(spark: Any) -> None:
     assert open_session(SessionOptions(master="local[7]")) is spark
     assert default_parallelism(spark) == 2
     assert is_local(spark)
+
+
+def test_a_cluster_is_asked_how_many_tasks_it_runs_at_once(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_parallelism", {})
+    monkeypatch.setattr(session, "_master", lambda _: "spark://somewhere:7077")
+    assert default_parallelism(spark) == 2
 
 
 @pytest.mark.contract("API-01")

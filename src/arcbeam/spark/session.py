@@ -265,7 +265,9 @@ def default_parallelism(spark: SparkSession) -> int:
         elif local:
             known = 1
         else:
-            row = spark.range(0, 1 << 16).select(F.max(F.spark_partition_id())).first()
+            # SUBTLE: the partition's number is refused inside of an aggregate.
+            numbered = spark.range(0, 1 << 16).select(F.spark_partition_id().alias("partition"))
+            row = numbered.agg(F.max("partition")).first()
             known = int(row[0]) + 1 if row is not None else 1
         _parallelism[spark] = known
     return known
