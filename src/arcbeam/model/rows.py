@@ -73,6 +73,21 @@ class SideFile:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """An immutable file of a task's rows of one channel, complete and durable when it is reported.
+
+    Attributes:
+        channel: of all its rows.
+        path: where it is, relative to the job's temporary location.
+        size: bytes.
+    """
+
+    channel: int
+    path: str
+    size: int
+
+
 @dataclass(slots=True)
 class TaskReport:
     """What one task says when it ends well.
@@ -88,6 +103,7 @@ class TaskReport:
         elements_out: elements written, by channel.
         seconds: wall-clock of the task.
         side_files: side-input files it made.
+        row_files: the task's rows, where they do not travel beside the report (rounds of a splittable stage).
         residuals: how many residual restrictions it left for a next round.
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).
@@ -104,6 +120,7 @@ class TaskReport:
     elements_out: dict[int, int] = field(default_factory=dict)
     seconds: float = 0.0
     side_files: list[SideFile] = field(default_factory=list)
+    row_files: list[RowFile] = field(default_factory=list)
     residuals: int = 0
     next_due: float | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)

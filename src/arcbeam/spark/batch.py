@@ -1,16 +1,14 @@
 """A bounded plan as Spark jobs.
 
 Owns the order of things: data frames are built lazily, stage by stage; a Spark job runs only where something must be
-complete (side inputs, a round of a splittable DoFn, the end). Stages with several uses are persisted, so that nothing
-runs twice. Must not know protos.
+complete (side inputs, a round of a splittable DoFn, the end), and then over all that waits for one. Stages with several
+uses are persisted, so that nothing runs twice. Must not know protos.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,13 +24,12 @@ from arcbeam.progress import Standing
 from arcbeam.spark import exchange
 from arcbeam.spark.failure import as_job_failure
 from arcbeam.spark.multimap import MultimapTask
+from arcbeam.spark.rounds import Rounds
 from arcbeam.spark.session import default_parallelism, interrupt, tagged
 from arcbeam.spark.task import StageTask
 from arcbeam.spark.teardown import tear_down_workers
 from arcbeam.spark.versions import Versions
 from arcbeam.store.location import JobLocation
-
-_LOG = logging.getLogger("arcbeam.batch")
 
 
 @dataclass(slots=True)
@@ -70,6 +67,7 @@ class BatchRun:
         self._job, self._location, self._on_report, self._prelude = job, location, on_report, prelude
         self._versions = Versions.here()
         self._frames: dict[str, DataFrame] = {}
+        self._rounds = Rounds(spark, location, settings.shards)
         self._persisted: list[DataFrame] = []
         self._actions: list[DataFrame] = []
         self._ran: set[str] = set()
@@ -97,17 +95,17 @@ class BatchRun:
         waiting = list(self._plan.stages)
         done = False
         try:
-            while waiting or self._actions:
-                progressed = False
-                for stage in list(waiting):
-                    if self._can_build(stage):
+            while True:
+                if ready := [stage for stage in waiting if self._can_build(stage)]:
+                    for stage in ready:
                         self._build(stage)
                         waiting.remove(stage)
-                        progressed = True
-                if self._actions and (not waiting or not progressed):
+                elif self._actions or self._rounds.stages:
                     self._act()
-                elif waiting and not progressed:
+                elif waiting:
                     raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
+                else:
+                    break
             done = True
             return self._outcome
         finally:
@@ -127,7 +125,14 @@ class BatchRun:
     def _can_build(self, stage: Stage) -> bool:
         if any(side.channel not in self._ready_sides for side in stage.side_inputs):
             return False
-        return stage.source is None or all(p in self._frames for p in self._plan.channels[stage.source].producers)
+        return stage.source is None or self._is_built(self._plan.channels[stage.source])
+
+    def _is_built(self, channel: Channel) -> bool:
+        """Whether there is a data frame of all that comes over it."""
+        return all(
+            producer in (self._ran if self._plan.stage(producer).splittable else self._frames)
+            for producer in channel.producers
+        )
 
     def _build(self, stage: Stage) -> None:
         self._unrun.append(stage.name)
@@ -137,18 +142,23 @@ class BatchRun:
             channel = self._plan.channels[stage.source]
             source = exchange.exchanged(self._incoming(channel), channel.routing, self._settings.shards)
         if stage.splittable:
-            self._run_rounds(stage, source)
-            self._note_ran({stage.id})
-        else:
-            frame = exchange.mapped(source, self._task(stage))
-            if self._uses(stage) > 1:
-                frame = self._persist(frame)
-            self._frames[stage.id] = frame
-            if self._reports_itself(stage):
-                self._actions.append(exchange.reports(frame))
-        for index in stage.sinks:
+            self._rounds.add(self._task(stage), source)
+            return
+        frame = exchange.mapped(source, self._task(stage))
+        if self._uses(stage) > 1:
+            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            self._persisted.append(frame)
+        self._frames[stage.id] = frame
+        if self._reports_itself(stage):
+            self._actions.append(exchange.reports(frame))
+        self._build_multimaps(stage)
+
+    def _build_multimaps(self, producer: Stage) -> None:
+        """Those of the stage's side channels that are built with it."""
+        for index in producer.sinks:
             channel = self._plan.channels[index]
-            if channel.routing is Routing.SIDE_KEYED and all(p in self._frames for p in channel.producers):
+            known = index in self._built_multimaps  # two of its producers may have finished at once
+            if channel.routing is Routing.SIDE_KEYED and not known and self._is_built(channel):
                 self._build_multimap(channel)
 
     def _build_multimap(self, channel: Channel) -> None:
@@ -161,6 +171,9 @@ class BatchRun:
         frames = []
         for producer in channel.producers:
             stage = self._plan.stage(producer)
+            if stage.splittable:
+                frames.append(self._rounds.output(producer, channel.index))
+                continue
             frames.append(exchange.channel(self._frames[producer], channel.index, not self._reports_itself(stage)))
         return exchange.union(frames)
 
@@ -185,7 +198,7 @@ class BatchRun:
 
     def _reports_itself(self, stage: Stage) -> bool:
         """Whether its reports are collected from its own output, not passed through its consumer."""
-        if stage.splittable or self._uses(stage) != 1:
+        if self._uses(stage) != 1:
             return True
         (channel,) = (
             c
@@ -194,19 +207,28 @@ class BatchRun:
         )
         return channel.routing is Routing.SIDE
 
-    def _persist(self, frame: DataFrame) -> DataFrame:
-        frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-        self._persisted.append(frame)
-        return frame
-
     # Running.
 
     def _act(self) -> None:
-        """Runs one Spark job over everything that waits to be complete."""
-        actions, self._actions = self._actions, []
-        self._collect(exchange.union(actions))
-        self._note_ran(set(self._frames))
+        """Runs one Spark job over everything that waits to be complete: actions, and rounds that are due."""
+        if not self._actions:
+            self._cancelled.wait(self._rounds.wait())
+        self._require_not_cancelled()
+        frames, self._actions = [*self._actions, *self._rounds.begin()], []
+        if not frames:
+            return  # the clock was set back
+        self._running = (*self._unrun, *(s.name for s in self._rounds.stages if s.name not in self._unrun))
+        reports = self._collect(exchange.union(frames))
+        self._unrun.clear()
+        finished = self._rounds.end(reports)
+        self._note_ran({*self._frames, *finished})
         self._ready_sides |= self._built_multimaps
+        for id in sorted(finished):
+            self._build_multimaps(self._plan.stage(id))
+
+    def _require_not_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise JobCancelledError(f"{self._job} was cancelled")
 
     def _note_ran(self, stages: set[str]) -> None:
         """These stages have run: their iterable side inputs are ready once all producers have."""
@@ -216,16 +238,12 @@ class BatchRun:
                 self._ready_sides.add(channel.index)
 
     def _collect(self, frame: DataFrame) -> list[TaskReport]:
-        if self._cancelled.is_set():
-            raise JobCancelledError(f"{self._job} was cancelled")
         self._attempted = True
-        self._running = tuple(self._unrun)
         try:
             with tagged(self._spark, self._job):
                 rows = frame.select("blob").collect()
         except Exception as e:
             raise as_job_failure(e, self._location)  # noqa: B904  # it knows whether Spark's own text adds anything
-        self._unrun.clear()
         self._outcome.spark_jobs += 1
         reports = [TaskReport.from_blob(bytes(row[0])) for row in rows]
         for report in reports:
@@ -234,29 +252,6 @@ class BatchRun:
                 self._side_files.setdefault(file.channel, []).append(file)
             self._on_report(report)
         return reports
-
-    def _run_rounds(self, stage: Stage, source: DataFrame) -> None:
-        """Runs a splittable stage until it leaves no residuals; each round is a job of its own.
-
-        A round starts no sooner than the earliest residual is due. SUBTLE: what a round puts out and what it leaves
-        belong together, and where it was cut depends on the clock. So both are kept; computed again (after the loss of
-        an executor) they would not fit together.
-        """
-        rounds: list[DataFrame] = []
-        while True:
-            frame = self._persist(exchange.mapped(source, self._task(stage)))
-            rounds.append(frame)
-            reports = [r for r in self._collect(exchange.reports(frame)) if r.stage == stage.id and r.residuals]
-            if not reports:
-                break
-            due = [report.next_due for report in reports if report.next_due is not None]
-            _LOG.info("%s: round %d leaves %d restrictions", stage.name, len(rounds), sum(r.residuals for r in reports))
-            if len(due) == len(reports):
-                self._cancelled.wait(max(0.0, min(due) - time.time()))
-            source = exchange.exchanged(exchange.residuals(frame), Routing.SPREAD, self._settings.shards)
-        done = exchange.union(rounds)
-        # Many rounds have left many small partitions.
-        self._frames[stage.id] = done if len(rounds) == 1 else done.coalesce(self._settings.shards)
 
     def interrupt(self) -> None:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.model.plan import Routing
-from arcbeam.model.rows import REPORT, RESIDUAL
+from arcbeam.model.rows import REPORT
 
 _ROW = StructType(
     [
@@ -52,11 +52,6 @@ def channel(frame: DataFrame, index: int, with_reports: bool) -> DataFrame:
 def reports(frame: DataFrame) -> DataFrame:
     """The reports in a stage's output."""
     return frame.filter(F.col("channel") == REPORT)
-
-
-def residuals(frame: DataFrame) -> DataFrame:
-    """The residual restrictions in a stage's output."""
-    return frame.filter(F.col("channel") == RESIDUAL)
 
 
 def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:

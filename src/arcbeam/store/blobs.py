@@ -37,6 +37,13 @@ class Blobs(Protocol):
         """All bytes of a name; FileNotFoundError if there is none."""
         ...
 
+    def open(self, name: str) -> tuple[Any, int]:
+        """A stream to read a name from its beginning, and its size in bytes; FileNotFoundError if there is none.
+
+        The stream has `read(bytes)` and is a context manager.
+        """
+        ...
+
     def local_copy(self, name: str) -> Path:
         """A local file with the bytes of a name, valid until `delete_all`; FileNotFoundError if there is none."""
         ...
@@ -96,6 +103,11 @@ class LocalBlobs:
     def get_bytes(self, name: str) -> bytes:
         """See `Blobs`."""
         return (self._root / name).read_bytes()
+
+    def open(self, name: str) -> tuple[Any, int]:
+        """See `Blobs`."""
+        stream = open(self._root / name, "rb")  # noqa: SIM115 - the caller's
+        return stream, os.fstat(stream.fileno()).st_size
 
     def local_copy(self, name: str) -> Path:
         """See `Blobs`: the file itself."""
@@ -203,6 +215,11 @@ class ArrowBlobs:
         """See `Blobs`."""
         with self._fs.open_input_stream(self._path(name)) as stream:
             return bytes(stream.read())
+
+    def open(self, name: str) -> tuple[Any, int]:
+        """See `Blobs`: nothing is kept on this host."""
+        path = self._path(name)
+        return self._fs.open_input_stream(path), self._fs.get_file_info(path).size
 
     def local_copy(self, name: str) -> Path:
         """See `Blobs`: downloaded once for all processes of this user on this host."""

@@ -5,11 +5,13 @@ Owns names below the location and the records of user errors. Must not know what
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,6 +26,10 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 class StoreError(ArcbeamError):
     """A file of ours is missing, damaged, too new, or cannot be reached. The message names it."""
+
+
+class LostFileError(StoreError):
+    """A file of ours is missing or damaged: trying again does not help."""
 
 
 class JobLocation:
@@ -114,6 +120,26 @@ class JobLocation:
         except OSError as e:
             raise self._failed("read", name, e) from e
 
+    @contextlib.contextmanager
+    def reader(self, name: str) -> Iterator[Callable[[int], bytes]]:
+        """Reads `name` from its beginning: what it gives reads so many bytes, fewer at the end of the file."""
+        try:
+            stream, left = self._blobs.open(_checked(name))
+        except OSError as e:
+            raise self._failed("read", name, e) from e
+
+        def read(size: int) -> bytes:
+            nonlocal left
+            try:
+                data = bytes(stream.read(min(size, left)))
+            except OSError as e:
+                raise self._failed("read", name, e) from e
+            left -= len(data)
+            return data
+
+        with stream:
+            yield read
+
     def local_copy(self, name: str) -> Path:
         """A local, read-only path of `name`: the file itself if the location is local, else this host's only copy."""
         try:
@@ -165,7 +191,10 @@ class JobLocation:
 
     def _failed(self, verb: str, name: str, error: OSError) -> StoreError:
         if isinstance(error, FileNotFoundError) and verb == "read":
-            return StoreError(f"'{name}' is missing in the temporary location '{self}'")
+            return LostFileError(
+                f"'{name}' is missing in the temporary location '{self}'",
+                "on a cluster, --arcbeam_temp names a folder or URL that the driver and every executor reach",
+            )
         return StoreError(
             f"'{name}' cannot be {verb} in the temporary location '{self}': {error}",
             "see that every host can reach the location and write to it, and that it has room",
