@@ -217,17 +217,26 @@ def test_the_beginning_and_the_end_of_time(fusion: bool, windowfn: WindowFn) -> 
 
 
 @pytest.mark.contract("BAT-03")
-def test_a_session_at_the_end_of_time_is_combined() -> None:
-    with Driven() as p:
-        (
+@pytest.mark.parametrize(
+    "trigger",
+    [None, AfterWatermark(early=AfterCount(1)), Repeatedly(AfterCount(2))],
+    ids=["default", "early", "every second"],
+)
+@pytest.mark.parametrize("time", [MAX_TIMESTAMP, GlobalWindow().max_timestamp()], ids=["after", "at"])
+def test_a_session_at_the_end_of_time(fusion: bool, trigger: Any, time: Any) -> None:
+    mode = AccumulationMode.ACCUMULATING if trigger else None
+    with Driven(fusion=fusion) as p:
+        windowed = (
             p
-            | beam.Create([1])
-            | beam.Map(lambda n: TimestampedValue(("k", n), MAX_TIMESTAMP))
-            | beam.WindowInto(Sessions(10))
-            | beam.CombinePerKey(sum)
-            | Collect()
+            | beam.Create([1, 2])
+            | beam.Map(lambda n: TimestampedValue(("k", n), time))
+            | beam.WindowInto(Sessions(10), trigger=trigger, accumulation_mode=mode)
         )
-    assert p.values() == [("k", 1)]
+        windowed | beam.CombinePerKey(sum) | Collect("combined")
+        windowed | beam.GroupByKey() | beam.MapTuple(lambda k, v: (k, sum(v))) | Collect("grouped")
+        # Combined and grouped again in the session that came out.
+        windowed | "1" >> beam.CombinePerKey(sum) | "2" >> beam.CombinePerKey(max) | Collect("again")
+    assert p.values("combined")[-1] == p.values("grouped")[-1] == p.values("again")[-1] == ("k", 3)
 
 
 MICROS = [0.000001, -0.000001, 1.123456, -1.123456]
