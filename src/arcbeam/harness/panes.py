@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from apache_beam.coders.coders import IntervalWindowCoder
 from apache_beam.transforms.window import IntervalWindow, Sessions, WindowFn
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
 from arcbeam.harness.frames import Chunks
@@ -282,7 +282,8 @@ class Panes:
             cell.nonspeculative += 1
             timing = _ON_TIME if on_time and not nonspeculative else _LATE
         hold, window, spilled = cell.hold, cell.window, cell.spilled
-        timestamp = window.max_timestamp() if hold is None else Timestamp(micros=hold)
+        # A session at the end of time ends behind it, where no timestamp can be.
+        timestamp = min(window.max_timestamp(), MAX_TIMESTAMP) if hold is None else Timestamp(micros=hold)
         info = PaneInfo(not index, last, timing, index, nonspeculative)
         self.out.append(Pane(window, cell.values, spilled, timestamp, info))
         cell.fresh = 0
