@@ -1,6 +1,7 @@
-"""Peak memory of a run: a thread that sums resident memory of processes found through /proc.
+"""Peak memory of a run: a thread that sums the memory of processes found through /proc.
 
-Forked Python workers share pages with their parent, which are counted in each.
+A page that forked Python workers share with their parent counts once: each has its part of it, as Linux's "proportional
+set size" has it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Sampler:
             if self._is_java(pid):
                 jvm += _resident(pid) if self._count_jvm else 0
             elif self._is_tagged(pid):
-                python += _resident(pid)
+                python += _own(pid)
         self.python = max(self.python, python)
         self.jvm = max(self.jvm, jvm)
         self.total = max(self.total, python + jvm)
@@ -87,6 +88,13 @@ def descendants(root: int) -> Iterator[int]:
 def _resident(pid: int) -> int:
     fields = _read(f"/proc/{pid}/statm").split()
     return int(fields[1]) * _PAGE if len(fields) > 1 else 0
+
+
+def _own(pid: int) -> int:
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def _read(path: str) -> bytes:
