@@ -11,6 +11,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 import yaml
+from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.transforms import trigger, trigger_test, window
@@ -44,9 +45,11 @@ from apache_beam.utils.windowed_value import PaneInfoTiming, WindowedValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcbeam.harness.metrics import merge_metrics
 from arcbeam.harness.panes import Pane, Panes
 from arcbeam.harness.triggered import TriggeredFeed, strategy_of, trigger_of
 from arcbeam.harness.triggers import AfterTime, Moment
+from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Routing
 from tests.harness.drive import Collect, Driven
 
@@ -194,6 +197,32 @@ def test_discarding_a_trigger_that_never_finishes_gives_every_element_once_in_ea
     panes.add(elements, 0)
     panes.finish(0)
     assert Counter(v for p in panes.out for v in p.values) == {e.value: len(e.windows) for e in elements}
+
+
+@pytest.mark.contract("ENG-10", "ENG-11")
+@settings(max_examples=200, deadline=None)
+@given(
+    windowfn=windowfns,
+    fn=triggers,
+    mode=st.sampled_from([DISCARDING, ACCUMULATING]),
+    times=times,
+    size=st.integers(1, 25),
+)
+def test_what_is_in_no_pane_is_counted_as_dropped(
+    windowfn: Any, fn: TriggerFn, mode: Any, times: list[int], size: int
+) -> None:
+    elements = assigned(windowfn, times)
+    panes = panes_of(Windowing(windowfn, fn, mode))
+    for start in range(0, len(elements), size):
+        panes.add(elements[start : start + size], 0)
+    panes.finish(0)
+    # Panes that accumulate repeat their elements, in windows that grow: how often each came is not told by them.
+    came = Counter(v for p in panes.out for v in (p.values if mode == DISCARDING else set(p.values)))
+    if mode == DISCARDING:
+        assert came.total() + panes.dropped_closed == sum(len(e.windows) for e in elements)
+    else:
+        assert panes.dropped_closed >= sum(e.value not in came for e in elements)
+    assert not panes.dropped_late
 
 
 class _SlowSessions(Sessions):
@@ -444,6 +473,7 @@ def test_lateness_and_expiry() -> None:
         (len(p.values), p.info.timing, p.info.index, p.info.nonspeculative_index, p.info.is_last) for p in panes.out
     ]
     assert places == [(1, ON_TIME, 0, 0, False), (2, LATE, 1, 1, False), (2, LATE, 2, 2, False)]
+    assert (panes.dropped_late, panes.dropped_closed) == (1, 0)
 
 
 def test_what_is_left_after_the_on_time_pane_is_the_last_late_one() -> None:
@@ -502,6 +532,29 @@ def test_a_finished_trigger_drops_the_rest() -> None:
     with Unsafe() as p:
         pane_facts(p | beam.Create([("k", n) for n in range(7)]), AfterCount(3))
     assert [(size, info.is_last) for _, size, _, info in p.values()] == [(3, True)]
+    assert _counters(p) == {("arcbeam", "droppedDueToClosedWindow"): 4}
+
+
+def _counters(p: Driven) -> dict[tuple[str, str], int]:
+    """The counters of the grouping by namespace and name."""
+    infos = merge_metrics(info for report in p.reports for info in report.metrics)
+    found = JobMetrics(infos).query(MetricsFilter().with_step("GroupByKey"))["counters"]
+    return {(result.key.metric.namespace, result.key.metric.name): result.committed for result in found}
+
+
+@pytest.mark.contract("ENG-10")
+@pytest.mark.parametrize("bundle_elements", [1, 500_000])
+def test_dropped_elements_are_counted_over_keys_tasks_and_windows(bundle_elements: int) -> None:
+    with Unsafe(shards=3, bundle_elements=bundle_elements) as p:
+        pane_facts(p | beam.Create([(n % 10, n) for n in range(100)]), AfterCount(2), SlidingWindows(60, 30))
+    assert _counters(p) == {("arcbeam", "droppedDueToClosedWindow"): 10 * 2 * 8}
+
+
+@pytest.mark.contract("ENG-10")
+def test_nothing_is_counted_where_nothing_was_dropped() -> None:
+    with Driven() as p:
+        pane_facts(p | beam.Create([("k", n) for n in range(7)]), Repeatedly(AfterCount(3)))
+    assert _counters(p) == {}
 
 
 @pytest.mark.contract("ENG-11")

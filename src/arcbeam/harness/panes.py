@@ -147,6 +147,7 @@ class _Cell:
     def close(self) -> None:
         """Its trigger has finished."""
         self.closed = True
+        self.fresh = 0
         self.values, self.spilled, self.hold = [], None, None
 
 
@@ -161,6 +162,8 @@ class Panes:
 
     Attributes:
         out: panes that are due; the caller takes them away.
+        dropped_closed: elements that came to nothing as the trigger of their window had finished, once per window.
+        dropped_late: those whose window had expired.
     """
 
     def __init__(self, strategy: Strategy) -> None:
@@ -175,11 +178,12 @@ class Panes:
             sessions = type(strategy.windowfn) is Sessions and strategy.intervals
             self._merging = _Sessions() if sessions else _Merging(strategy.windowfn)
         self.out: list[Pane] = []
+        self.dropped_closed = self.dropped_late = 0
 
     def add(self, elements: Iterable[Any], now: int) -> None:
         """Takes windowed values, one after the other: what a pane holds does not depend on how they were cut.
 
-        What comes when its window has expired, or when its trigger has finished, is dropped.
+        What comes when its window has expired, or when its trigger has finished, is dropped and counted.
 
         Args:
             elements: in order of arrival; the key is not in their values.
@@ -191,7 +195,11 @@ class Panes:
             for window in element.windows:
                 id = (window._start_micros, window._end_micros) if intervals else window
                 cell = cells.get(id) or self._open(id, window, now)
-                if cell is None or cell.closed:
+                if cell is None:
+                    self.dropped_late += 1
+                    continue
+                if cell.closed:
+                    self.dropped_closed += 1
                     continue
                 cell.values.append(value)
                 if timestamp is not None:
@@ -338,6 +346,7 @@ class Panes:
                 kept.absorb(cell, self._timestamp)
         if kept.closed:
             # A trigger that has finished in one of them has finished in all of them together.
+            self.dropped_closed += kept.fresh
             kept.close()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from apache_beam import coders
+from apache_beam.metrics.metricbase import MetricName
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -26,6 +27,9 @@ from arcbeam.model.rows import Row, TaskReport
 if TYPE_CHECKING:
     from arcbeam.harness.processor import StageProcessor
 
+_DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
+_DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
+"""Counters of the grouping's step, named as by Beam's own runners."""
 _BATCH = 512
 """Panes handed to a bundle at a time."""
 _BATCH_VALUES = 1 << 16
@@ -44,6 +48,7 @@ class TriggeredFeed:
 
     def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
         self._bundles = processor.bundles
+        self._root: Any = processor.root
         self._clock: Clock = clock or WallClock()
         self._memory = processor.settings.group_memory_bytes
         self._strategy = strategy_of(_windowing_proto(processor), processor.root.windowing.windowfn)
@@ -60,11 +65,21 @@ class TriggeredFeed:
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
         self._batch, self._batch_values = [], 0
+        closed = late = 0
         for encoded, windows in key_groups(rows, self._memory):
-            self._group(self._decode_key(encoded), windows[b""])
+            panes = self._group(self._decode_key(encoded), windows[b""])
+            closed += panes.dropped_closed
+            late += panes.dropped_late
         self._hand_over()
+        self._count(_DROPPED_CLOSED, closed)
+        self._count(_DROPPED_LATE, late)
 
-    def _group(self, key: Any, chunks: Chunks) -> None:
+    def _count(self, name: MetricName, elements: int) -> None:
+        if elements:
+            self._bundles.open()  # metrics are those of a bundle
+            self._root.metrics_container.get_counter(name).inc(elements)
+
+    def _group(self, key: Any, chunks: Chunks) -> Panes:
         panes = Panes(self._strategy)
         timed = self._strategy.timed
         spool: Spool | None = None
@@ -87,6 +102,7 @@ class TriggeredFeed:
                 held = 0
         panes.finish(self._clock.now() if timed else 0)
         self._output(key, panes)
+        return panes
 
     def _put_away(self, spool: Spool, spilled: Chunks | None, values: list[Any]) -> Chunks:
         spilled = spilled or Chunks()
