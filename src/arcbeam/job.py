@@ -25,6 +25,7 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.progress import ProgressLine
 from arcbeam.spark.batch import BatchRun, summary
 from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
+from arcbeam.store.claim import Claim, sweep
 from arcbeam.store.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam")
@@ -75,6 +76,10 @@ class Job:
         options, started = self._options, time.monotonic()
         root = options.arcbeam_temp or str(Path(tempfile.gettempdir()) / "arcbeam")
         location = JobLocation.under(root, self.id)
+        if location.folder is not None:
+            sweep(location.folder.parent)
+        # What is kept for inspection must not be swept by the next job.
+        claim = None if options.keep_job_temp else Claim(location)
         try:
             with prepared(self._spark):
                 settings = Settings(
@@ -101,6 +106,8 @@ class Job:
             self._ended.set()
             if not options.keep_job_temp:
                 location.delete_all()
+            if claim is not None:
+                claim.release()
 
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""

@@ -175,6 +175,28 @@ def test_ctrl_c_cancels_and_exits_non_zero(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("temp/*")), "the job's temporary folder is gone"
 
 
+@pytest.mark.usefixtures("spark")
+def test_what_a_killed_driver_left_is_removed_by_the_next_but_not_what_was_kept(tmp_path: Path) -> None:
+    killed = (
+        "import os, signal, sys\n"
+        "from arcbeam.store.claim import Claim\n"
+        "from arcbeam.store.location import JobLocation\n"
+        "location = JobLocation.under(sys.argv[1], 'killed')\n"
+        "claim = Claim(location)\n"
+        "location.put_bytes('side/1/x', b'x')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False).returncode == -signal.SIGKILL
+    assert (tmp_path / "killed" / "side" / "1" / "x").exists()
+    with _pipeline(f"--arcbeam_temp={tmp_path}", "--keep_job_temp") as p:
+        _ = p | beam.Create([1]) | beam.Map(lambda x, side: x, beam.pvalue.AsList(p | "Side" >> beam.Create([2])))
+    (kept,) = tmp_path.iterdir()
+    assert kept.name != "killed"
+    with _pipeline(f"--arcbeam_temp={tmp_path}") as p:
+        _ = p | beam.Create([1])
+    assert list(tmp_path.iterdir()) == [kept]
+
+
 def _figures(workers: dict[int, int]) -> dict[str, float]:
     """What must level off."""
     gc.collect()

@@ -85,6 +85,11 @@ class JobLocation:
         return f"JobLocation({str(self)!r})"
 
     @property
+    def folder(self) -> Path | None:
+        """The folder of a local location; None for all others."""
+        return None if self._given or _SCHEME.match(self.url) else Path(self.url)
+
+    @property
     def _blobs(self) -> Blobs:
         if self._opened is None:
             if not _SCHEME.match(self.url):
