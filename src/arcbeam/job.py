@@ -22,7 +22,7 @@ from arcbeam.harness.wiring import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.progress import ProgressLine
+from arcbeam.progress import ProgressLine, watched
 from arcbeam.spark.batch import BatchRun, summary
 from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
 from arcbeam.store.claim import Claim, sweep
@@ -91,7 +91,7 @@ class Job:
                     value_chains=not options.no_value_chains,
                 )
                 self._run = BatchRun(
-                    self._plan, self._spark, settings, self.id, location, self._reported, self._prelude
+                    self._plan, self._spark, settings, self.id, location, self._reported, self._prelude, watched()
                 )
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")

@@ -23,7 +23,7 @@ class Standing:
 
     Attributes:
         stages: names of the stages that run now.
-        elements: elements that finished tasks have read so far.
+        elements: elements that tasks have read so far; running ones are a few seconds behind.
         tasks: finished tasks.
     """
 
@@ -37,6 +37,11 @@ def line(standing: Standing, seconds: float, width: int) -> str:
     figures = f"{seconds:5.0f} s  {standing.elements:,} elements  {standing.tasks} tasks"
     stages = "; ".join(standing.stages)
     return f"{figures}  {stages}"[:width]
+
+
+def watched() -> bool:
+    """Whether a progress line would be seen."""
+    return sys.stderr.isatty()
 
 
 class ProgressLine:

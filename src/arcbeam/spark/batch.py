@@ -24,6 +24,7 @@ from arcbeam.progress import Standing
 from arcbeam.spark import exchange
 from arcbeam.spark.failure import as_job_failure
 from arcbeam.spark.multimap import MultimapTask
+from arcbeam.spark.pulse import pulsing, unreported
 from arcbeam.spark.rounds import Rounds
 from arcbeam.spark.session import default_parallelism, interrupt, tagged
 from arcbeam.spark.task import StageTask
@@ -50,6 +51,7 @@ class BatchRun:
         job: unique id; tags the Spark jobs, so that they can be interrupted.
         location: the job's temporary location; the caller removes it.
         on_report: told of each task's report as it arrives.
+        watched: somebody looks at `standing` while it runs, so tasks tell how far they are.
         prelude: called in a worker before it opens its first processor of this job.
     """
 
@@ -62,12 +64,13 @@ class BatchRun:
         location: JobLocation,
         on_report: Callable[[TaskReport], None] = lambda report: None,
         prelude: Callable[[], None] | None = None,
+        watched: bool = False,
     ) -> None:
         self._plan, self._spark, self._settings = plan, spark, settings
         self._job, self._location, self._on_report, self._prelude = job, location, on_report, prelude
-        self._versions = Versions.here()
+        self._versions, self._watched = Versions.here(), watched
         self._frames: dict[str, DataFrame] = {}
-        self._rounds = Rounds(spark, location, settings.shards)
+        self._rounds = Rounds(spark, location, settings.shards, watched)
         self._persisted: list[DataFrame] = []
         self._actions: list[DataFrame] = []
         self._ran: set[str] = set()
@@ -88,7 +91,8 @@ class BatchRun:
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
         reports = list(self._outcome.reports)
-        return Standing(self._running, sum(r.elements_in for r in reports), len(reports))
+        elements, tasks = unreported(self._location, reports) if self._watched else (0, 0)
+        return Standing(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
 
     def run(self) -> Outcome:
         """Runs everything; raises what `failure.as_job_failure` makes of a failed Spark job."""
@@ -144,7 +148,7 @@ class BatchRun:
         if stage.splittable:
             self._rounds.add(self._task(stage), source)
             return
-        frame = exchange.mapped(source, self._task(stage))
+        frame = exchange.mapped(source, pulsing(self._task(stage), stage.id, self._location, self._watched))
         if self._uses(stage) > 1:
             frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
             self._persisted.append(frame)

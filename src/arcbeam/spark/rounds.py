@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from arcbeam.model.plan import Routing, Stage
 from arcbeam.model.rows import REPORT, RESIDUAL, RowFile, TaskReport
 from arcbeam.spark import exchange, failure
+from arcbeam.spark.pulse import pulsing
 from arcbeam.spark.task import ARROW_SCHEMA, StageTask
 from arcbeam.store.framefile import FrameFileWriter, read_frames
 from arcbeam.store.location import JobLocation, LostFileError
@@ -154,11 +155,13 @@ class Rounds:
         spark: where.
         location: the job's temporary location.
         shards: how many tasks a round has, and at most how many read the output.
+        watched: tasks tell how far they are.
     """
 
     spark: SparkSession
     location: JobLocation
     shards: int
+    watched: bool = False
     _running: dict[str, _Running] = field(default_factory=dict)
     _begun: set[str] = field(default_factory=set)
     _output: dict[tuple[str, int], list[RowFile]] = field(default_factory=dict)
@@ -180,7 +183,11 @@ class Rounds:
         """Reports of one round each of all stages that are due; to be collected in one job, and handed to `end`."""
         now = time.time()
         self._begun = {id for id, running in self._running.items() if running.due is None or running.due <= now}
-        return [exchange.mapped(self._running[id].source, RoundTask(self._running[id].task)) for id in self._begun]
+        return [self._round(self._running[id]) for id in self._begun]
+
+    def _round(self, running: _Running) -> DataFrame:
+        task = pulsing(RoundTask(running.task), running.task.stage.id, self.location, self.watched)
+        return exchange.mapped(running.source, task)
 
     def end(self, reports: Iterable[TaskReport]) -> set[str]:
         """The rounds that began last have ended; returns the ids of the stages that have left nothing."""

@@ -16,7 +16,10 @@ _FORMAT = "%(asctime)s %(levelname)s [%(arcbeam)s] %(name)s: %(message)s"
 
 
 class _Where:
-    """What the worker is at; one task runs at a time. `bundles` has an `instruction`, the open bundle's id."""
+    """What the worker is at; one task runs at a time.
+
+    `bundles` has an `instruction`, the open bundle's id, and counts `elements`.
+    """
 
     job = ""
     stage = ""
@@ -40,6 +43,11 @@ class TaskFilter(logging.Filter):
 def at(job: str, stage: str, bundles: Any = None) -> None:
     """Says what the worker is at from now on."""
     _Where.job, _Where.stage, _Where.bundles = job, stage, bundles
+
+
+def elements() -> int:
+    """How many elements the running task has read so far."""
+    return int(getattr(_Where.bundles, "elements", 0))
 
 
 def install(level: str = "INFO", overrides: Mapping[str, str] | None = None) -> None:
