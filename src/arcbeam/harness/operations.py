@@ -17,6 +17,8 @@ LONGEST = 251
 """Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
 _BYTES = 4 << 20
 """What a block's elements may take, encoded, as far as a sample tells."""
+_FIRST = 10
+"""Elements that the SDK always samples, and so notices what is wrong with them: they go out one by one."""
 
 
 class Output:
@@ -36,6 +38,7 @@ class Output:
         # What prefers batches is fed by the SDK's receiver only, which then feeds ours, too.
         self._mixed = any(c.get_batching_preference().supports_batches for c in others)
         self._others = [c.process for c in others]
+        self._first_left = _FIRST
 
     def emit(self, block: Block) -> None:
         """Hands on a block."""
@@ -47,6 +50,18 @@ class Output:
             for element in block.elements():
                 receive(element)
             return
+        if self._first_left:
+            alone = min(self._first_left, count)
+            self._first_left -= alone
+            for place in range(alone):
+                self._hand_on(block.slice(place, place + 1))
+            if alone == count:
+                return
+            block = block.slice(alone, None)
+        self._hand_on(block)
+
+    def _hand_on(self, block: Block) -> None:
+        count = len(block.values)
         counters = self._counters
         # The first element stands for all when sizes are sampled.
         counters.update_from(block.element(0))

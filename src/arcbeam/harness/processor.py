@@ -245,8 +245,8 @@ class Bundles:
 def _descriptor(stage: Stage, settings: Settings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
     if settings.value_chains:
+        values.claim(components.transforms)
         for transform in components.transforms.values():
-            values.claim(transform)
             combine.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,

@@ -11,9 +11,10 @@ timers, restrictions, batches, or type checks at run time. An output that is mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from graphlib import TopologicalSorter
 from inspect import isgeneratorfunction
-from itertools import compress, islice, repeat, starmap
+from itertools import compress, islice, repeat
 from typing import Any
 
 from apache_beam.coders.coders import WindowedValueCoder
@@ -40,10 +41,30 @@ _OURS = {
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = 1000
 _MOST_WINDOWS = 100_000
+_MOST_IN_A_ROW = 80
+"""Transforms through which a block may be handed on: each takes some frames of Python's stack, the SDK's fewer."""
 
 
-def claim(transform: Any) -> None:
-    """Gives a transform of a bundle descriptor to this module, if its proto does not say that it cannot be ours."""
+def claim(transforms: Mapping[str, Any]) -> None:
+    """Gives the transforms of a bundle descriptor to this module whose protos do not say that they cannot be ours."""
+    if _most_in_a_row(transforms) <= _MOST_IN_A_ROW:
+        for transform in transforms.values():
+            _claim(transform)
+
+
+def _most_in_a_row(transforms: Mapping[str, Any]) -> int:
+    made_by = {pcoll: name for name, transform in transforms.items() for pcoll in transform.outputs.values()}
+    before = {
+        name: {made_by[pcoll] for pcoll in transform.inputs.values() if pcoll in made_by}
+        for name, transform in transforms.items()
+    }
+    place: dict[str, int] = {}
+    for name in TopologicalSorter(before).static_order():
+        place[name] = 1 + max((place[other] for other in before[name]), default=0)
+    return max(place.values(), default=0)
+
+
+def _claim(transform: Any) -> None:
     urn = transform.spec.urn
     if urn == PAR_DO_URN:
         payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
@@ -99,8 +120,7 @@ class ValueOperation(BlockOperation):
         self._run: Callable[[Block], None] = self._flat
         if found is not None:
             kind, self._call = found
-            self._run = {"map": self._map, "tuple": self._map, "filter": self._filter}[kind]
-            self._mapping: Any = starmap if kind == "tuple" else map
+            self._run = {"map": self._map, "tuple": self._map_tuple, "filter": self._filter}[kind]
         self._estimate_output = spec.output_coders[0].get_impl().estimate_size
         self._windows = _Windows(windowing.windowfn)
         self._longest = 1
@@ -166,29 +186,31 @@ class ValueOperation(BlockOperation):
     # Each of these calls user code for every value, and hands on what it returns.
 
     def _map(self, block: Block) -> None:
+        self._by_parts(block, self._map_part)
+
+    def _map_tuple(self, block: Block) -> None:
+        self._by_parts(block, self._map_tuple_part)
+
+    def _by_parts(self, block: Block, run: Callable[[Block], None]) -> None:
         position, total = 0, len(block)
         while position < total:
             taken = min(self._longest, total - position)
-            self._map_part(block if taken == total else block.slice(position, position + taken))
+            run(block if taken == total else block.slice(position, position + taken))
             position += taken
 
     def _map_part(self, block: Block) -> None:
-        values = block.values
-        outputs = list(self._mapping(self._call, values))
-        if len(outputs) != len(values):
-            raise RuntimeError(f"StopIteration was raised for {values[len(outputs)]!r}")
-        if self._are_plain(outputs):
-            self._hand_on(block.with_values(outputs))
-        elif not self._hand_on_timestamped(block, outputs):
-            for element, output in zip(block.elements(), outputs, strict=True):
-                self._sdk_outputs.handle_process_outputs(element, (output,))
+        # SUBTLE: no `map`, to which a StopIteration of user code is the end, not an error.
+        call = self._call
+        self._put_out(block.with_values([call(value) for value in block.values]))
+
+    def _map_tuple_part(self, block: Block) -> None:
+        call = self._call
+        self._put_out(block.with_values([call(*value) for value in block.values]))
 
     def _filter(self, block: Block) -> None:
-        values = block.values
-        flags = list(map(self._call, values))
-        if len(flags) != len(values):
-            raise RuntimeError(f"StopIteration was raised for {values[len(flags)]!r}")
-        self._hand_on(block.compress(list(compress(values, flags)), flags))
+        call, values = self._call, block.values
+        flags = [call(value) for value in values]
+        self._put_out(block.compress(list(compress(values, flags)), flags))
 
     def _flat(self, block: Block) -> None:
         process, longest = self._process, self._longest
@@ -212,27 +234,27 @@ class ValueOperation(BlockOperation):
             if not uniform:
                 places.extend(repeat(place, len(outputs) - len(places)))
             while len(outputs) >= longest:
-                self._put_out(block, outputs, places)
+                self._put_out(block.pick(outputs, places))
                 outputs, places, longest = [], [], self._longest
                 if more is None:
                     break
                 outputs.extend(islice(more, longest))
                 places.extend(repeat(place, len(outputs)))
         if outputs:
-            self._put_out(block, outputs, places)
+            self._put_out(block.pick(outputs, places))
 
-    def _put_out(self, block: Block, outputs: list[Any], places: list[int]) -> None:
+    def _put_out(self, block: Block) -> None:
+        """Hands on a block whose values are what user code has put out."""
+        outputs = block.values
         if self._are_plain(outputs):
-            self._hand_on(block.pick(outputs, places))
-            return
-        if self._hand_on_timestamped(block, outputs):
-            return
-        handle = self._sdk_outputs.handle_process_outputs
-        if block.uniform:
-            handle(block.element(0), outputs)
-        else:
-            for place, output in zip(places, outputs, strict=True):
-                handle(block.element(place), (output,))
+            self._hand_on(block)
+        elif not self._hand_on_timestamped(block):
+            handle = self._sdk_outputs.handle_process_outputs
+            if block.uniform:
+                handle(block.element(0), outputs)
+            else:
+                for element in block.elements():
+                    handle(element, (element.value,))
 
     def _are_plain(self, outputs: list[Any]) -> bool:
         kinds = set(map(type, outputs))
@@ -245,9 +267,9 @@ class ValueOperation(BlockOperation):
         self._plain |= kinds
         return True
 
-    def _hand_on_timestamped(self, block: Block, outputs: list[Any]) -> bool:
+    def _hand_on_timestamped(self, block: Block) -> bool:
         """Hands on values with new times, if that is what all of them are and their windows are simply found."""
-        windows = self._windows
+        windows, outputs = self._windows, block.values
         if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
             return False
         micros = Each(output.timestamp.micros for output in outputs)
@@ -315,14 +337,24 @@ class WindowIntoOperation(BlockOperation):
         self._windowfn = windowfn
         self._windows = _Windows(windowfn)
 
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        super().setup(data_sampler)
+        # To the SDK this is a DoFn: it says which step a window function failed in.
+        name, windowing = self.name_context.logging_name(), core.Windowing(self._windowfn)
+        self._runner = common.DoFnRunner(core.DoFn(), (), {}, [], windowing, {None: self.receivers[0]}, step_name=name)
+
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
-            if self._windows.known and block.in_one_window():
-                block = Block(block.values, block.micros, self._windows.of(block.micros), PANE_INFO_UNKNOWN)
-            else:
-                elements = [assigned for element in block.elements() for assigned in self._assigned(element)]
-                block = Block.of(elements) if elements else block.slice(0, 0)
-            self._outputs[0].emit(block)
+            try:
+                if self._windows.known and block.in_one_window():
+                    block = Block(block.values, block.micros, self._windows.of(block.micros), PANE_INFO_UNKNOWN)
+                else:
+                    elements = [assigned for element in block.elements() for assigned in self._assigned(element)]
+                    block = Block.of(elements) if elements else block.slice(0, 0)
+                self._outputs[0].emit(block)
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
 
     def _assigned(self, element: Any) -> Iterator[Any]:
         timestamp = element.timestamp
