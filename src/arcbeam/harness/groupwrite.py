@@ -17,6 +17,7 @@ from arcbeam.errors import CoderError
 from arcbeam.harness.blocks import Block, BlockCoder
 from arcbeam.harness.frames import BLOB_BYTES, record
 from arcbeam.harness.operations import LONGEST
+from arcbeam.harness.windowcoder import WindowBytes
 from arcbeam.harness.write import Write, encodes, shortened
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
@@ -183,11 +184,11 @@ class GroupWrite(Grouping):
 
 
 class WindowedGroupWrite(GroupWrite):
-    """The same for other than the global window: the tables hold a table by window for each key."""
+    """The same for other than the global window: the tables hold a table by encoded window for each key."""
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
-        self._encode_window = coder.window_coder.get_impl().encode
+        self._windows = WindowBytes(coder.window_coder)
 
     def _table(self) -> dict[Any, Any]:
         return defaultdict(dict)
@@ -200,12 +201,12 @@ class WindowedGroupWrite(GroupWrite):
         return super()._group_count() + self._lists
 
     def _absorb(self, block: Block) -> None:
-        tables, encode, encoded = self._tables, self._encode_key, self._encoded
+        tables, encode, encoded, encode_windows = self._tables, self._encode_key, self._encoded, self._windows.of
         lists = count = 0
         for (key, value), windows in zip(block.values, block.windows_of_each(), strict=False):
             table = tables.get(type(key))
             by_window = encoded[encode(key)] if table is None else table[key]
-            for window in windows:
+            for window in encode_windows(windows):
                 values = by_window.get(window)
                 if values is None:
                     by_window[window] = [value]
@@ -217,17 +218,13 @@ class WindowedGroupWrite(GroupWrite):
         self._count += count
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
-        encoded_windows: dict[Any, bytes] = {}
         for table in (*self._tables.values(), self._encoded):
             raw = table is not self._encoded
             while table:
                 key, windows = table.popitem()
                 encoded = self._encode_key(key) if raw else key
-                for window, window_values in windows.items():
-                    window_bytes = encoded_windows.get(window)
-                    if window_bytes is None:
-                        window_bytes = encoded_windows[window] = self._encode_window(window)
-                    yield encoded, window_bytes, window_values
+                for window, values in windows.items():
+                    yield encoded, window, values
 
 
 class KeyedWrite(GroupWrite):

@@ -27,6 +27,7 @@ from arcbeam.errors import ArcbeamError, UserCodeError
 from arcbeam.harness.blocks import Block, Each
 from arcbeam.harness.folds import fold_of
 from arcbeam.harness.operations import LONGEST, BlockOperation
+from arcbeam.harness.windowcoder import WindowBytes
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.urns import PRECOMBINE_URN
 
@@ -58,6 +59,7 @@ class Precombine(BlockOperation):
         key_impl = coder.wrapped_value_coder.key_coder().get_impl()
         self._encode_key, self._decode_key = key_impl.encode, key_impl.decode
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)
+        self._window_bytes = WindowBytes(coder.window_coder)
         kind = windowing.timestamp_combiner
         self._combine_time: Any = {
             TimestampCombiner.OUTPUT_AT_EOW: None,
@@ -127,6 +129,7 @@ class Precombine(BlockOperation):
 
     def _absorb_windowed(self, block: Block) -> Any:
         tables, add, create, combine = self._tables, self._add, self._create, self._combine_time
+        encode_windows = self._window_bytes.of
         entry: Any = None
         for (key, value), windows, micros in zip(block.values, block.windows_of_each(), block.times(), strict=False):
             table: Any = tables.get(type(key))
@@ -135,7 +138,7 @@ class Precombine(BlockOperation):
             by_window = table.get(key)
             if by_window is None:
                 by_window = table[key] = {}
-            for window in windows:
+            for window in encode_windows(windows):
                 entry = by_window.get(window)
                 if entry is None:
                     entry = by_window[window] = [create(), micros]
@@ -185,7 +188,8 @@ class Precombine(BlockOperation):
         for table, decode in everything:
             for key, windows in table.items():
                 decoded = key if decode is None else decode(key)
-                for window, (accumulator, micros) in windows.items():
+                for encoded, (accumulator, micros) in windows.items():
+                    window = self._window_bytes.window(encoded)
                     if self._compact is not None:
                         accumulator = self._compact(accumulator)
                     if self._combine_time is None:

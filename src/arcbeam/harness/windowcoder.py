@@ -1,4 +1,4 @@
-"""A coder of interval windows to the microsecond.
+"""Windows as bytes: a coder of interval windows to the microsecond, and a memory of what has been encoded.
 
 Owns the form in bytes of an interval window wherever only we and the embedded SDK read it: exchanges, state keys, side
 inputs. The SDK's own has milliseconds, so that windows closer than that would be one.
@@ -15,6 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 from arcbeam.model.urns import INTERVAL_WINDOW_URN
 
 _BYTES = 9
+_MOST_KNOWN = 10_000
 
 
 class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
@@ -53,6 +54,37 @@ class IntervalWindowCoder(coders.FastCoder):  # type: ignore[misc]  # Beam is un
 
     def __hash__(self) -> int:
         return hash(type(self))
+
+
+class WindowBytes:
+    """Encodes windows. Tuples of windows that are one object, as most are, are encoded once.
+
+    Bytes stand for windows in tables: an interval window takes microseconds to hash and to compare.
+    """
+
+    def __init__(self, window_coder: Any) -> None:
+        self._impl = window_coder.get_impl()
+        # With the tuple itself, or another could get its identity.
+        self._known: dict[int, tuple[Any, tuple[bytes, ...]]] = {}
+        self._windows: dict[bytes, Any] = {}
+
+    def of(self, windows: Any) -> tuple[bytes, ...]:
+        """The windows' encodings."""
+        found = self._known.get(id(windows))
+        if found is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[id(windows)] = windows, tuple(map(self._impl.encode, windows))
+        return found[1]
+
+    def window(self, encoded: bytes) -> Any:
+        """The window of an encoding."""
+        window = self._windows.get(encoded)
+        if window is None:
+            if len(self._windows) > _MOST_KNOWN:
+                self._windows.clear()
+            window = self._windows[encoded] = self._impl.decode(encoded)
+        return window
 
 
 def register() -> None:
