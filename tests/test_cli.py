@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -86,6 +91,68 @@ def test_run_reports_errors_of_ours_without_our_stack(script: Path) -> None:
     assert result.exit_code == 1
     assert result.stderr == "error: no Java\n  what to do: install one\n"
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c(script: Path, as_json: bool) -> None:
+    script.write_text("raise KeyboardInterrupt\n")
+    result = invoke(*(["--json"] if as_json else []), "run", str(script))
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    if as_json:
+        assert json.loads(result.stderr)["error"]["type"] == "JobCancelledError"
+    else:
+        assert result.stderr == "error: cancelled\n"
+
+
+NAPS = """
+import sys, time
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+
+def nap(x):
+    print("napping", flush=True)
+    time.sleep(120)
+
+with beam.Pipeline(options=PipelineOptions(sys.argv[1:])) as p:
+    p | beam.Create([1, 2]) | beam.Reshuffle() | beam.Map(nap)
+"""
+
+
+def _started(group: int, said: Path) -> bool:
+    """Whether Java has been started; its command line holds our settings."""
+    processes = subprocess.run(["ps", "-o", "args=", "-s", str(group)], capture_output=True, text=True).stdout
+    return "arcbeam.spark.daemon" in processes
+
+
+def _naps(group: int, said: Path) -> bool:
+    return "napping" in said.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.contract("API-06")
+@pytest.mark.parametrize("moment", [_started, _naps])
+def test_ctrl_c_while_spark_starts_and_while_a_job_runs(tmp_path: Path, moment: Callable[[int, Path], bool]) -> None:
+    script, said = tmp_path / "naps.py", tmp_path / "said"
+    script.write_text(NAPS)
+    command = [
+        sys.executable,
+        "-c",
+        "from arcbeam.cli import main; main()",
+        "run",
+        str(script),
+        "--spark_master=local[2]",
+    ]
+    with said.open("w") as output:
+        # A session of its own: the signal goes to all of it, as from a terminal.
+        running = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    while not moment(running.pid, said):
+        assert running.poll() is None, said.read_text()
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGINT)
+    assert running.wait(timeout=100) == 130
+    lines = [line for line in said.read_text().splitlines() if line != "napping" and "incubator" not in line]
+    assert lines == ["error: cancelled"]
 
 
 def test_run_gives_the_scripts_exit_code(script: Path) -> None:

@@ -34,6 +34,18 @@ class Waits(beam.DoFn):
         yield element
 
 
+@pytest.mark.contract("API-04")
+def test_values_of_options_that_cannot_be_meant() -> None:
+    p = _pipeline("--shards=-1", "--bundle_seconds=0", "--bundle_elements=7")
+    _ = p | beam.Create([1])
+    with pytest.raises(InvalidPipelineError, match=r"--shards=-1, --bundle_seconds=0.0: not greater than zero"):
+        p.run()
+    p = _pipeline("--spark_master=local", "--spark_remote=local")
+    _ = p | beam.Create([1])
+    with pytest.raises(InvalidPipelineError, match="are both given"):
+        p.run()
+
+
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
 def test_a_result_from_running_to_done(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """The command line: `arcbeam <command>`, text for people and `--json` for programs.
 
-Owns the commands' names, arguments and exit codes: 0 well, 1 failed with a message, 2 wrong usage. Each command is one
-function; it imports what it needs inside, so that `arcbeam doctor` is quick and works when Beam or Spark is missing.
+Owns the commands' names, arguments and exit codes: 0 well, 1 failed with a message, 2 wrong usage, 130 ended by Ctrl-C.
+Each command is one function; it imports what it needs inside, so that `arcbeam doctor` is quick and works when Beam or
+Spark is missing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import runpy
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from arcbeam.errors import ArcbeamError
+from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.explain_command import explain
 from arcbeam.jobs import commands as job_commands
 from arcbeam.output import JsonOutput, Output, TextOutput
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
 
 RUNNER = "arcbeam.ArcbeamRunner"
 
+_INTERRUPTED = 130
+"""By custom of shells: 128, and the number of SIGINT."""
+
 
 def speaks(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command `--json`, an `Output` as its first argument, and an exit code of 1 for errors of ours.
+    """Gives a command `--json`, an `Output` as its first argument, and exit codes for errors of ours and Ctrl-C.
 
     `--json` may stand before or after the command's name.
     """
@@ -38,11 +43,16 @@ def speaks(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_output(context: click.Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
         out: Output = JsonOutput() if as_json or context.obj else TextOutput()
+        logging.getLogger().addFilter(_is_of_use)
         try:
             command(out, *args, **kwargs)
         except ArcbeamError as error:
             out.error(error)
             context.exit(1)
+        except KeyboardInterrupt:
+            # What was running has been cancelled on the interrupt's way up here.
+            out.error(JobCancelledError("cancelled"))
+            context.exit(_INTERRUPTED)
 
     return with_output
 
@@ -89,6 +99,11 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     sys.argv = [str(script), *with_runner(arguments)]
     sys.path.insert(0, str(script.resolve().parent))
     runpy.run_path(str(script), run_name="__main__")
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """False for what the SDK says at import of an optional package that is not installed."""
+    return not str(record.msg).startswith("apitools not found")
 
 
 def _executors() -> ExecutorFactory:

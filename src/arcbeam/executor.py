@@ -30,6 +30,7 @@ class SparkExecutor:
 
     def check(self, submission: Submission) -> None:
         """See `PipelineExecutor`."""
+        PipelineOptions.from_dictionary(dict(submission.options)).view_as(ArcbeamOptions).check()
         validate(_proto(submission))
 
     def run(self, submission: Submission, events: JobEvents) -> None:

@@ -10,6 +10,11 @@ import argparse
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from arcbeam.errors import InvalidPipelineError
+
+_POSITIVE = ("shards", "bundle_elements", "bundle_seconds", "group_memory_mb", "sdf_round_seconds")
+"""Options that mean nothing at zero or below."""
+
 
 class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
     """Options of the arcbeam runner; all may be left out."""
@@ -89,3 +94,18 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=False,
             help="Leave the job's temporary files for inspection.",
         )
+
+    def check(self) -> None:
+        """Refuses values that cannot be meant, before anything starts.
+
+        Raises:
+            InvalidPipelineError: naming every such option.
+        """
+        given = {name: getattr(self, name) for name in _POSITIVE}
+        wrong = [f"--{name}={value}" for name, value in given.items() if value is not None and value <= 0]
+        if wrong:
+            raise InvalidPipelineError(f"{', '.join(wrong)}: not greater than zero", "leave out what has no reason")
+        if self.spark_master and self.spark_remote:
+            raise InvalidPipelineError(
+                "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"
+            )

@@ -56,6 +56,8 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             SetupError: there is no Spark to run it on.
         """
         RuntimeValueProvider.set_runtime_options({})
+        ours = options.view_as(ArcbeamOptions)
+        ours.check()
         debug = options.view_as(DebugOptions)
         experiments = list(debug.experiments or [])
         if "beam_fn_api" not in experiments:
@@ -85,7 +87,6 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
                 "open files, connections, locks and generators in setup() or start_bundle(), not in the constructor",
             ) from e
         proto = merge_common_environments(merge_superset_dep_environments(proto))
-        ours = options.view_as(ArcbeamOptions)
         name = options.view_as(GoogleCloudOptions).job_name or "beam"
         plan = translate(proto, name=name, fusion=not ours.no_fusion, drain=self._is_drain)
         if not plan.stages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from arcbeam.errors import SetupError
 from arcbeam.spark import session
 from arcbeam.spark.session import (
     SessionOptions,
+    _uninterrupted,
     active_session,
     default_parallelism,
     is_local,
@@ -60,6 +62,7 @@ def test_a_malformed_setting(text: str) -> None:
         (SessionOptions(master="spark://127.0.0.1:1"), "does not answer at spark://127.0.0.1:1"),
         (SessionOptions(master="spark://127.0.0.1:1,localhost:1"), "localhost:1: "),
         (SessionOptions(master="spark://:x"), "is not an address"),
+        (SessionOptions(master="nonsense"), "'nonsense' is not a Spark master"),
         (SessionOptions(remote="sc://127.0.0.1:1/;token=x"), "does not answer"),
         (SessionOptions(remote="http://127.0.0.1"), "is not an address"),
     ],
@@ -81,17 +84,46 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         new_session(SessionOptions())
 
 
-@pytest.mark.contract("API-01")
-def test_a_master_that_spark_does_not_know(tmp_path: Path) -> None:
+SCRIPT = """
+from arcbeam.spark.session import *
+from arcbeam.errors import SetupError
+try:
+    open_session(SessionOptions(master="local[1]", conf=({conf!r},)))
+except SetupError as e:
+    print("refused", e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ("spark.driver.memory=nonsense", "what to do: see above what Java said"),
+        pytest.param("spark.shuffle.manager=nonsense", "ClassNotFoundException: nonsense", marks=pytest.mark.long),
+    ],
+)
+def test_a_setting_that_keeps_spark_from_starting(tmp_path: Path, conf: str, told: str) -> None:
     script = tmp_path / "script.py"
-    script.write_text(
-        "from arcbeam.spark.session import *\n"
-        "from arcbeam.errors import SetupError\n"
-        "try:\n    open_session(SessionOptions(master='nonsense'))\n"
-        "except SetupError as e:\n    print('refused', e)\n"
-    )
+    script.write_text(SCRIPT.format(conf=conf))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=180)
-    assert done.stdout.startswith("refused no Spark session on nonsense"), done.stderr
+    assert done.stdout.startswith("refused no Spark session on local[1]"), done.stderr
+    assert told in done.stdout
+    assert "\tat " not in done.stderr
+
+
+@pytest.mark.parametrize("press", [1, 2])
+def test_an_interrupt_waits_until_spark_has_started(press: int) -> None:
+    reached = []
+
+    def start() -> None:
+        with _uninterrupted():
+            for _ in range(press):
+                signal.raise_signal(signal.SIGINT)
+            reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert reached == (["the end"] if press == 1 else []), "a second one is not held back"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_settings_are_put_back_when_the_last_job_ends(spark: Any) -> None:

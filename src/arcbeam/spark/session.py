@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -101,11 +103,40 @@ def new_session(options: SessionOptions) -> SparkSession:
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        session: SparkSession = builder.getOrCreate()
+        with _uninterrupted():
+            session: SparkSession = builder.getOrCreate()
     except Exception as e:
         where = options.remote or master
-        raise SetupError(f"no Spark session on {where}: {_first_line(e)}", "run `arcbeam doctor`") from e
+        raise SetupError(f"no Spark session on {where}: {_first_line(e)}", _remedy(e)) from e
     return session
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Holds a Ctrl-C back until the block has ended; a second one comes through at once.
+
+    PySpark that is interrupted while it starts Java leaves that behind, running.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            before(number, frame)
+        pressed = True
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # a new SparkContext installs a handler of its own
+            signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
 
 
 def active_session() -> SparkSession | None:
@@ -127,6 +158,14 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+def _remedy(error: Exception) -> str:
+    exited = isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED"
+    if exited or type(error).__name__ == "Py4JNetworkError":
+        # Java is gone; why, only itself has said.
+        return "see above what Java said; check --spark_master and --spark_conf, and run `arcbeam doctor`"
+    return "check --spark_master and --spark_conf, and run `arcbeam doctor`"
+
+
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith(": ") or "Exception" in line]
@@ -135,6 +174,11 @@ def _first_line(error: Exception) -> str:
 
 def _master_addresses(master: str) -> list[tuple[str, int]]:
     """Hosts and ports of a standalone master; empty for what is not asked by address."""
+    if not _MASTER.match(master):
+        raise SetupError(
+            f"--spark_master {master!r} is not a Spark master",
+            "give local[n], local[n,4], spark://host:port, yarn, or k8s://https://host:port",
+        )
     if not master.startswith("spark://"):
         return []
     return [_address(part, 7077) for part in master.removeprefix("spark://").split(",")]
@@ -273,6 +317,7 @@ def default_parallelism(spark: SparkSession) -> int:
     return known
 
 
+_MASTER = re.compile(r"local(-cluster)?\b|spark://|yarn$|k8s://")
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
