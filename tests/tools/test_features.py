@@ -69,7 +69,7 @@ def test_document() -> None:
         features.contracts(TABLE),
         [features.Shown("ONE-01", "tests/a.py::t"), features.Shown("ONE-02", "tests/b.py::t", "no stream")],
     )
-    assert "1 of 3 contracts shown, 1 expected failures, 1 not yet." in document
+    assert "1 of 3 contracts shown, 0 in part, 1 expected failures, 1 not yet." in document
     assert "| ONE-01 | It holds. | shown | `tests/a.py::t` |" in document
     assert "| ONE-02 | It is known not to. | xfail (no stream) | `tests/b.py::t` |" in document
     assert "| TWO-01 | Nobody tried. | not yet |  |" in document
@@ -83,3 +83,12 @@ def test_unknown_contract_is_refused() -> None:
 def test_an_id_must_be_literal() -> None:
     with pytest.raises(features.UnknownContractError, match="literal"):
         list(features.shown("t.py", "@pytest.mark.contract(ID)\ndef test_x(): ..."))
+
+
+def test_what_is_missing_of_a_contract_is_told() -> None:
+    missing = features.missing_parts("## Shown in part\n- ONE-01: the second half.\n")
+    assert missing == {"ONE-01": "the second half."}
+    found = [features.Shown("ONE-01", "tests/test_a.py::test_a")]
+    document = features.render([features.Contract("ONE-01", "ONE: first", "Both halves.")], found, missing)
+    assert "0 of 1 contracts shown, 1 in part" in document
+    assert "| ONE-01 | Both halves. | in part: the second half. |" in document
