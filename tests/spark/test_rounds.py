@@ -244,6 +244,7 @@ def _pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
 
 
+@pytest.mark.long
 @pytest.mark.contract("SDF-05")
 @pytest.mark.usefixtures("spark")
 def test_sixty_rounds_take_as_long_as_their_number(rounds_log: RoundsLog) -> None:
