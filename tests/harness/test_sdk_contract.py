@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam import coders
 from apache_beam.coders import coder_impl
-from apache_beam.runners.worker import bundle_processor, operations
-from apache_beam.transforms.window import GlobalWindow
+from apache_beam.internal import pickler
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.runners import common
+from apache_beam.runners.worker import bundle_processor, opcounters, operations
+from apache_beam.transforms import core
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
+from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.harness import precombine, read, writes
+from arcbeam.harness import precombine, read, values, writes
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.frames import COUNT
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
@@ -44,10 +51,10 @@ def test_an_execution_context_collects_what_was_deferred() -> None:
 
 
 def test_our_operations_are_known_to_the_sdks_factory() -> None:
-    for module in (read, writes, precombine):
+    for module in (read, writes, precombine, values):
         module.register()
     known = bundle_processor.BeamTransformFactory._known_urns
-    assert {READ_URN, WRITE_URN, PRECOMBINE_URN} <= set(known)
+    assert {READ_URN, WRITE_URN, PRECOMBINE_URN, *values._OURS, *values._OURS.values()} <= set(known)
 
 
 def test_operations_have_the_hooks_that_ours_override() -> None:
@@ -94,3 +101,82 @@ def test_callbacks_of_bundles_that_do_not_count_are_dropped() -> None:
     callbacks.keep_from(param.reset)
     callbacks.drop()
     callbacks.run()
+
+
+def one(x: Any) -> Any:
+    return x
+
+
+def two(a: Any, b: Any) -> Any:
+    return a, b
+
+
+@pytest.mark.parametrize(
+    ("transform", "kind", "fn", "argument", "expected"),
+    [
+        (beam.Map, "map", one, 7, [7]),
+        (beam.Map, "map", min, (3, 7), [3]),
+        (beam.MapTuple, "tuple", two, (3, 7), [(3, 7)]),
+        (beam.MapTuple, "tuple", two, [3, 7], [(3, 7)]),
+        (beam.Filter, "filter", one, 7, [7]),
+        (beam.Filter, "filter", one, 0, []),
+    ],
+)
+@pytest.mark.parametrize("loaded", [False, True], ids=["made", "loaded"])
+def test_the_functions_of_the_sdks_wrappers_are_found(
+    transform: Any, kind: str, fn: Callable[..., Any], argument: Any, expected: list[Any], loaded: bool
+) -> None:
+    dofn = transform(fn).fn
+    if loaded:
+        dofn = pickler.loads(pickler.dumps(dofn))
+    assert values.unwrapped(dofn.process) == (kind, fn)
+    for _ in range(100):  # a function that ran often has other bytes inside
+        assert dofn.process(argument) == expected
+    assert values.unwrapped(dofn.process) == (kind, fn)
+
+
+def test_nothing_else_is_taken_for_a_wrapper_of_the_sdk() -> None:
+    class Wrapping(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+        def process(self, element: Any) -> Any:
+            return [one(element)]
+
+    fn = one
+    mine = lambda x: [fn(x)]  # noqa: E731
+    assert values.unwrapped(mine) is None
+    for dofn in (Wrapping(), beam.FlatMap(one).fn, beam.FlatMapTuple(two).fn, beam.FlatMap(list).fn):
+        assert values.unwrapped(dofn.process) is None
+
+
+def test_a_dofn_runner_says_which_step_failed_once() -> None:
+    runner = common.DoFnRunner(core.DoFn(), (), {}, [], core.Windowing(GlobalWindows()), {None: None}, step_name="step")
+    with pytest.raises(ValueError, match=r"^broken \[while running 'step'\]$") as raised:
+        runner._reraise_augmented(ValueError("broken"))
+    with pytest.raises(ValueError, match=r"^broken \[while running 'step'\]$"):
+        runner._reraise_augmented(raised.value)
+
+
+def test_outputs_that_are_more_than_values_can_be_handed_to_the_sdk() -> None:
+    class Receiver(common.Receiver):  # type: ignore[misc]  # Beam is untyped
+        def __init__(self) -> None:
+            self.received: list[Any] = []
+
+        def receive(self, windowed_value: Any) -> None:
+            self.received.append((windowed_value.value, windowed_value.timestamp_micros))
+
+    main, other = Receiver(), Receiver()
+    outputs = common._OutputHandler(GlobalWindows(), main, {"other": other}, None, None, False, False)
+    element = WindowedValue("a", 1, (GlobalWindow(),))
+    outputs.handle_process_outputs(element, ("b", TimestampedValue("c", 2), TaggedOutput("other", "d")))
+    assert main.received == [("b", 1_000_000), ("c", 2_000_000)]
+    assert other.received == [("d", 1_000_000)]
+
+
+def test_the_first_ten_elements_are_sampled_and_the_rest_is_counted() -> None:
+    coder = coders.WindowedValueCoder(coders.BytesCoder(), coders.coders.GlobalWindowCoder())
+    counters = opcounters.OperationCounters(CounterFactory(), "step", coder, 0)
+    for n in range(10):
+        counters.update_from(WindowedValue(bytes(n), 0, (GlobalWindow(),)))
+        counters.update_collect()
+    counters.element_counter.update(5)
+    assert counters.element_counter.value() == 15
+    assert counters.mean_byte_counter.value()[2] == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -10,26 +11,31 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.metrics import Metrics
 from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.portability.api import metrics_pb2
 from apache_beam.pvalue import AsIter, AsList, TaggedOutput
 from apache_beam.transforms import environments
+from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import (
     FixedWindows,
     GlobalWindow,
     GlobalWindows,
     IntervalWindow,
+    NonMergingWindowFn,
     Sessions,
     SlidingWindows,
     TimestampCombiner,
     TimestampedValue,
 )
+from apache_beam.typehints import typecheck
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from arcbeam.harness import values
 from arcbeam.harness.metrics import merge_metrics
 from arcbeam.harness.wiring import Settings
 from arcbeam.translate import translate
@@ -507,3 +513,466 @@ def test_a_pipeline_gives_the_same_with_value_chains_and_without(
     pipeline: Any, bundle_elements: int, shards: int
 ) -> None:
     check(pipeline, bundle_elements, shards)
+
+
+# What qualifies.
+
+
+class Plain(beam.DoFn):
+    def process(self, element: Any) -> Any:
+        return [element]
+
+
+class Yields(beam.DoFn):
+    def process(self, element: Any) -> Any:
+        yield element
+
+
+class Stateful(beam.DoFn):
+    BAG = BagStateSpec("bag", VarIntCoder())
+
+    def process(self, element: Any, bag: Any = beam.DoFn.StateParam(BAG)) -> Any:
+        yield element
+
+
+class Batches(beam.DoFn):
+    def process_batch(self, batch: list[int]) -> Iterator[list[int]]:
+        yield [x + 1000 for x in batch]
+
+    def infer_output_type(self, input_type: Any) -> Any:
+        return int
+
+
+# The SDK wants the types, not their names.
+Batches.process_batch.__annotations__.update({"batch": list[int], "return": Iterator[list[int]]})
+
+
+class Both(Batches):
+    def process(self, element: int) -> Iterator[int]:
+        yield element + 1000
+
+
+class YieldsBatches(beam.DoFn):
+    @beam.DoFn.yields_batches
+    def process(self, element: int) -> Iterator[list[int]]:
+        yield [element, element]
+
+
+class AnElement(beam.DoFn):
+    def process(self, element: Any = beam.DoFn.ElementParam) -> Any:
+        yield element
+
+
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (Plain(), True),
+        (Yields(), True),
+        (beam.Map(str).fn, True),
+        (beam.Map(lambda x, *, more=1: x).fn, True),
+        (beam.Filter(bool).fn, True),
+        (beam.FlatMap(str.splitlines).fn, False),
+        (beam.MapTuple(lambda a, b: a).fn, True),
+        (Looking(), False),
+        (AnElement(), False),
+        (Stateful(), False),
+        (Batches(), False),
+        (Both(), False),
+        (YieldsBatches(), False),
+        (beam.Map(lambda x, more=1: x).fn, False),
+        (beam.Map(lambda x, window=beam.DoFn.WindowParam: x).fn, False),
+        (beam.MapTuple(lambda a, b=1: a).fn, False),
+    ],
+)
+def test_what_looks_at_values_only(fn: Any, expected: bool) -> None:
+    assert values._is_value_only(fn) is expected
+
+
+def test_a_dofn_that_is_to_be_checked_at_run_time_does_not_qualify() -> None:
+    fn = Plain()
+    fn._runtime_output_constraints = {"step": (None, int)}
+    assert not values._is_value_only(fn)
+
+
+# Errors.
+
+
+def numbers(p: Any, count: int = 40) -> Any:
+    return p | beam.Create(range(count)) | "spread" >> beam.Reshuffle()
+
+
+def stops(x: int, *given_args: Any) -> int:
+    if x == 25:
+        raise StopIteration(*given_args)
+    return x
+
+
+@pytest.mark.contract("BAT-04")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), (RuntimeError, "StopIteration [while running 'stops']")),
+        (("early",), (StopIteration, "early [while running 'stops']")),
+    ],
+    ids=["bare", "with_text"],
+)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: beam.Map(f),
+        lambda f: beam.Filter(f),
+        lambda f: beam.FlatMap(lambda x: [f(x)]),
+        lambda f: beam.MapTuple(f),
+    ],
+    ids=["map", "filter", "flat_map", "map_tuple"],
+)
+def test_a_stop_iteration_is_an_error_never_the_end(transform: Any, arguments: Any, expected: Any) -> None:
+    def build(p: Any) -> None:
+        fn = transform(lambda x: stops(x, *arguments))
+        source = numbers(p)
+        if "MapTuple" in fn.label:
+            source |= "tuples" >> beam.Map(lambda x: (x,))
+        source | "stops" >> fn | Collect()
+
+    assert same(build).error == expected
+
+
+class Failing(beam.DoFn):
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def _fail(self, where: str) -> None:
+        if where == self.where:
+            raise ValueError(f"in {where}")
+
+    def setup(self) -> None:
+        self._fail("setup")
+
+    def start_bundle(self) -> None:
+        self._fail("start_bundle")
+
+    def process(self, element: Any) -> Any:
+        yield element
+
+    def finish_bundle(self) -> Any:
+        self._fail("finish_bundle")
+        return ["not windowed"] if self.where == "output" else None
+
+    def teardown(self) -> None:
+        self._fail("teardown")
+
+
+@pytest.mark.contract("BAT-04")
+@pytest.mark.parametrize("where", ["setup", "start_bundle", "finish_bundle", "teardown"])
+def test_a_failing_method_is_told_with_its_step(where: str) -> None:
+    outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing(where)) | Collect())
+    assert outcome.error == (ValueError, f"in {where} [while running 'fails']")
+
+
+def test_what_ends_a_bundle_has_to_be_windowed() -> None:
+    outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing("output")) | Collect())
+    assert outcome.error[0] is RuntimeError
+    assert "should only output WindowedValue" in outcome.error[1]
+
+
+class Picky(NonMergingWindowFn):
+    def assign(self, context: Any) -> list[Any]:
+        if context.element == 25:
+            raise ValueError("no window")
+        return [GlobalWindow()]
+
+    def get_window_coder(self) -> Any:
+        return GlobalWindows().get_window_coder()
+
+
+@pytest.mark.contract("BAT-04")
+def test_a_failing_window_function_is_told_with_its_step() -> None:
+    outcome = same(lambda p: numbers(p) | "picky" >> beam.WindowInto(Picky()) | Collect())
+    assert outcome.error == (ValueError, "no window [while running 'picky']")
+
+
+def test_what_a_coder_refuses_is_noticed_among_the_first_ten() -> None:
+    def build(p: Any) -> None:
+        wrong = beam.Map(lambda x: "5" if x == 5 else x).with_output_types(int)
+        p | beam.Create(range(9), reshuffle=False) | "wrong" >> wrong | beam.Map(str) | Collect()
+
+    assert same(build).error == (TypeError, "an integer is required [while running 'wrong']")
+
+
+@pytest.mark.contract("BAT-04")
+def test_an_error_behind_names_the_step_that_it_is_of() -> None:
+    def build(p: Any) -> None:
+        numbers(p) | "a" >> beam.Map(lambda x: x) | "b" >> beam.Map(lambda x: 1 // (x - 25)) | "c" >> Collect()
+
+    assert same(build).error == (ZeroDivisionError, "integer division or modulo by zero [while running 'b']")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_text_that_is_returned_is_refused_once_and_for_the_first_element_only(at: int) -> None:
+    fn = beam.ParDo(ReturnsText(at))
+    outcome = same(lambda p: p | beam.Create([0, 1, 2], reshuffle=False) | "text" >> fn | Collect(), shards=1)
+    assert (outcome.error is None) is (at > 0)
+
+
+class ReturnsText(beam.DoFn):
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def process(self, element: int) -> Any:
+        return "text" if element == self.at else [element]
+
+
+# Functions of all kinds.
+
+
+class Adder:
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __call__(self, x: int) -> int:
+        return x + self.n
+
+    def add(self, x: int) -> int:
+        return x + self.n
+
+    def both(self, x: int) -> list[int]:
+        return [x, x + self.n]
+
+    @staticmethod
+    def double(x: int) -> int:
+        return 2 * x
+
+    @classmethod
+    def named(cls, x: int) -> str:
+        return f"{cls.__name__}{x}"
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        str,
+        repr,
+        bool,
+        (40).__sub__,
+        {3: "three", 5: None}.get,
+        Adder(5),
+        Adder(5).add,
+        Adder.double,
+        Adder.named,
+        functools.partial(max, 20),
+        lambda x, *more, **others: (x, more, others),
+        lambda x, *, more=5: (x, more),
+    ],
+    ids=repr,
+)
+def test_functions_of_all_kinds(fn: Any) -> None:
+    def build(p: Any) -> None:
+        source = numbers(p)
+        source | "map" >> beam.Map(fn).with_output_types(Any) | Collect("map")
+        source | "filter" >> beam.Filter(fn).with_output_types(Any) | Collect("filter")
+
+    outcome = same(build, ["map", "filter"])
+    assert outcome.error is None
+    assert outcome.values("map") == sorted(exact(fn(x)) for x in range(40))
+    assert outcome.values("filter") == sorted(exact(x) for x in range(40) if fn(x))
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: range(x % 4), Adder(5).both, lambda x: "ab"[: x % 3], {3: [1, 2]}.get, lambda x: iter([x])]
+)
+def test_functions_of_all_kinds_that_spread(fn: Any) -> None:
+    outcome = same(lambda p: numbers(p) | beam.FlatMap(fn).with_output_types(Any) | Collect())
+    assert outcome.values() == sorted(exact(each) for x in range(40) for each in fn(x) or ())
+
+
+def test_methods_of_types() -> None:
+    def build(p: Any) -> None:
+        words = p | beam.Create(["a b", "c", ""]) | beam.Reshuffle()
+        words | "upper" >> beam.Map(str.upper) | Collect("upper")
+        words | "len" >> beam.Map(len) | Collect("len")
+        words | "split" >> beam.FlatMap(str.split) | Collect("split")
+        words | "filter" >> beam.Filter(str.isalpha) | Collect("filter")
+
+    outcome = same(build, ["upper", "len", "split", "filter"])
+    assert outcome.values("upper") == sorted(map(exact, ["A B", "C", ""]))
+    assert outcome.values("len") == sorted(map(exact, [3, 1, 0]))
+    assert outcome.values("split") == sorted(map(exact, ["a", "b", "c"]))
+    assert outcome.values("filter") == [exact("c")]
+
+
+# Order and memory.
+
+
+def test_elements_are_gathered_in_their_order() -> None:
+    with Driven(shards=1) as p:
+        source = p | beam.Create(range(1000), reshuffle=False)
+        looked = source | beam.ParDo(Looking()) | "first" >> beam.Map(lambda looked: looked[0])
+        looked | "spread" >> beam.FlatMap(lambda x: [x, -x]) | "some" >> beam.Filter(lambda x: x % 3) | Collect()
+    assert p.values() == [y for x in range(1000) for y in (x, -x) if y % 3]
+
+
+class Flow:
+    """How many elements are on their way, at most."""
+
+    def __init__(self) -> None:
+        self.on_the_way = self.most = 0
+
+    def made(self, value: Any) -> Any:
+        self.on_the_way += 1
+        self.most = max(self.most, self.on_the_way)
+        return value
+
+    def taken(self, value: Any) -> int:
+        self.on_the_way -= 1
+        return len(value)
+
+
+flow = Flow()
+
+
+def make(count_and_size: tuple[int, int]) -> Iterator[bytes]:
+    count, size = count_and_size
+    return (flow.made(bytes(size)) for _ in range(count))
+
+
+def make_one(_: int) -> bytes:
+    made: bytes = flow.made(bytes(1 << 20))
+    return made
+
+
+def take(value: bytes) -> int:
+    return flow.taken(value)
+
+
+@pytest.mark.contract("BAT-01")
+@pytest.mark.parametrize(("count", "size", "most"), [(20_000, 1, 600), (60, 1 << 20, 9), (20, 8 << 20, 3)])
+@pytest.mark.parametrize("looking", [False, True])
+def test_what_a_generator_makes_is_never_held_as_a_whole(count: int, size: int, most: int, looking: bool) -> None:
+    flow.__init__()  # type: ignore[misc]
+    with Driven(shards=1) as p:
+        made = p | beam.Create([(count, size)], reshuffle=False) | beam.FlatMap(make).with_output_types(bytes)
+        if looking:
+            made |= "look" >> beam.Map(lambda x, time=beam.DoFn.TimestampParam: x).with_output_types(bytes)
+        made |= "same" >> beam.Filter(lambda x: True)
+        made | "taken" >> beam.Map(take) | Collect()
+    assert p.values() == [size] * count
+    assert flow.most <= most
+
+
+@pytest.mark.contract("BAT-01")
+def test_large_elements_made_one_by_one_do_not_pile_up() -> None:
+    flow.__init__()  # type: ignore[misc]
+    with Driven(shards=1) as p:
+        made = p | beam.Create(range(300), reshuffle=False) | beam.Map(make_one)
+        made | "taken" >> beam.Map(take) | Collect()
+    assert len(p.values()) == 300
+    assert flow.most <= 9
+
+
+@pytest.mark.parametrize("steps", [70, 120, 200])
+def test_many_transforms_in_a_row(steps: int) -> None:
+    def build(p: Any) -> None:
+        pcoll = p | beam.Create(range(20), reshuffle=False)
+        for n in range(steps):
+            pcoll |= f"step {n}" >> (beam.Map(lambda x: x + 1) if n % 2 else beam.FlatMap(lambda x: [x + 1]))
+        pcoll | Collect()
+
+    outcome = same(build)
+    assert outcome.error is None
+    assert outcome.values() == sorted(exact(x + steps) for x in range(20))
+
+
+# Metrics.
+
+
+def test_counts_are_exact_and_sampled_sizes_are_near() -> None:
+    def build(p: Any) -> None:
+        words = p | beam.Create(range(3000), reshuffle=False) | beam.Map(lambda x: "x" * (50 + x % 101))
+        words | beam.FlatMap(lambda x: [x, x]) | "some" >> beam.Filter(lambda x: len(x) % 2) | Collect()
+
+    outcome = same(build, shards=1)
+    counts = outcome.counts()
+    assert {3000, 6000} <= set(counts.values())
+    near = 0
+    for labels, count in counts.items():
+        samples, total, least, greatest = outcome.sampled[labels]
+        if count >= 2900:
+            assert samples >= 10
+            if greatest > 50:
+                near += 1
+                assert 70 <= total / samples <= 140
+                assert 50 <= least <= greatest <= 160
+    assert near == 3
+
+
+def test_what_user_code_counts_is_of_its_step() -> None:
+    def build(p: Any) -> None:
+        numbers(p) | "one" >> beam.ParDo(Counting()) | "two" >> beam.ParDo(LateCounting()) | Collect()
+
+    outcome = same(build, bundle_elements=7)
+    counted = {
+        (dict(labels)["PTRANSFORM"].rsplit("_", 1)[0].rsplit("-", 1)[-1], dict(labels)["NAME"])
+        for (urn, labels) in outcome.metrics
+        if urn.startswith("beam:metric:user:")
+    }
+    assert {name for _, name in counted} == {"seen", "bundles", "sizes", "late"}
+
+
+# Neighbours that are not ours.
+
+
+@pytest.mark.parametrize("batches", [Batches, Both])
+@pytest.mark.parametrize("order", list(itertools.permutations(["map", "batch", "look"])), ids="-".join)
+def test_batches_among_elements(order: tuple[str, ...], batches: Any) -> None:
+    def build(p: Any) -> None:
+        pcoll = p | beam.Create(range(300)).with_output_types(int)
+        for kind in order:
+            transform = {
+                "map": beam.Map(lambda x: x + 1),
+                "batch": beam.ParDo(batches()),
+                "look": beam.Map(lambda x, time=beam.DoFn.TimestampParam: x + 100),
+            }[kind]
+            pcoll |= kind >> transform.with_output_types(int)
+        pcoll | Collect("main")
+        pcoll | "again" >> beam.Map(lambda x: -x) | Collect("again")
+
+    outcome = same(build, ["main", "again"])
+    assert outcome.error is None
+    assert outcome.values("main") == sorted(exact(x + 1101) for x in range(300))
+    assert outcome.values("again") == sorted(exact(-x - 1101) for x in range(300))
+
+
+@pytest.mark.parametrize("visitor", [typecheck.TypeCheckVisitor, typecheck.PerformanceTypeCheckVisitor])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_types_that_are_checked_at_run_time(visitor: Any, wrong: bool) -> None:
+    def build(p: Any) -> None:
+        result = beam.Map(lambda x: str(x) if wrong else x).with_output_types(int)
+        numbers(p) | "typed" >> result | "next" >> beam.Map(lambda x: x).with_input_types(int) | Collect()
+        p.visit(visitor())
+
+    outcome = same(build)
+    if wrong:
+        kind, text = outcome.error
+        assert issubclass(kind, typecheck.TypeCheckError)
+        assert "typed" in text
+    else:
+        assert outcome.values() == sorted(map(exact, range(40)))
+
+
+def test_failures_that_are_handled() -> None:
+    def build(p: Any) -> None:
+        good, bad = numbers(p) | beam.Map(lambda x: 10 // (x % 5)).with_exception_handling()
+        good | Collect("good")
+        bad | beam.MapTuple(lambda x, error: (x, error[1])) | Collect("bad")
+
+    outcome = same(build, ["good", "bad"])
+    assert len(outcome.values("good")) == 32
+    assert len(outcome.values("bad")) == 8
+
+
+def test_one_collection_flattened_with_itself() -> None:
+    def build(p: Any) -> None:
+        source = numbers(p)
+        (source, source, source | beam.Map(lambda x: -x)) | beam.Flatten() | Collect()
+
+    assert same(build).values() == sorted(map(exact, [*range(40), *range(40), *(-x for x in range(40))]))
