@@ -21,6 +21,7 @@ from apache_beam.coders import coder_impl
 from arcbeam.model.rows import Row
 
 HEADER = struct.Struct("<IHI")
+_pack = HEADER.pack
 COUNT = struct.Struct(">i")
 """The list coder's count of elements in front of them."""
 
@@ -36,7 +37,7 @@ _LENGTH = struct.Struct("<I")
 
 def record(key: bytes, window: bytes, payload: bytes) -> bytes:
     """One record of the *groups* layout."""
-    return HEADER.pack(len(key), len(window), len(payload)) + key + window + payload
+    return b"".join((_pack(len(key), len(window), len(payload)), key, window, payload))
 
 
 def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:

@@ -124,30 +124,34 @@ class Grouping(Write):
             yield encoded, b"", values
 
     def _flush(self) -> None:
-        encode, shards, buckets = self._encode_payload, self._shards, self._buckets
-        blobs: dict[tuple[int, int], list[bytes]] = {}
-        sizes: dict[tuple[int, int], int] = {}
+        encode, shards, places = self._encode_payload, self._shards, self._shards * self._buckets
+        # By place: a hash's rest, which is its shard and its bucket in one.
+        parts_at: list[list[bytes] | None] = [None] * places
+        sizes = [0] * places
         average = self._held_by_values / self._count if self._count else 0
         limit = max(1, int(BLOB_BYTES / (average + 1)))
         for key, window, values in self._groups():
-            hashed = key_hash(key)
-            place = (hashed % shards, hashed // shards % buckets)
-            pieces = [values] if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
+            place = key_hash(key) % places
+            pieces = (
+                (values,) if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
+            )
             for piece in pieces:
                 try:
                     part = record(key, window, encode(piece))
                 except Exception as e:
                     raise self._group_error(e, piece) from e
-                parts = blobs.get(place)
+                parts = parts_at[place]
                 if parts is None:
-                    blobs[place], sizes[place] = [part], len(part)
+                    parts_at[place], sizes[place] = [part], len(part)
                 else:
                     parts.append(part)
                     sizes[place] += len(part)
                 if sizes[place] > BLOB_BYTES:
-                    self._put(*place, b"".join(blobs.pop(place)))
-        for place, parts in blobs.items():
-            self._put(*place, b"".join(parts))
+                    self._put(place % shards, place // shards, b"".join(parts_at[place] or ()))
+                    parts_at[place] = None
+        for place, parts in enumerate(parts_at):
+            if parts is not None:
+                self._put(place % shards, place // shards, b"".join(parts))
         self._written += self._count
         self._clear()
 

@@ -6,6 +6,7 @@ error leaves the worker. Imports neither `translate`, `jobs`, `web` nor `cli`; i
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import queue
@@ -35,9 +36,11 @@ ARROW_SCHEMA = pa.schema(
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 8192
+_HANDED_OVER_BYTES = 1 << 20
 _QUEUED_BYTES = 32 << 20
 """What a running bundle may be ahead of the thread that feeds Spark."""
 _CACHED_PROCESSORS = 16
+_GC_THRESHOLDS = 20_000, 20, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,37 +125,55 @@ class _Rows:
 
 
 class _Outbox:
-    """A bounded hand-over from the bundle's thread to Spark's; `put` blocks while too much is waiting."""
+    """A bounded hand-over from the bundle's thread to Spark's; `put` blocks while too much is waiting.
+
+    Rows are handed over some at a time: each hand-over may switch threads, which takes longer than a small row.
+    """
 
     def __init__(self) -> None:
-        self._rows: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[list[Row] | None] = queue.SimpleQueue()
+        self._gathered: list[Row] = []
+        self._gathered_bytes = 0
         self._lock = threading.Condition()
         self._bytes = 0
         self._abandoned = False
 
     def put(self, row: Row) -> None:
         """See `arcbeam.model.rows.Outbox`."""
-        size = len(row.blob) + 64
+        self._gathered.append(row)
+        self._gathered_bytes += len(row.blob) + 64
+        if self._gathered_bytes > _HANDED_OVER_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        rows, self._gathered = self._gathered, []
+        size, self._gathered_bytes = self._gathered_bytes, 0
         with self._lock:
             while self._bytes > _QUEUED_BYTES and not self._abandoned:
                 self._lock.wait()
             if self._abandoned:
                 raise _Abandoned
             self._bytes += size
-        self._rows.put(row)
+        self._batches.put(rows)
 
     def finish(self) -> None:
         """No more rows will come."""
-        self._rows.put(None)
+        if self._gathered:
+            self._hand_over()
+        self._batches.put(None)
+
+    def fail(self) -> None:
+        """No more rows will come, and those that wait are nobody's."""
+        self._batches.put(None)
 
     def drain(self, runner: _BundleThread) -> Iterator[Row]:
         """The rows, as they come, until `finish`."""
         try:
-            while (row := self._rows.get()) is not None:
+            while (rows := self._batches.get()) is not None:
                 with self._lock:
-                    self._bytes -= len(row.blob) + 64
+                    self._bytes -= sum(len(row.blob) + 64 for row in rows)
                     self._lock.notify()
-                yield row
+                yield from rows
         except GeneratorExit:
             # Spark wants no more (a killed task): let the bundle's thread end.
             with self._lock:
@@ -178,8 +199,12 @@ class _BundleThread(threading.Thread):
         self._processor: Any = None
 
     def run(self) -> None:
+        thresholds = gc.get_threshold()
+        # Buffers of many small lists and tuples, none of them in a cycle, are what the collector would look at most.
+        gc.set_threshold(*_GC_THRESHOLDS)
         try:
             self._run()
+            self._outbox.finish()
         except BaseException as e:
             self.error = e
             if self._processor is not None:
@@ -189,8 +214,9 @@ class _BundleThread(threading.Thread):
                 except Exception:
                     _LOG.debug("the failed bundle could not be ended", exc_info=True)
             _processors.discard(self._task)
+            self._outbox.fail()
         finally:
-            self._outbox.finish()
+            gc.set_threshold(*thresholds)
 
     def _run(self) -> None:
         task = self._task
