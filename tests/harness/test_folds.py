@@ -10,6 +10,7 @@ from apache_beam.transforms import combiners, cy_combiners
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arcbeam.errors import UserCodeError
 from arcbeam.harness.folds import fold_of
 from tests.harness.drive import Collect, Driven
 
@@ -103,3 +104,50 @@ def test_combines_of_all_kinds(chains: bool, bundle_elements: int) -> None:
     assert {k: sorted(v) for k, v in found("list").items()} == parts
     assert found("top") == {k: sorted(v, reverse=True)[:2] for k, v in parts.items()}
     assert p.values("all") == [sum(range(100))]
+
+
+class Broken(beam.CombineFn):
+    """Fails in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+
+    def _reach(self, method: str) -> None:
+        if method == self._method:
+            raise ValueError(f"broken in {method}")
+
+    def create_accumulator(self) -> int:
+        self._reach("create_accumulator")
+        return 0
+
+    def add_input(self, accumulator: int, element: int) -> int:
+        self._reach("add_input")
+        return accumulator + element
+
+    def merge_accumulators(self, accumulators: Any) -> int:
+        self._reach("merge_accumulators")
+        return sum(accumulators)
+
+    def compact(self, accumulator: int) -> int:
+        self._reach("compact")
+        return accumulator
+
+    def extract_output(self, accumulator: int) -> int:
+        self._reach("extract_output")
+        return accumulator
+
+
+@pytest.mark.contract("BAT-04")
+@pytest.mark.parametrize(
+    "method", ["create_accumulator", "add_input", "merge_accumulators", "compact", "extract_output"]
+)
+@pytest.mark.parametrize("windowed", [False, True])
+def test_what_a_combine_fn_raises_names_the_step(method: str, windowed: bool) -> None:
+    p = Driven()
+    pairs = p | beam.Create([("k", 1), ("k", 2)])
+    if windowed:
+        pairs |= beam.WindowInto(beam.window.FixedWindows(10))
+    pairs | "totals" >> beam.CombinePerKey(Broken(method)) | Collect()
+    with pytest.raises(UserCodeError, match=f"broken in {method}") as caught:
+        p.run()
+    assert "totals" in caught.value.step

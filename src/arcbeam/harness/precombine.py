@@ -99,8 +99,7 @@ class Precombine(BlockOperation):
             except ArcbeamError:
                 raise
             except Exception as e:
-                text = "".join(traceback.format_exception(e))
-                raise UserCodeError(self.name_context.step_name, f"{type(e).__name__}: {e}", text) from e
+                raise self._user_error(e) from e
             self._since_check += len(values)
             self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
             if entry is not None and (self._since_check >= self._next_check or self._since_bytes > self._budget >> 3):
@@ -169,12 +168,25 @@ class Precombine(BlockOperation):
         if self._simple:
             window = GlobalWindow()
             micros, windows = window.max_timestamp().micros, (window,)
-            for part in _batched(self._accumulators(everything)):
+            for part in _batched(self._told(self._accumulators(everything))):
                 emit(Block(part, micros, windows, PANE_INFO_UNKNOWN))
             return
-        for elements in _batched(self._windowed_accumulators(everything)):
+        for elements in _batched(self._told(self._windowed_accumulators(everything))):
             values, times, in_windows = (list(column) for column in zip(*elements, strict=True))
             emit(Block(values, Each(times), Each(in_windows), PANE_INFO_UNKNOWN))
+
+    def _told(self, items: Iterator[Any]) -> Iterator[Any]:
+        """The same; what the user's CombineFn raises names the step."""
+        try:
+            yield from items
+        except ArcbeamError:
+            raise
+        except Exception as e:
+            raise self._user_error(e) from e
+
+    def _user_error(self, error: Exception) -> UserCodeError:
+        text = "".join(traceback.format_exception(error))
+        return UserCodeError(self.name_context.step_name, f"{type(error).__name__}: {error}", text)
 
     def _accumulators(self, everything: list[tuple[dict[Any, Any], Any]]) -> Iterator[tuple[Any, Any]]:
         compact = self._compact

@@ -278,8 +278,10 @@ class ValueOperation(BlockOperation):
 
     def _hand_on(self, block: Block) -> None:
         if block.values:
-            samples = block.element(0), block.element(-1)
-            self._longest = longest_of(max(self._longest, len(block)), self._estimate_output, *samples)
+            samples = {0, len(block) - 1}
+            self._longest = longest_of(
+                max(self._longest, len(block)), self._estimate_output, *map(block.element, samples)
+            )
             self._emit(block)
 
 
