@@ -33,6 +33,7 @@ from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.artifacts import prelude_for, staged_by
+from arcbeam.spark.mainmodule import MainClasses
 from arcbeam.spark.session import open_session
 from arcbeam.translate import translate
 
@@ -94,7 +95,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
             files = staged_by(options, Path(folder))
             spark = open_session(session_options(ours))
-            prelude = prelude_for(spark, options, files, _declared_outputs(pipeline))
+            prelude = prelude_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
         return ArcbeamResult(plan, Job(plan, ours, prelude))
 
 

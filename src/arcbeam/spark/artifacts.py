@@ -33,6 +33,7 @@ from packaging import utils
 from packaging.requirements import InvalidRequirement, Requirement
 
 from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.spark.mainmodule import MainClasses
 from arcbeam.spark.session import is_local
 from arcbeam.spark.shipping import FILES, PACKAGES, SESSION, Archive, Prelude, ship
 
@@ -68,6 +69,7 @@ def prelude_for(
     options: PipelineOptions,
     files: Sequence[Staged],
     closed_outputs: dict[str, tuple[str, ...]] | None = None,
+    main: MainClasses = MainClasses(),  # noqa: B008  # immutable
 ) -> Prelude:
     """Ships files to the session's workers and makes what the workers must do before user code runs.
 
@@ -76,6 +78,7 @@ def prelude_for(
         options: of the pipeline.
         files: staged files; see `staged_by`.
         closed_outputs: steps that declare all their output tags, with the tags.
+        main: classes of the script that made the pipeline, if that is this process.
 
     Raises:
         SetupError: packages cannot be installed, or Spark does not take the files.
@@ -92,6 +95,7 @@ def prelude_for(
         closed_outputs=closed_outputs or {},
         # On one machine, what the driver imports from its folders is there for the workers, too.
         paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if is_local(spark) else (),
+        main=main,
     )
 
 

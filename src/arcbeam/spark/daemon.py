@@ -43,4 +43,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # SUBTLE: not this module's own `main`, but its importable twin's: the workers' `__main__` is for classes of users.
+    importlib.import_module("arcbeam.spark.daemon").main()

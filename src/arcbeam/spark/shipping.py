@@ -21,6 +21,7 @@ from typing import Any
 
 from arcbeam.errors import EnvironmentMismatchError, SetupError
 from arcbeam.spark import workerlog
+from arcbeam.spark.mainmodule import MainClasses
 
 _LOG = logging.getLogger("arcbeam.shipping")
 
@@ -83,6 +84,7 @@ class Prelude:
         log_levels: levels of other loggers by name, as pairs.
         closed_outputs: names of steps whose output tags are all declared, with the tags.
         paths: folders to import from, of a driver on the same machine.
+        main: classes of the user's script.
     """
 
     archives: tuple[str, ...] = ()
@@ -92,6 +94,7 @@ class Prelude:
     log_levels: tuple[tuple[str, str], ...] = ()
     closed_outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
+    main: MainClasses = field(default_factory=MainClasses)
 
     def __call__(self) -> None:
         """Sets the worker up.
@@ -114,9 +117,12 @@ class Prelude:
         roots = tuple(_arrived(name) for name in self.archives)
         shipped = (root / folder for root in roots for folder in (PACKAGES, FILES))
         _imports.use((*shipped, *map(Path, self.paths)), roots)
-        for root in roots:
-            session = root / SESSION / "pickled_main_session"
-            if session.exists() and str(session) != _imports.session:
+        sessions = [path for root in roots if (path := root / SESSION / "pickled_main_session").exists()]
+        if not (sessions and self.pickle_library.startswith("dill")):
+            # Dill's session holds the whole of `__main__`; its classes would not be the same as these.
+            self.main.install()
+        for session in sessions:
+            if str(session) != _imports.session:
                 pickler.load_session(str(session))
                 _imports.session = str(session)
 
