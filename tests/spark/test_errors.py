@@ -291,6 +291,21 @@ def test_what_is_the_users_fault() -> None:
     assert failure.described(ours, "A") is ours
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Can't pickle <class '__main__.Point'>: attribute lookup Point on __main__ failed",
+        "Can't pickle <class '__main__.Point'>: it's not the same object as __main__.Point",
+        "Can't get attribute 'Point' on <module 'arcbeam.spark.daemon' from '/x.py'>",
+        "Can't get attribute 'Point' on <module 'pyspark.daemon' from '/x.py'>",
+    ],
+)
+def test_a_class_that_cannot_be_found_by_name_comes_with_advice(text: str) -> None:
+    told = failure.described(pickle.PicklingError(text), "A")
+    assert isinstance(told, UserCodeError)
+    assert "define 'Point' at the top level" in told.error
+
+
 def test_notes_of_an_exception_are_kept() -> None:
     error = _raised(lambda: 1 // 0)
     error.add_note("while dividing apples")

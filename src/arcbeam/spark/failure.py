@@ -91,11 +91,28 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
         )
     what = "".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip()
     # The SDK's note may be left in the text where an exception was raised again.
-    what = _STEP.sub("", what).rstrip()
+    what = _STEP.sub("", what).rstrip() + _advice_on_main(what)
     coder = _coder_failure(error)
     if coder:
         return CoderError(step, f"{coder}: {what}", user_traceback(error))
     return UserCodeError(step, what, user_traceback(error))
+
+
+_OF_MAIN = re.compile(
+    r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
+    r"|Can't get (?:local )?attribute '([\w.<>]+)' on <module '(?:__main__|(?:arcbeam\.spark|pyspark)\.daemon)'"
+)
+
+
+def _advice_on_main(what: str) -> str:
+    """What to do about a name of the user's script that cannot be found by name; "" if that is not what happened."""
+    named = _OF_MAIN.search(what)
+    if not named:
+        return ""
+    return (
+        f"\n  what to do: define '{named[1] or named[2]}' at the top level of the script, or of a module that the "
+        "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, give --save_main_session"
+    )
 
 
 def _missing_module(error: BaseException) -> str:
