@@ -47,6 +47,13 @@ def test_json_and_arguments_of_the_pipeline(script: Path) -> None:
     assert all(len(stage["transforms"]) <= 1 for stage in plan["stages"])
 
 
+def test_what_the_script_prints_is_not_our_output(script: Path) -> None:
+    script.write_text("print('starting')\n" + SCRIPT + "print('done')\n")
+    result = CliRunner().invoke(main, ["explain", "--json", str(script)])
+    assert json.loads(result.stdout)["name"] == "sums"
+    assert result.stderr.endswith("starting\ndone\n")
+
+
 def test_picture(script: Path) -> None:
     file = script.parent / "plan.svg"
     result = CliRunner().invoke(main, ["explain", str(script), "--svg", str(file)])

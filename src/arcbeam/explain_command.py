@@ -9,7 +9,7 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, ...]) -> None:
     """Show the plan of the pipeline in SCRIPT: stages, exchanges, coders, state. Nothing is run.
 
-    ARGUMENTS go to the script; those after a -- are not looked at here. A script that runs several pipelines shows
-    the plan of each.
+    What SCRIPT prints goes to stderr. ARGUMENTS go to the script; those after a -- are not looked at here. A script
+    that runs several pipelines shows the plan of each.
     """
     plans, error = plans_of(script, arguments)
     if error is not None:
@@ -67,7 +67,8 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
     try:
-        with _capturing(plans, script.stem):
+        # What the script prints is not our output, which may be JSON for a program.
+        with _capturing(plans, script.stem), redirect_stdout(sys.stderr):
             runpy.run_path(str(script), run_name="__main__")
     except SystemExit as exit:
         return plans, None if exit.code in (0, None) else exit

@@ -85,7 +85,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
                 cause = cause.__cause__
             raise InvalidPipelineError(
                 f"'{culprit}' cannot be pickled: {type(cause).__name__}: {cause}",
-                "open files, connections, locks and generators in setup() or start_bundle(), not in the constructor",
+                "make connections, clients and generators in setup() or start_bundle(), not in the constructor",
             ) from e
         proto = merge_common_environments(merge_superset_dep_environments(proto))
         name = options.view_as(GoogleCloudOptions).job_name or "beam"
