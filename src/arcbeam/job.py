@@ -7,6 +7,7 @@ submitted to a job server). Owns what happens around a run: session, settings, t
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import tempfile
 import threading
@@ -74,7 +75,8 @@ class Job:
             JobCancelledError: `cancel` was called.
         """
         options, started = self._options, time.monotonic()
-        root = options.arcbeam_temp or str(Path(tempfile.gettempdir()) / "arcbeam")
+        # By user: another's folder could not be written to.
+        root = options.arcbeam_temp or str(Path(tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / "jobs")
         location = JobLocation.under(root, self.id)
         if location.folder is not None:
             sweep(location.folder.parent)

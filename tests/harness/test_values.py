@@ -571,7 +571,7 @@ class AnElement(beam.DoFn):
         (beam.Map(str).fn, True),
         (beam.Map(lambda x, *, more=1: x).fn, True),
         (beam.Filter(bool).fn, True),
-        (beam.FlatMap(str.splitlines).fn, False),
+        (beam.FlatMap(str.splitlines).fn, True),
         (beam.MapTuple(lambda a, b: a).fn, True),
         (Looking(), False),
         (AnElement(), False),
@@ -579,13 +579,67 @@ class AnElement(beam.DoFn):
         (Batches(), False),
         (Both(), False),
         (YieldsBatches(), False),
-        (beam.Map(lambda x, more=1: x).fn, False),
+        (beam.Map(lambda x, more=1: x).fn, True),
         (beam.Map(lambda x, window=beam.DoFn.WindowParam: x).fn, False),
-        (beam.MapTuple(lambda a, b=1: a).fn, False),
+        (beam.MapTuple(lambda a, b=1: a).fn, True),
+        (beam.Map(lambda x, when=beam.DoFn.TimestampParam: x).fn, False),
+        (beam.Map(lambda x, end=beam.DoFn.BundleFinalizerParam: x).fn, False),
     ],
 )
 def test_what_looks_at_values_only(fn: Any, expected: bool) -> None:
     assert values._is_value_only(fn) is expected
+
+
+class Adds(beam.DoFn):
+    def process(self, element: int, more: Iterable[int], factor: int = 2, *, less: int = 0) -> Iterator[int]:
+        yield element * factor + sum(more) - less
+
+
+@pytest.mark.contract("BAT-02")
+@pytest.mark.parametrize("chains", [True, False])
+@pytest.mark.parametrize("bundle_elements", [1, 500_000])
+@pytest.mark.parametrize("windowed", ["neither", "main", "both", "sliding"])
+def test_side_inputs_and_constants(chains: bool, bundle_elements: int, windowed: str) -> None:
+    with Driven(shards=2, bundle_elements=bundle_elements, value_chains=chains) as p:
+        main = p | "main" >> beam.Create(range(20)) | "at" >> beam.Map(lambda n: TimestampedValue(n, n))
+        side = p | "side" >> beam.Create([1, 11, 12]) | "then" >> beam.Map(lambda n: TimestampedValue(n, n))
+        if windowed == "sliding":
+            main |= "ws" >> beam.WindowInto(SlidingWindows(10, 5))
+            side |= "ss" >> beam.WindowInto(SlidingWindows(10, 5))
+        elif windowed != "neither":
+            main |= "wm" >> beam.WindowInto(FixedWindows(10))
+            if windowed == "both":
+                side |= "wf" >> beam.WindowInto(FixedWindows(10))
+        every = beam.pvalue.AsList(side)
+        if windowed in ("neither", "both"):
+            one = beam.pvalue.AsSingleton(side | beam.CombineGlobally(max).without_defaults())
+            main | "one" >> beam.Map(lambda n, most, plus=1: (n, most + plus), one) | Collect("one")
+        main | "list" >> beam.Map(lambda n, of: (n, sorted(of)), every) | Collect("list")
+        main | "filter" >> beam.Filter(lambda n, of: n in of, of=every) | Collect("filter")
+        main | "flat" >> beam.FlatMap(lambda n, of, times: [n + x for x in of] * times, every, 2) | Collect("flat")
+        main | "dofn" >> beam.ParDo(Adds(), every, less=1) | Collect("dofn")
+        pairs = main | "pair" >> beam.Map(lambda n, to: (n, to), 7)
+        pairs | "tuple" >> beam.MapTuple(lambda a, b, of=(): (a, b, sorted(of)), of=every) | Collect("tuple")
+
+    def sides(window: Any) -> list[int]:
+        return [x for x in (1, 11, 12) if windowed in ("neither", "main") or window.start <= x < window.end]
+
+    def found(name: str) -> list[Any]:
+        return sorted(((value, when.micros, repr(w)) for value, when, w in p.windowed(name)), key=repr)
+
+    elements = [(n[0], when.micros, w) for n, when, w in p.windowed("list")]
+    assert len(elements) == (40 if windowed == "sliding" else 20)
+
+    def expected(of: Any) -> list[Any]:
+        return sorted(((value, at, repr(w)) for n, at, w in elements for value in of(n, sides(w))), key=repr)
+
+    assert found("list") == expected(lambda n, of: [(n, of)])
+    assert found("filter") == expected(lambda n, of: [n] if n in of else [])
+    assert found("flat") == expected(lambda n, of: [n + x for x in of] * 2)
+    assert found("dofn") == expected(lambda n, of: [n * 2 + sum(of) - 1])
+    assert found("tuple") == expected(lambda n, of: [(n, 7, of)])
+    if windowed in ("neither", "both"):
+        assert found("one") == expected(lambda n, of: [(n, max(of) + 1)])
 
 
 def test_a_dofn_that_is_to_be_checked_at_run_time_does_not_qualify() -> None:

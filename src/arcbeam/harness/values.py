@@ -4,14 +4,16 @@ Owns which DoFns qualify, and their operation: user code is called in a tight lo
 timestamps, windows and panes stay beside them, untouched. What does not qualify stays the SDK's own operation. Flatten
 and WindowInto take blocks, too. The SDK's internals that are leaned on are held by a contract test.
 
-A DoFn qualifies by its signature: `process` takes the element alone, there is one output, and no side inputs, state,
-timers, restrictions, batches, or type checks at run time. An output that is more than a value (a `TimestampedValue`, a
+A DoFn qualifies by its signature: `process` takes the element, constants and side inputs, there is one output, and no
+window, timestamp, pane, state, timers, restrictions, batches, or type checks at run time. Side inputs are looked up
+once for a block whose elements are all in one window. An output that is more than a value (a `TimestampedValue`, a
 `WindowedValue`, a `TaggedOutput`) goes the SDK's way, and so does what else its block put out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from inspect import isgeneratorfunction
 from itertools import compress, islice, repeat
@@ -19,18 +21,20 @@ from typing import Any
 
 from apache_beam.coders.coders import WindowedValueCoder
 from apache_beam.internal import pickler
+from apache_beam.internal.util import insert_values_in_args
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.pvalue import TaggedOutput
+from apache_beam.pvalue import SideInputData, TaggedOutput
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operation_specs, operations
 from apache_beam.transforms import core
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, TimestampedValue, WindowFn
-from apache_beam.utils.timestamp import Timestamp
-from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue, create
+from apache_beam.transforms.sideinputs import get_sideinput_index
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from arcbeam.harness.blocks import Block, Each
 from arcbeam.harness.operations import BlockOperation, longest_of
+from arcbeam.harness.windowing import Windows, create_window_into
 
 PAR_DO_URN = common_urns.primitives.PAR_DO.urn
 _OURS = {
@@ -40,7 +44,7 @@ _OURS = {
 }
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = 1000
-_MOST_WINDOWS = 100_000
+_GLOBAL = GlobalWindow()
 _MOST_IN_A_ROW = 80
 """Transforms through which a block may be handed on: each takes some frames of Python's stack, the SDK's fewer."""
 
@@ -69,15 +73,14 @@ def _claim(transform: Any) -> None:
     if urn == PAR_DO_URN:
         payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
         needs = (
-            payload.side_inputs
-            or payload.state_specs
+            payload.state_specs
             or payload.timer_family_specs
             or payload.restriction_coder_id
             or payload.requests_finalization
             or payload.requires_stable_input
             or payload.requires_time_sorted_input
         )
-        if needs or len(transform.outputs) != 1 or len(transform.inputs) != 1:
+        if needs or len(transform.outputs) != 1 or len(transform.inputs) != 1 + len(payload.side_inputs):
             return
     if urn in _OURS:
         transform.spec.urn = _OURS[urn]
@@ -109,20 +112,61 @@ def unwrapped(process: Any) -> tuple[str, Callable[..., Any]] | None:
     return None if kind is None else (kind, process.__closure__[code.co_freevars.index("fn")].cell_contents)
 
 
+def _with_arguments(call: Any, args: list[Any], kwargs: dict[str, Any], *, unpack: bool) -> Callable[[Any], Any]:
+    if unpack:
+        return lambda value: call(*value, *args, **kwargs)
+    if len(args) == 1 and not kwargs:
+        (only,) = args
+        return lambda value: call(value, only)
+    return lambda value: call(value, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What user code is given beside an element.
+
+    Attributes:
+        args: positional arguments, side inputs as the SDK's placeholders.
+        kwargs: the same by name.
+        sides: the SDK's maps of side inputs, by window, in the order of the placeholders.
+        windowing: of the output.
+    """
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    sides: list[Any]
+    windowing: Any
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something."""
+        return bool(self.args or self.kwargs)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether it depends on the element's window."""
+        return not all(side.is_globally_windowed() for side in self.sides)
+
+
 class ValueOperation(BlockOperation):
     """A DoFn that looks at the value only."""
 
-    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, windowing: Any) -> None:
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
         super().__init__(name, spec, factory, input_coder)
-        self._fn, self._windowing = fn, windowing
-        self._process = fn.process
+        self._fn, self._given, self._windowing = fn, given, given.windowing
         found = unwrapped(fn.process)
-        self._run: Callable[[Block], None] = self._flat
-        if found is not None:
-            kind, self._call = found
-            self._run = {"map": self._map, "tuple": self._map_tuple, "filter": self._filter}[kind]
+        self._kind: str
+        self._user: Callable[..., Any]
+        self._kind, self._user = ("flat", fn.process) if found is None else found
+        self._call = self._user
+        self._run: Callable[[Block], None] = {
+            "flat": self._flat,
+            "map": self._map,
+            "tuple": self._map if given.anything else self._map_tuple,
+            "filter": self._filter,
+        }[self._kind]
         self._estimate_output = spec.output_coders[0].get_impl().estimate_size
-        self._windows = _Windows(windowing.windowfn)
+        self._windows = Windows(given.windowing.windowfn)
         self._longest = 1
         self._plain: set[type] = set()
 
@@ -137,9 +181,9 @@ class ValueOperation(BlockOperation):
             state.step_name = self.name_context.logging_name()
             self._runner = common.DoFnRunner(
                 self._fn,
-                (),
-                {},
-                [],
+                self._given.args,
+                self._given.kwargs,
+                self._given.sides,
                 self._windowing,
                 tagged_receivers=receivers,
                 step_name=self.name_context.logging_name(),
@@ -152,7 +196,7 @@ class ValueOperation(BlockOperation):
             # The SDK looks at what a DoFn returns for its first element, if it is a class's and not a generator.
             self._refuse = (
                 None
-                if isinstance(self._fn, core.CallableWrapperDoFn) or isgeneratorfunction(self._process)
+                if isinstance(self._fn, core.CallableWrapperDoFn) or isgeneratorfunction(self._fn.process)
                 else common._OutputHandler(*outputs, True).handle_process_outputs
             )
             self._runner.setup()
@@ -178,10 +222,32 @@ class ValueOperation(BlockOperation):
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
             try:
-                self._run(block)
+                if not self._given.anything or self._bind(block):
+                    self._run(block)
+                else:
+                    for element in block.elements():
+                        self._runner.process(element)
             except BaseException as e:
                 # SUBTLE: as the SDK does it, the message says which step; one that says it already stays as it is.
                 self._runner._reraise_augmented(e)
+
+    def _bind(self, block: Block) -> bool:
+        """Fills in what user code is given beside a value; False if that is not the same for the whole block."""
+        given = self._given
+        window: Any = _GLOBAL
+        if given.windowed:
+            if type(block.windows) is Each or len(block.windows) != 1:
+                return False
+            (window,) = block.windows
+        args, kwargs = insert_values_in_args(given.args, given.kwargs, [side[window] for side in given.sides])
+        self._call = _with_arguments(self._user, args, kwargs, unpack=self._kind == "tuple")
+        return True
+
+    def reset(self) -> None:
+        """See the SDK's `Operation`."""
+        super().reset()
+        for side in self._given.sides:
+            side.reset()
 
     # Each of these calls user code for every value, and hands on what it returns.
 
@@ -213,7 +279,7 @@ class ValueOperation(BlockOperation):
         self._put_out(block.compress(list(compress(values, flags)), flags))
 
     def _flat(self, block: Block) -> None:
-        process, longest = self._process, self._longest
+        process, longest = self._call, self._longest
         uniform = block.uniform
         outputs: list[Any] = []
         places: list[int] = []
@@ -298,99 +364,17 @@ class FlattenOperation(BlockOperation):
             self._outputs[0].emit(block)
 
 
-class _Windows:
-    """What windows a time is in, worked out once for all times that are certain to have the same.
-
-    Attributes:
-        known: whether a time is all that the window function looks at.
-    """
-
-    def __init__(self, windowfn: Any) -> None:
-        self._windowfn = windowfn
-        self._same = _same_windows(windowfn)
-        self.known = self._same is not None
-        self._table: dict[int, tuple[Any, ...]] = {}
-
-    def at(self, micros: int) -> tuple[Any, ...]:
-        """The windows of a time, if `known`."""
-        key = self._same(micros)  # type: ignore[misc]  # not None
-        windows = self._table.get(key)
-        if windows is None:
-            if len(self._table) > _MOST_WINDOWS:
-                self._table.clear()
-            context = WindowFn.AssignContext(Timestamp(micros=micros))
-            windows = self._table[key] = tuple(self._windowfn.assign(context))
-        return windows
-
-    def of(self, micros: Any) -> Any:
-        """The column of windows for a column of times."""
-        if type(micros) is not Each:
-            return self.at(micros)
-        found = list(map(self.at, micros))
-        first = found[0]
-        return first if all(windows is first for windows in found) else Each(found)
-
-
-class WindowIntoOperation(BlockOperation):
-    """Assigns windows."""
-
-    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, windowfn: Any) -> None:
-        super().__init__(name, spec, factory, input_coder)
-        self._windowfn = windowfn
-        self._windows = _Windows(windowfn)
-
-    def setup(self, data_sampler: Any = None) -> None:
-        """See the SDK's `Operation`."""
-        super().setup(data_sampler)
-        # To the SDK this is a DoFn: it says which step a window function failed in.
-        name, windowing = self.name_context.logging_name(), core.Windowing(self._windowfn)
-        self._runner = common.DoFnRunner(core.DoFn(), (), {}, [], windowing, {None: self.receivers[0]}, step_name=name)
-
-    def _take(self, block: Block) -> None:
-        with self.scoped_process_state:
-            try:
-                if self._windows.known and block.in_one_window():
-                    block = Block(block.values, block.micros, self._windows.of(block.micros), PANE_INFO_UNKNOWN)
-                else:
-                    elements = [assigned for element in block.elements() for assigned in self._assigned(element)]
-                    block = Block.of(elements) if elements else block.slice(0, 0)
-                self._outputs[0].emit(block)
-            except BaseException as e:
-                self._runner._reraise_augmented(e)
-
-    def _assigned(self, element: Any) -> Iterator[Any]:
-        timestamp = element.timestamp
-        for window in element.windows:
-            context = WindowFn.AssignContext(timestamp, element=element.value, window=window)
-            yield create(element.value, element.timestamp_micros, tuple(self._windowfn.assign(context)))
-
-
-def _same_windows(windowfn: Any) -> Callable[[int], int] | None:
-    """A function of event time (microseconds) that is equal where windows are; None if they depend on more."""
-    kind = type(windowfn)
-    if kind is GlobalWindows:
-        return lambda micros: 0
-    if kind is FixedWindows:
-        period, offset = windowfn.size.micros, windowfn.offset.micros
-    elif kind is SlidingWindows and windowfn.size.micros % windowfn.period.micros == 0:
-        period, offset = windowfn.period.micros, windowfn.offset.micros
-    else:
-        return None
-    return lambda micros: int((micros - offset) // period)
-
-
 def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
-    fn, args, kwargs, side_inputs, windowing = pickler.loads(serialized)
-    (pcoll,) = transform.inputs.values()
-    if args or kwargs or side_inputs or not _is_value_only(fn):
+    fn, args, kwargs, _, windowing = pickler.loads(serialized)
+    if not _is_value_only(fn):
         create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
         return create_sdk(factory, transform_id, transform, payload, consumers)
+    (pcoll,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
     if not windowing:
         windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll].windowing_strategy_id
         )
-    coder = _windowed(factory, pcoll)
     spec = operation_specs.WorkerDoFn(
         serialized_fn=serialized,
         output_tags=list(transform.outputs),
@@ -398,16 +382,32 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
         side_inputs=None,
         output_coders=list(factory.get_output_coders(transform).values()),
     )
+    given = Given(list(args), dict(kwargs), _side_inputs(factory, transform_id, transform, payload), windowing)
     name = common.NameContext(transform.unique_name, transform_id)
-    op = ValueOperation(name, spec, factory, coder, fn, windowing)
+    op = ValueOperation(name, spec, factory, _windowed(factory, pcoll), fn, given)
     return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
+
+
+def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
+    """The SDK's maps of a transform's side inputs, in the order of their placeholders."""
+    coders_by_tag = factory.get_input_coders(transform) if payload.side_inputs else {}
+    return [
+        bundle_processor.StateBackedSideInputMap(
+            factory.state_handler,
+            transform_id,
+            tag,
+            SideInputData.from_runner_api(payload.side_inputs[tag], factory.context),
+            coders_by_tag[tag],
+        )
+        for tag in sorted(payload.side_inputs, key=get_sideinput_index)
+    ]
 
 
 def _is_value_only(fn: Any) -> bool:
     signature = common.DoFnSignature(fn)
     process = signature.process_method
     return not (
-        process.defaults
+        any(map(_asks_for_more, process.defaults))
         or not fn._process_defined
         or fn._process_batch_defined
         or signature.process_batch_method.defaults
@@ -416,6 +416,12 @@ def _is_value_only(fn: Any) -> bool:
         or getattr(process.method_value, "_beam_yields_batches", False)
         or getattr(fn, "_runtime_output_constraints", None)
     )
+
+
+def _asks_for_more(default: Any) -> bool:
+    """Whether a parameter's default is one of those by which user code asks for something beside the value."""
+    kind = default if isinstance(default, type) else type(default)
+    return issubclass(kind, core._DoFnParam)
 
 
 def _windowed(factory: Any, pcoll: str) -> WindowedValueCoder:
@@ -430,20 +436,11 @@ def _create_flatten(factory: Any, transform_id: str, transform: Any, payload: An
     return factory.augment_oldstyle_op(op, transform.unique_name, consumers)
 
 
-def _create_window_into(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
-    (pcoll,) = transform.inputs.values()
-    spec = operation_specs.WorkerFlatten(None, [factory.get_only_output_coder(transform)])
-    name = common.NameContext(transform.unique_name, transform_id)
-    windowfn = core.Windowing.from_runner_api(payload, factory.context).windowfn
-    op = WindowIntoOperation(name, spec, factory, _windowed(factory, pcoll), windowfn)
-    return factory.augment_oldstyle_op(op, transform.unique_name, consumers)
-
-
 def register() -> None:
     """Teaches the SDK's factory our operations. Idempotent."""
     for urn, parameter, creator in (
         (PAR_DO_URN, runner_pb.ParDoPayload, _create_par_do),
         (common_urns.primitives.FLATTEN.urn, None, _create_flatten),
-        (common_urns.primitives.ASSIGN_WINDOWS.urn, runner_pb.WindowingStrategy, _create_window_into),
+        (common_urns.primitives.ASSIGN_WINDOWS.urn, runner_pb.WindowingStrategy, create_window_into),
     ):
         bundle_processor.BeamTransformFactory.register_urn(_OURS[urn], parameter)(creator)
