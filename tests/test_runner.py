@@ -36,9 +36,9 @@ class Waits(beam.DoFn):
 
 @pytest.mark.contract("API-04")
 def test_values_of_options_that_cannot_be_meant() -> None:
-    p = _pipeline("--shards=-1", "--bundle_seconds=0", "--bundle_elements=7")
+    p = _pipeline("--shards=0", "--bundle_seconds=-1", "--bundle_elements=7", "--sdf_round_seconds=0")
     _ = p | beam.Create([1])
-    with pytest.raises(InvalidPipelineError, match=r"--shards=-1, --bundle_seconds=0.0: not greater than zero"):
+    with pytest.raises(InvalidPipelineError, match=r"shards=0 \(at least 1\), --bundle_seconds=-1.0 \(at least 0\)\n"):
         p.run()
     p = _pipeline("--spark_master=local", "--spark_remote=local")
     _ = p | beam.Create([1])

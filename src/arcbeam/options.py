@@ -12,8 +12,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
 
-_POSITIVE = ("shards", "bundle_elements", "bundle_seconds", "group_memory_mb", "sdf_round_seconds")
+_POSITIVE = ("shards", "bundle_elements", "group_memory_mb")
 """Options that mean nothing at zero or below."""
+_NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
+"""Options that mean nothing below zero."""
 
 
 class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
@@ -101,10 +103,14 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         Raises:
             InvalidPipelineError: naming every such option.
         """
-        given = {name: getattr(self, name) for name in _POSITIVE}
-        wrong = [f"--{name}={value}" for name, value in given.items() if value is not None and value <= 0]
+        given = [(name, 1) for name in _POSITIVE] + [(name, 0) for name in _NOT_NEGATIVE]
+        wrong = [
+            f"--{name}={value} (at least {least})"
+            for name, least in given
+            if (value := getattr(self, name)) is not None and value < least
+        ]
         if wrong:
-            raise InvalidPipelineError(f"{', '.join(wrong)}: not greater than zero", "leave out what has no reason")
+            raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
         if self.spark_master and self.spark_remote:
             raise InvalidPipelineError(
                 "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"

@@ -23,6 +23,10 @@ from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
 from arcbeam.model.urns import WriteSpec
 
+_PLAIN = (int, float, str, bytes, bool, type(None))
+"""Types whose size in memory is known."""
+_POINTER = 16
+"""Bytes that a list's reference to an object costs, with room to grow, and the object's alignment."""
 _OBJECT_OVERHEAD = 64
 """Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
 _PRIME = 7919
@@ -44,7 +48,7 @@ class Grouping(Write):
         element_coder = coder.wrapped_value_coder
         self._key_coder, self._value_coder = element_coder.key_coder(), element_coder.value_coder()
         self._encode_key = self._key_coder.get_impl().encode
-        self._overhead = _OBJECT_OVERHEAD
+        self._overhead = 0
         self._estimate = self._value_coder.get_impl().estimate_size
         self._buckets = buckets_per_shard(self._shards)
         self._clear()
@@ -88,7 +92,7 @@ class Grouping(Write):
         # In three places, one of them always elsewhere: sizes may come in a pattern.
         sample = [taken[0], taken[-1], taken[self._count * _PRIME % len(taken)]]
         try:
-            size = sum(self._estimate(value, True) for _, value in sample) / 3 + self._overhead
+            size = sum(self._footprint(value) for _, value in sample) / 3
         except Exception as e:
             raise self._group_error(e, [value for _, value in taken]) from e
         key = sample[2][0]
@@ -103,6 +107,13 @@ class Grouping(Write):
             self._flush()
         self._longest = longest
         self._waiting_limit = min(self._waiting_limit, longest)
+
+    def _footprint(self, value: Any) -> int:
+        """Bytes that a value in a list takes in memory, about."""
+        if type(value) in _PLAIN:
+            return getsizeof(value) + _POINTER + self._overhead
+        encoded: int = self._estimate(value, True)
+        return encoded + _OBJECT_OVERHEAD + self._overhead
 
     def _group_count(self) -> int:
         """How many lists of values are buffered."""
@@ -238,7 +249,7 @@ class KeyedWrite(GroupWrite):
         super().__init__(name, factory, spec, coder)
         self._payload_coder = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
         self._encode_payload = BlockCoder(self._payload_coder).encode
-        self._overhead = _OBJECT_OVERHEAD + _ELEMENT_OVERHEAD
+        self._overhead = _ELEMENT_OVERHEAD
 
     def _absorb(self, block: Block) -> None:
         keyed = block.with_values([value for _, value in block.values])

@@ -6,10 +6,11 @@ starts quickly. What runs pipelines is handed in: this package may not know it.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,28 +88,40 @@ def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
             insecure=insecure,
             defaults=_defaults(options),
         )
-        stopped = threading.Event()
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: stopped.set())
-        server = JobServer(settings, executors())
-        try:
-            out.text(
-                f"serving Beam's Job API on {server.endpoint}\n"
-                f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
-                "--environment_type=EMBEDDED_PYTHON\n"
-                "  stop: Ctrl-C",
-                endpoint=server.endpoint,
-                port=server.port,
-                folder=str(settings.folder),
-            )
-            sys.stdout.flush()
-            stopped.wait()
-        finally:
-            out.progress("stopping", state="stopping")
-            server.stop()
+        with _signalled() as stopped:
+            server = JobServer(settings, executors())
+            try:
+                out.text(
+                    f"serving Beam's Job API on {server.endpoint}\n"
+                    f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
+                    "--environment_type=EMBEDDED_PYTHON\n"
+                    "  stop: Ctrl-C",
+                    endpoint=server.endpoint,
+                    port=server.port,
+                    folder=str(settings.folder),
+                )
+                sys.stdout.flush()
+                stopped.wait()
+            finally:
+                out.progress("stopping", state="stopping")
+                server.stop()
 
     return serve
+
+
+@contextlib.contextmanager
+def _signalled() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set; afterwards they do again what they did before."""
+    stopped = threading.Event()
+    earlier: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            earlier[number] = signal.signal(number, lambda *_: stopped.set())
+    try:
+        yield stopped
+    finally:
+        for taken, handler in earlier.items():
+            signal.signal(taken, handler)
 
 
 @_ENDPOINT
