@@ -57,9 +57,10 @@ NO_FUSION = Variant("NoFusion", {"no_fusion": True})
 SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1}, long=True)
 ONE_SHARD = Variant("OneShard", {"shards": 1}, long=True)
 SEVEN_SHARDS = Variant("SevenShards", {"shards": 7}, long=True)
+NO_VALUE_CHAINS = Variant("NoValueChains", {"no_value_chains": True}, long=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
-VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS)
+VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS, NO_VALUE_CHAINS)
 
 
 class Conformance(unittest.TestCase):

@@ -37,12 +37,22 @@ class FnApiSevenShards(suites.FnApi):
     variant = suites.SEVEN_SHARDS
 
 
+@pytest.mark.long
+class FnApiNoValueChains(suites.FnApi):
+    variant = suites.NO_VALUE_CHAINS
+
+
 class MetricsDefault(suites.FnApiMetrics):
     variant = suites.DEFAULT
 
 
 class MetricsNoFusion(suites.FnApiMetrics):
     variant = suites.NO_FUSION
+
+
+@pytest.mark.long
+class MetricsNoValueChains(suites.FnApiMetrics):
+    variant = suites.NO_VALUE_CHAINS
 
 
 class SplitDefault(suites.FnApiSplit):
