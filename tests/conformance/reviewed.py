@@ -54,12 +54,7 @@ GAPS = {
 }
 """Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
 
-UNSTEADY = {
-    "PTransformTest.test_group_by_key_importable_special_types_1": (
-        "keys in the SDK's compatibility mode for pickles made with dill: passes in a new worker, fails in one "
-        "that has run other pipelines"
-    ),
-}
+UNSTEADY: dict[str, str] = {}
 """Known to fail or pass, depending on what ran before: expected failures that are not strict, until that is mended."""
 
 NOT_RUN = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
@@ -20,10 +20,15 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows, Timestamp
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.harness import precombine, read, values, writes
+from arcbeam.harness import keycoders, precombine, read, values, writes
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.frames import COUNT
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
+
+
+class Point(NamedTuple):
+    x: int
+    name: str
 
 
 def test_the_bundle_processor_has_what_bundles_are_driven_with() -> None:
@@ -180,3 +185,13 @@ def test_the_first_ten_elements_are_sampled_and_the_rest_is_counted() -> None:
     counters.element_counter.update(5)
     assert counters.element_counter.value() == 15
     assert counters.mean_byte_counter.value()[2] == 10
+
+
+def test_types_in_keys_are_pickled_in_one_way() -> None:
+    keycoders.register()
+    older = coders.coders.DeterministicFastPrimitivesCoder(coders.PickleCoder(), "step")
+    newer = coders.coders.DeterministicFastPrimitivesCoderV2(coders.PickleCoder(), "step")
+    key = Point(1, "a")
+    assert older.encode(key) == newer.encode(key)
+    assert older.decode(newer.encode(key)) == key
+    assert type(newer.decode(older.encode(key))) is Point

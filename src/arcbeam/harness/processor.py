@@ -16,7 +16,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import combine, precombine, read, values, windowcoder, writes
+from arcbeam.harness import combine, keycoders, precombine, read, values, windowcoder, writes
 from arcbeam.harness.blocks import Block
 from arcbeam.harness.feeds import Feed, feed_of
 from arcbeam.harness.finalization import Callbacks
@@ -30,6 +30,7 @@ from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
 
 read.register()
+keycoders.register()
 windowcoder.register()
 writes.register()
 precombine.register()
