@@ -642,6 +642,18 @@ def test_side_inputs_and_constants(chains: bool, bundle_elements: int, windowed:
         assert found("one") == expected(lambda n, of: [(n, max(of) + 1)])
 
 
+@pytest.mark.contract("BAT-02")
+@pytest.mark.parametrize("chains", [True, False])
+def test_a_collection_that_is_its_own_side_input(chains: bool) -> None:
+    with Driven(value_chains=chains) as p:
+        letters = p | beam.Create(["a", "b"])
+        letters | beam.FlatMap(lambda x, of: [x + y for y in of], AsList(letters)) | Collect()
+        # The same where the window is looked at, too, which is the SDK's to run.
+        looking = beam.FlatMap(lambda x, of, window=beam.DoFn.WindowParam: [x + y for y in of], AsList(letters))
+        letters | "looking" >> looking | Collect("looking")
+    assert sorted(p.values()) == sorted(p.values("looking")) == ["aa", "ab", "ba", "bb"]
+
+
 def test_a_dofn_that_is_to_be_checked_at_run_time_does_not_qualify() -> None:
     fn = Plain()
     fn._runtime_output_constraints = {"step": (None, int)}

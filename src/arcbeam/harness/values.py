@@ -42,6 +42,7 @@ _OURS = {
     common_urns.primitives.FLATTEN.urn: "arcbeam:transform:flatten:v1",
     common_urns.primitives.ASSIGN_WINDOWS.urn: "arcbeam:transform:window_into:v1",
 }
+_SIDE_INPUT = "arcbeam:side_input:"
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = 1000
 _GLOBAL = GlobalWindow()
@@ -82,6 +83,9 @@ def _claim(transform: Any) -> None:
         )
         if needs or len(transform.outputs) != 1 or len(transform.inputs) != 1 + len(payload.side_inputs):
             return
+        # SUBTLE: the SDK finds out by the URN which inputs are side inputs, and feeds all others to `process`.
+        for tag in payload.side_inputs:
+            transform.annotations[_SIDE_INPUT + tag] = transform.inputs.pop(tag).encode()
     if urn in _OURS:
         transform.spec.urn = _OURS[urn]
 
@@ -368,9 +372,11 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
     fn, args, kwargs, _, windowing = pickler.loads(serialized)
     if not _is_value_only(fn):
+        for tag in payload.side_inputs:
+            transform.inputs[tag] = transform.annotations[_SIDE_INPUT + tag].decode()
         create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
         return create_sdk(factory, transform_id, transform, payload, consumers)
-    (pcoll,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
+    (pcoll,) = transform.inputs.values()
     if not windowing:
         windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll].windowing_strategy_id
@@ -390,14 +396,13 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
 
 def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
     """The SDK's maps of a transform's side inputs, in the order of their placeholders."""
-    coders_by_tag = factory.get_input_coders(transform) if payload.side_inputs else {}
     return [
         bundle_processor.StateBackedSideInputMap(
             factory.state_handler,
             transform_id,
             tag,
             SideInputData.from_runner_api(payload.side_inputs[tag], factory.context),
-            coders_by_tag[tag],
+            _windowed(factory, transform.annotations[_SIDE_INPUT + tag].decode()),
         )
         for tag in sorted(payload.side_inputs, key=get_sideinput_index)
     ]
