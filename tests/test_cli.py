@@ -79,6 +79,22 @@ def test_run_keeps_a_given_runner(script: Path, given: tuple[str, ...]) -> None:
     assert json.loads(result.stdout)[0] == list(given)
 
 
+def test_run_tells_when_no_pipeline_came(
+    script: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from arcbeam.runner import ArcbeamRunner
+
+    monkeypatch.setattr(ArcbeamRunner, "submissions", 0)
+    assert invoke("run", str(script)).exit_code == 0
+    assert "no pipeline of" in caplog.text
+    assert "beam.Pipeline(options=PipelineOptions())" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(ArcbeamRunner, "submissions", 1)
+    assert invoke("run", str(script)).exit_code == 0
+    assert invoke("run", str(script), "--runner=DirectRunner").exit_code == 0
+    assert not caplog.text
+
+
 def test_run_without_such_a_script() -> None:
     result = invoke("run", "no/such/pipeline.py")
     assert result.exit_code == 2

@@ -134,9 +134,9 @@ def status(tests: list[Shown], missing: str = "") -> str:
     expected = f"xfail ({'; '.join(reasons)})"
     if all(test.xfail is not None for test in tests):
         return expected
-    if missing:
-        return f"in part: {missing}"
-    return f"shown, in part {expected}" if reasons else "shown"
+    if missing or reasons:
+        return f"in part: {'; '.join(filter(None, [missing.rstrip('.'), expected if reasons else '']))}"
+    return "shown"
 
 
 def render(table: list[Contract], found: list[Shown], missing: dict[str, str] | None = None) -> str:

@@ -26,6 +26,8 @@ from arcbeam.output import JsonOutput, Output, TextOutput
 if TYPE_CHECKING:
     from arcbeam.jobs.execution import ExecutorFactory
 
+_LOG = logging.getLogger("arcbeam.cli")
+
 RUNNER = "arcbeam.ArcbeamRunner"
 
 _INTERRUPTED = 130
@@ -96,9 +98,18 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
 
     A --runner among ARGUMENTS is left as it is.
     """
-    sys.argv = [str(script), *with_runner(arguments)]
+    all_arguments = with_runner(arguments)
+    sys.argv = [str(script), *all_arguments]
     sys.path.insert(0, str(script.resolve().parent))
     runpy.run_path(str(script), run_name="__main__")
+    ours = sys.modules.get("arcbeam.runner")
+    if all_arguments != list(arguments) and (ours is None or not ours.ArcbeamRunner.submissions):
+        # SUBTLE: `beam.Pipeline()` has no options, not those of the command line, and runs on the SDK's own runner.
+        _LOG.warning(
+            "no pipeline of %s came to arcbeam: a pipeline takes the command line's options if it is made with "
+            "beam.Pipeline(options=PipelineOptions())",
+            script,
+        )
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:

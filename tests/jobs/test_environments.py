@@ -105,14 +105,14 @@ def test_everything_else_is_refused_by_name_at_once() -> None:
         )
     )
     assert found == {
-        "Step b": "a PROCESS environment (use --environment_type=EMBEDDED_PYTHON)",
-        "Step c": "an EXTERNAL or LOOPBACK environment (use --environment_type=EMBEDDED_PYTHON)",
-        "Step d": "a LOOPBACK environment (use --environment_type=EMBEDDED_PYTHON)",
+        "Step b": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step c": "an EXTERNAL or LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
+        "Step d": "a LOOPBACK environment (use --environment_type=beam:env:embedded_python:v1)",
         "Step e": "a Java environment (apache/beam_java17_sdk:2.77.0) ()",
-        "Step f": "the container image 'my/image:1' (use --environment_type=EMBEDDED_PYTHON, and --requirements_file "
-        "or --setup_file for what the image holds)",
-        "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=EMBEDDED_PYTHON)",
-        "Step h": "a PROCESS environment (use --environment_type=EMBEDDED_PYTHON)",
+        "Step f": "the container image 'my/image:1' (use --environment_type=beam:env:embedded_python:v1, and "
+        "--requirements_file or --setup_file for what the image holds)",
+        "Step g": "an environment 'beam:env:moon:v1' (use --environment_type=beam:env:embedded_python:v1)",
+        "Step h": "a PROCESS environment (use --environment_type=beam:env:embedded_python:v1)",
         "Step i": "a Go environment (apache/beam_go_sdk:2.77.0) ()",
         "Step j": "an environment without alternatives ()",
     }

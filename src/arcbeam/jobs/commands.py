@@ -75,6 +75,7 @@ def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
         OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
         with Ctrl-C or SIGTERM, and cancels the jobs that run then.
         """
+        from arcbeam.jobs.environments import EMBEDDED_TYPE
         from arcbeam.jobs.server import JobServer, ServerSettings
 
         settings = ServerSettings(
@@ -94,7 +95,7 @@ def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
                 out.text(
                     f"serving Beam's Job API on {server.endpoint}\n"
                     f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
-                    "--environment_type=EMBEDDED_PYTHON\n"
+                    f"--environment_type={EMBEDDED_TYPE}\n"
                     "  stop: Ctrl-C",
                     endpoint=server.endpoint,
                     port=server.port,

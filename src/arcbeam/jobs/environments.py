@@ -24,7 +24,9 @@ _VERSION_CAPABILITY = "beam:version:sdk_base:"
 
 _IMAGE = re.compile(r"apache/beam_(?P<language>[a-z]+)(?P<language_version>[0-9.]*)_sdk:(?P<beam>.+)")
 
-_EMBEDDED_REMEDY = "use --environment_type=EMBEDDED_PYTHON"
+EMBEDDED_TYPE: str = python_urns.EMBEDDED_PYTHON
+"""What `--environment_type` takes: the SDK has short names for other environments only."""
+_EMBEDDED_REMEDY = f"use --environment_type={EMBEDDED_TYPE}"
 
 _ENV = common_urns.environments
 _NAMES = {
