@@ -51,6 +51,7 @@ def test_a_worker_that_dies_every_time(tmp_path: Path) -> None:
         _ = p | beam.Create([1]) | beam.Map(_dies, str(attempts))
     assert attempts.read_text() == "xxxx"
     assert "executor" in str(caught.value)
+    assert "Map(_dies)" in str(caught.value)
     assert "spark.executor.memoryOverhead" in caught.value.remedy
     assert len(str(caught.value)) < 2000
 

@@ -247,7 +247,8 @@ class BatchRun:
             with tagged(self._spark, self._job):
                 rows = frame.select("blob").collect()
         except Exception as e:
-            raise as_job_failure(e, self._location)  # noqa: B904  # it knows whether Spark's own text adds anything
+            # It knows whether Spark's own text adds anything.
+            raise as_job_failure(e, self._location, self._running)  # noqa: B904
         self._outcome.spark_jobs += 1
         reports = [TaskReport.from_blob(bytes(row[0])) for row in rows]
         for report in reports:

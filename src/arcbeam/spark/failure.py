@@ -12,7 +12,7 @@ import pickle
 import re
 import reprlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -39,6 +39,7 @@ _LOST = (
 )
 _CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLED", "INTERRUPTED")
 _LONGEST_CAUSE = 4000
+_MOST_NAMES = 5
 
 _STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
 _LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID \d+\) \(([^)]*)\)")
@@ -241,20 +242,26 @@ def recorded(location: JobLocation) -> ArcbeamError | None:
 # On the driver.
 
 
-def as_job_failure(error: Exception, location: JobLocation) -> ArcbeamError:
-    """The exception to raise for a failed Spark job; its `__cause__` is set where Spark's own text adds something."""
+def as_job_failure(error: Exception, location: JobLocation, running: Iterable[str] = ()) -> ArcbeamError:
+    """The exception to raise for a failed Spark job; its `__cause__` is set where Spark's own text adds something.
+
+    Args:
+        error: what Spark has raised.
+        location: of the job, where a user's error is recorded.
+        running: names of the stages that the Spark job ran.
+    """
     found = recorded(location)
     if found is not None:
         found.__suppress_context__ = True
         return found
-    failure = _from_text(error, str(error))
+    failure = _from_text(error, str(error), running)
     if type(failure) is JobFailedError:
         failure.__cause__ = error
     failure.__suppress_context__ = True
     return failure
 
 
-def _from_text(error: Exception, text: str) -> ArcbeamError:
+def _from_text(error: Exception, text: str, running: Iterable[str]) -> ArcbeamError:
     if any(sign in text for sign in _CANCELLED):
         return JobCancelledError("the job's Spark jobs were cancelled")
     versions = _OTHER_PYTHON.search(text)
@@ -274,9 +281,12 @@ def _from_text(error: Exception, text: str) -> ArcbeamError:
     if any(sign in text for sign in _LOST):
         places = _LOST_TASK.findall(text)
         where = f" (the last one on {places[-1]})" if places else ""
+        names = list(running)
+        stages = "".join(f"\n  {name}" for name in names[:_MOST_NAMES]) + ("\n  …" if len(names) > _MOST_NAMES else "")
         return WorkerLostError(
             f"a Python worker or executor died more often than Spark retries a task{where}: "
-            f"killed, out of memory, or a segmentation fault in native code.\n{_last_cause(text)}",
+            f"killed, out of memory, or a segmentation fault in native code.\n{_last_cause(text)}"
+            + (f"\nIt ran one of:{stages}" if stages else ""),
             "look at the executor's log; give executors more memory (spark.executor.memoryOverhead), or allow more "
             "retries (a master local[n,4], or spark.task.maxFailures)",
         )
