@@ -54,9 +54,6 @@ GAPS = {
 }
 """Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
 
-UNSTEADY: dict[str, str] = {}
-"""Known to fail or pass, depending on what ran before: expected failures that are not strict, until that is mended."""
-
 NOT_RUN = {
     "ExerciseStreamingMetricsPipelineTest.test_streaming_pipeline_returns_expected_user_metrics_fnapi_it": (
         "needs topics of Google Cloud Pub/Sub, and asks for the names that Dataflow's service gives to metrics"

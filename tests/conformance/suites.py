@@ -94,9 +94,8 @@ class Conformance(unittest.TestCase):
             elif not hasattr(method, "proves"):
                 test = _proven(method, cls._reviewed(reviewed.UNBOUNDED, name), cls.refusal)
                 gap = cls._reviewed(reviewed.GAPS, name)
-                unsteady = cls._reviewed(reviewed.UNSTEADY, name)
-                if gap or unsteady:
-                    test = pytest.mark.xfail(reason=gap or unsteady or "", strict=unsteady is None)(test)
+                if gap:
+                    test = pytest.mark.xfail(reason=gap, strict=True)(test)
                 setattr(cls, name, test)
 
     def setUp(self) -> None:

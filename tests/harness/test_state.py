@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness import cells
 from arcbeam.harness import state as module
 from arcbeam.harness.state import InProcessStateHandler, KeyState
 
@@ -214,7 +215,7 @@ class TestCells:
     def test_a_large_bag_is_kept_in_chunks(
         self, handler: InProcessStateHandler, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_CHUNK_BYTES", 100)
+        monkeypatch.setattr(cells, "_CHUNK_BYTES", 100)
         impl = TEXTS.get_impl()
         texts = [f"text {i}" for i in range(200)]
         handler.extend(bag_key(), impl, texts)

@@ -13,8 +13,10 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.coders import VarIntCoder
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import (
@@ -140,6 +142,49 @@ def test_a_coder_that_fails_names_itself_the_element_and_the_step(place: str) ->
     assert "even" in error
     assert len(error) < 800
     assert "Make" in caught.value.step
+
+
+@pytest.mark.contract("API-06")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("chains", [True, False])
+@pytest.mark.parametrize("behind", [beam.GroupByKey(), beam.Reshuffle(), beam.Values()], ids=lambda t: t.label)
+def test_an_element_that_does_not_fit_the_declared_type(behind: beam.PTransform[Any, Any], chains: bool) -> None:
+    def wrong(x: int) -> Any:
+        return (0, "seven" if x == 7 else x)
+
+    options = [] if chains else ["--no_value_chains"]
+    with pytest.raises(CoderError) as caught, _pipeline(*options) as p:
+        _ = p | beam.Create(range(10)) | "Make" >> beam.Map(wrong).with_output_types(tuple[int, int]) | behind
+    assert "'seven'" in caught.value.error
+    assert "VarIntCoder" in caught.value.error
+    assert "Make" in caught.value.step
+
+
+class WrongState(beam.DoFn):
+    COUNT = ReadModifyWriteStateSpec("count", VarIntCoder())
+    SEEN = BagStateSpec("seen", VarIntCoder())
+
+    def process(
+        self,
+        element: tuple[int, str],
+        count: Any = beam.DoFn.StateParam(COUNT),
+        seen: Any = beam.DoFn.StateParam(SEEN),
+    ) -> None:
+        if element[1] == "write":
+            count.write("many")
+        else:
+            seen.add("several")
+
+
+@pytest.mark.contract("API-06")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(("how", "cell", "value"), [("write", "count", "many"), ("add", "seen", "several")])
+def test_a_value_that_does_not_fit_its_state_cell(how: str, cell: str, value: str) -> None:
+    with pytest.raises(CoderError) as caught, _pipeline() as p:
+        _ = p | beam.Create([(1, how)]) | "Keep" >> beam.ParDo(WrongState())
+    assert f"state '{cell}'" in caught.value.error
+    assert f"'{value}'" in caught.value.error
+    assert "Keep" in caught.value.step
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ Owns their operation, which takes blocks. The half before the exchange is `harne
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from apache_beam import CombineFn
@@ -15,9 +15,9 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor, operation_specs
 
-from arcbeam.errors import ArcbeamError, UserCodeError
+from arcbeam.errors import ArcbeamError
 from arcbeam.harness.blocks import Block
-from arcbeam.harness.operations import BlockOperation
+from arcbeam.harness.operations import BlockOperation, user_error
 
 _PARTS = common_urns.combine_components
 _URNS = {
@@ -56,8 +56,7 @@ class CombineOperation(BlockOperation):
             except ArcbeamError:
                 raise
             except Exception as e:
-                text = "".join(traceback.format_exception(e))
-                raise UserCodeError(self.name_context.step_name, f"{type(e).__name__}: {e}", text) from e
+                raise user_error(self, e) from e
             self._outputs[0].emit(block.with_values(values))
 
     def teardown(self) -> None:
@@ -67,23 +66,14 @@ class CombineOperation(BlockOperation):
             self.combine_fn.teardown()
 
 
-def _merge(fn: Any) -> Callable[[Any], Any]:
-    apply: Callable[[Any], Any] = fn.merge_accumulators
-    return apply
-
-
-def _extract(fn: Any) -> Callable[[Any], Any]:
-    apply: Callable[[Any], Any] = fn.extract_output
-    return apply
-
-
 def _convert(fn: Any) -> Callable[[Any], Any]:
     return lambda value: fn.add_input(fn.create_accumulator(), value)
 
 
 def register() -> None:
     """Teaches the SDK's factory our operations. Idempotent."""
-    for urn, of in zip(_URNS.values(), (_merge, _extract, _convert), strict=True):
+    parts: list[Callable[[Any], Any]] = [attrgetter("merge_accumulators"), attrgetter("extract_output"), _convert]
+    for urn, of in zip(_URNS.values(), parts, strict=True):
         bundle_processor.BeamTransformFactory.register_urn(urn, runner_pb.CombinePayload)(_creator(of))
 
 

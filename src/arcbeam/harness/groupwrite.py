@@ -5,7 +5,6 @@ Owns the tables of a task and what of them goes out together. Must not know Spar
 
 from __future__ import annotations
 
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from sys import getsizeof
@@ -15,10 +14,11 @@ from apache_beam import coders
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.blocks import Block, BlockCoder
+from arcbeam.harness.codererrors import coder_error
 from arcbeam.harness.frames import BLOB_BYTES, record
 from arcbeam.harness.operations import LONGEST
 from arcbeam.harness.windowcoder import WindowBytes
-from arcbeam.harness.write import Write, encodes, shortened
+from arcbeam.harness.write import Write
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
 from arcbeam.model.urns import WriteSpec
@@ -36,8 +36,10 @@ _GROUP_OVERHEAD = 250
 """Bytes that a key (or a window of a key) costs in the tables beside its values."""
 
 
-class Grouping(Write):
-    """Buffers values by key in memory, up to the budget, and writes them as *groups*.
+class GroupWrite(Write):
+    """GROUPED and SIDE_KEYED: values by key; timestamps and panes are not kept.
+
+    Buffers them by key in memory, up to the budget, and writes them as *groups*.
 
     Keys of exact type int, str or bytes are grouped as objects (equal objects have equal encodings); all others by
     their encoding: 1, 1.0 and True are equal but not the same key.
@@ -47,7 +49,9 @@ class Grouping(Write):
         super().__init__(name, factory, spec, coder)
         element_coder = coder.wrapped_value_coder
         self._key_coder, self._value_coder = element_coder.key_coder(), element_coder.value_coder()
-        self._encode_key = self._key_coder.get_impl().encode
+        key_impl = self._key_coder.get_impl()
+        # State keys of a multimap side input are in the nested encoding.
+        self._encode_key = key_impl.encode_nested if spec.routing == Routing.SIDE_KEYED else key_impl.encode
         self._overhead = 0
         self._estimate = self._value_coder.get_impl().estimate_size
         self._buckets = buckets_per_shard(self._shards)
@@ -75,7 +79,7 @@ class Grouping(Write):
         super().begin_task()
         self._clear()
         # The budget is the task's: a stage that writes to several exchanges shares it out.
-        sharing = sum(isinstance(op, Grouping) for op in self._wiring.writers)
+        sharing = sum(isinstance(op, GroupWrite) for op in self._wiring.writers)
         self._budget = self._wiring.settings.group_memory_bytes // sharing
 
     def _take(self, block: Block) -> None:
@@ -85,7 +89,19 @@ class Grouping(Write):
 
     def _absorb(self, block: Block) -> None:
         """Adds a block to the tables and to the count."""
-        raise NotImplementedError
+        tables, encode, encoded = self._tables, self._encode_key, self._encoded
+        # Mostly all keys are of one type: its table is found once.
+        kind: Any = None
+        table: Any = None
+        for key, value in block.values:
+            if type(key) is not kind:
+                kind = type(key)
+                table = tables.get(kind)
+            if table is not None:
+                table[key].append(value)
+            else:
+                encoded[encode(key)].append(value)
+        self._count += len(block)
 
     def _check(self, taken: list[Any]) -> None:
         """Samples the size of keys and values, and writes everything out when the budget is used up."""
@@ -120,9 +136,7 @@ class Grouping(Write):
         return len(self._encoded) + sum(map(len, self._tables.values()))
 
     def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
-        culprit = next((v for v in values if not encodes(self._payload_coder.get_impl(), v)), None)
-        what = f"{self._payload_coder} cannot encode {shortened(culprit)}: {type(error).__name__}: {error}"
-        return CoderError(self.producer, what, "".join(traceback.format_exception(error)))
+        return coder_error(self._payload_coder, self.producer, error, values)
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         """(encoded key, encoded window, payload values) of everything buffered; takes it from the tables."""
@@ -171,31 +185,6 @@ class Grouping(Write):
         if self._count:
             self._flush()
         super().drain()
-
-
-class GroupWrite(Grouping):
-    """GROUPED and SIDE_KEYED: values by key; timestamps and panes are not kept."""
-
-    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
-        super().__init__(name, factory, spec, coder)
-        if spec.routing == Routing.SIDE_KEYED:
-            # State keys of a multimap side input are in the nested encoding.
-            self._encode_key = self._key_coder.get_impl().encode_nested
-
-    def _absorb(self, block: Block) -> None:
-        tables, encode, encoded = self._tables, self._encode_key, self._encoded
-        # Mostly all keys are of one type: its table is found once.
-        kind: Any = None
-        table: Any = None
-        for key, value in block.values:
-            if type(key) is not kind:
-                kind = type(key)
-                table = tables.get(kind)
-            if table is not None:
-                table[key].append(value)
-            else:
-                encoded[encode(key)].append(value)
-        self._count += len(block)
 
 
 class WindowedGroupWrite(GroupWrite):

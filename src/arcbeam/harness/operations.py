@@ -7,10 +7,12 @@ contract with the SDK's `Operation` is held by a test.
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 from apache_beam.runners.worker import operations
 
+from arcbeam.errors import UserCodeError
 from arcbeam.harness.blocks import Block
 
 LONGEST = 251
@@ -129,6 +131,12 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
 
     def _take(self, block: Block) -> None:
         raise NotImplementedError
+
+
+def user_error(operation: Any, error: Exception) -> UserCodeError:
+    """What user code raised that an operation called itself, with the operation's step."""
+    text = "".join(traceback.format_exception(error))
+    return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {error}", text)
 
 
 def longest_of(length: int, estimate: Any, *samples: Any) -> int:

@@ -6,7 +6,6 @@ worth calling. The table belongs to the bundle. Must not know Spark.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
@@ -23,10 +22,10 @@ from apache_beam.transforms.window import GlobalWindow, TimestampCombiner
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
-from arcbeam.errors import ArcbeamError, UserCodeError
+from arcbeam.errors import ArcbeamError
 from arcbeam.harness.blocks import Block, Each
 from arcbeam.harness.folds import fold_of
-from arcbeam.harness.operations import LONGEST, BlockOperation
+from arcbeam.harness.operations import LONGEST, BlockOperation, user_error
 from arcbeam.harness.windowcoder import WindowBytes
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.urns import PRECOMBINE_URN
@@ -44,7 +43,8 @@ _OBJECT_OVERHEAD = 64
 class Precombine(BlockOperation):
     """Adds each value to the accumulator of its key (and window); outputs accumulators.
 
-    Keys of exact type int, str or bytes are compared as objects, all others by their encoding (see `harness.write`).
+    Keys of exact type int, str or bytes are compared as objects, all others by their encoding, as
+    `harness.groupwrite` does.
     """
 
     def __init__(self, name: Any, factory: Any, payload: Any, transform: Any, coder: Any, windowing: Any) -> None:
@@ -99,7 +99,7 @@ class Precombine(BlockOperation):
             except ArcbeamError:
                 raise
             except Exception as e:
-                raise self._user_error(e) from e
+                raise user_error(self, e) from e
             self._since_check += len(values)
             self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
             if entry is not None and (self._since_check >= self._next_check or self._since_bytes > self._budget >> 3):
@@ -182,11 +182,7 @@ class Precombine(BlockOperation):
         except ArcbeamError:
             raise
         except Exception as e:
-            raise self._user_error(e) from e
-
-    def _user_error(self, error: Exception) -> UserCodeError:
-        text = "".join(traceback.format_exception(error))
-        return UserCodeError(self.name_context.step_name, f"{type(error).__name__}: {error}", text)
+            raise user_error(self, e) from e
 
     def _accumulators(self, everything: list[tuple[dict[Any, Any], Any]]) -> Iterator[tuple[Any, Any]]:
         compact = self._compact

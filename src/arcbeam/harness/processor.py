@@ -18,6 +18,7 @@ from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness import combine, keycoders, precombine, read, values, windowcoder, writes
 from arcbeam.harness.blocks import Block
+from arcbeam.harness.codererrors import name_what_is_sampled
 from arcbeam.harness.feeds import Feed, feed_of
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.metrics import MetricsTable
@@ -59,6 +60,9 @@ class StageProcessor:
             frozenset(), _descriptor(stage, settings), self.state, self.wiring
         )
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
+        ops = self.sdk.ops.values()
+        name_what_is_sampled(ops)
+        self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None
         # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.

@@ -10,37 +10,33 @@ from __future__ import annotations
 import contextlib
 import pickle
 import tempfile
-from bisect import bisect_left, insort_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from typing import IO, Any, Final
 
-from apache_beam.coders.coder_impl import create_InputStream, create_OutputStream
-
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness.cells import (
+    Cell,
+    bag_chunks,
+    bag_elements,
+    insert_entries,
+    list_elements,
+    list_entries,
+    list_range,
+    whole,
+)
+from arcbeam.harness.codererrors import coder_error
 from arcbeam.model.rows import SideStore
 
 CellId = tuple[str, str, bytes]
 """(transform id, state name, encoded window): a cell of one key."""
 
-Cell = list[tuple[int, bytes]]
-"""Contents of a cell. Of a bag, in order of arrival: (number of elements, their nested encodings). Of an ordered list,
-ascending and in order of arrival among equals: (sort key, nested encoding of one element)."""
-
-_CHUNK_BYTES = 1 << 20
-"""A write is cut into chunks of about this size, so that reading it needs no more memory."""
-_EAGER_BYTES = 64 * 1024
-"""Contents up to this size are decoded at once, larger ones as they are iterated."""
 _CACHED_SIDE_BYTES = 1 << 20
 """Side-input contents up to this encoded size are kept decoded …"""
 _CACHED_SIDES_BYTES = 16 << 20
 """… up to this much in all."""
 _ENTRY_OVERHEAD = 200
-_FEW = 16
-
-_sort_key = itemgetter(0)
 
 
 class _Done:
@@ -100,6 +96,8 @@ class InProcessStateHandler:
         self._keys: dict[bytes, dict[CellId, Cell]] = {}
         self._parked = _Parked(parked_bytes, spill_folder)
         self._decoded = _Decoded()
+        self.steps: Mapping[str, str] = {}
+        """Names of steps by transform id, for errors."""
 
     # What the SDK calls.
 
@@ -122,25 +120,25 @@ class InProcessStateHandler:
             state = state_key.bag_user_state
             cells = self._cells(state.key)
             cell = cells.get((state.transform_id, state.user_state_id, state.window)) if cells else None
-            return _bag(cell, coder) if cell else ()
+            return bag_elements(cell, coder) if cell else ()
         if kind == "ordered_list_user_state":
             state = state_key.ordered_list_user_state
             cells = self._cells(state.key)
             cell = cells.get((state.transform_id, state.user_state_id, state.window)) if cells else None
-            return _ordered(cell, *_range(state, cell), coder) if cell else ()
+            return list_elements(cell, *list_range(state, cell), coder) if cell else ()
         return self._side(kind, state_key, coder)
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> _Done:
         """Adds elements to a cell; arguments as of `blocking_get`."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
-            added = _encoded_chunks(coder, elements)
+            added = self._encoded(bag_chunks, state_key.bag_user_state, coder, elements)
             if added:
                 self._cell(state_key.bag_user_state).extend(added)
         elif kind == "ordered_list_user_state":
-            added = _encoded_entries(coder, elements)
+            added = self._encoded(list_entries, state_key.ordered_list_user_state, coder, elements)
             if added:
-                _insert(self._cell(state_key.ordered_list_user_state), added)
+                insert_entries(self._cell(state_key.ordered_list_user_state), added)
         else:
             raise _unserved(kind)
         return _DONE
@@ -159,7 +157,7 @@ class InProcessStateHandler:
         if cell is None:
             return _DONE
         if kind == "ordered_list_user_state":
-            start, end = _range(state, cell)
+            start, end = list_range(state, cell)
             del cell[start:end]
         if kind == "bag_user_state" or not cell:
             del cells[id]
@@ -242,6 +240,18 @@ class InProcessStateHandler:
             cell = cells[id] = []
         return cell
 
+    def _encoded(
+        self, encode: Callable[[Any, Iterable[Any]], Cell], state: Any, coder: Any, elements: Iterable[Any]
+    ) -> Cell:
+        """Elements as contents of a cell."""
+        try:
+            return encode(coder, elements)
+        except ArcbeamError:
+            raise
+        except Exception as e:
+            step = self.steps.get(state.transform_id, "")
+            raise coder_error(coder, step, e, elements, f" for state '{state.user_state_id}'") from e
+
     def _side(self, kind: str | None, state_key: Any, coder: Any) -> Iterable[Any]:
         """The elements of an iterable side input, the values of a multimap's key, or its keys."""
         if kind == "multimap_side_input":
@@ -293,109 +303,14 @@ class _Decoded:
             first.append(chunk)
             size += len(chunk)
             if size > _CACHED_SIDE_BYTES:
-                return _whole(chain(first, chunks), coder)
-        elements = list(_whole(first, coder))
+                return whole(chain(first, chunks), coder)
+        elements = list(whole(first, coder))
         size += _ENTRY_OVERHEAD
         self._lists[id] = (size, elements)
         self._size += size
         while self._size > _CACHED_SIDES_BYTES:
             self._size -= self._lists.pop(next(iter(self._lists)))[0]
         return elements
-
-
-def _whole(chunks: Iterable[bytes], coder: Any) -> Iterator[Any]:
-    """The elements of chunks that hold whole nested encodings."""
-    decode = coder.decode_from_stream
-    for chunk in chunks:
-        stream = create_InputStream(chunk)
-        while stream.size() > 0:
-            yield decode(stream, True)
-
-
-def _counted(entries: Iterable[tuple[int, bytes]], coder: Any) -> Iterator[Any]:
-    """The elements of a bag's chunks. The counts keep elements whose encoding is empty."""
-    decode = coder.decode_from_stream
-    for count, data in entries:
-        stream = create_InputStream(data)
-        for _ in range(count):
-            yield decode(stream, True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Frozen:
-    """The elements of a bag as it was once, decoded each time they are iterated."""
-
-    entries: tuple[tuple[int, bytes], ...]
-    coder: Any
-
-    def __iter__(self) -> Iterator[Any]:
-        return _counted(self.entries, self.coder)
-
-
-def _bag(cell: Cell, coder: Any) -> Iterable[Any]:
-    """The elements of a bag."""
-    if len(cell) == 1:
-        count, data = cell[0]
-        if len(data) <= _EAGER_BYTES:
-            decode, stream = coder.decode_from_stream, create_InputStream(data)
-            return [decode(stream, True) for _ in range(count)]
-    # SUBTLE: a copy of the list, not of the bytes: the cell may grow while it is iterated.
-    return _Frozen(tuple(cell), coder)
-
-
-def _ordered(cell: Cell, start: int, end: int, coder: Any) -> Iterable[Any]:
-    """The elements [start, end) of an ordered list."""
-    chosen = cell[start:end]
-    return _counted(((1, data) for _, data in chosen), coder)
-
-
-def _range(state: Any, cell: Cell | None) -> tuple[int, int]:
-    """The positions [start, end) of what an ordered list's state key names."""
-    if cell is None:
-        return 0, 0
-    if not state.HasField("range"):
-        return 0, len(cell)
-    start = bisect_left(cell, state.range.start, key=_sort_key)
-    return start, bisect_left(cell, state.range.end, lo=start, key=_sort_key)
-
-
-def _encoded_chunks(coder: Any, elements: Iterable[Any]) -> Cell:
-    """Elements as chunks of a bag."""
-    chunks: Cell = []
-    encode, stream, count = coder.encode_to_stream, create_OutputStream(), 0
-    for element in elements:
-        encode(element, stream, True)
-        count += 1
-        if stream.size() > _CHUNK_BYTES:
-            chunks.append((count, stream.get()))
-            stream, count = create_OutputStream(), 0
-    if count:
-        chunks.append((count, stream.get()))
-    return chunks
-
-
-def _encoded_entries(coder: Any, elements: Iterable[tuple[int, Any]]) -> Cell:
-    """(sort key, value) pairs as entries of an ordered list."""
-    entries: Cell = []
-    encode = coder.encode_to_stream
-    for element in elements:
-        stream = create_OutputStream()
-        encode(element, stream, True)
-        entries.append((element[0], stream.get()))
-    return entries
-
-
-def _insert(cell: Cell, added: Cell) -> None:
-    """Adds entries to an ordered list."""
-    if len(added) > _FEW:
-        cell.extend(added)
-        cell.sort(key=_sort_key)  # stable, and fast on two ascending runs
-        return
-    for entry in added:
-        if not cell or cell[-1][0] <= entry[0]:
-            cell.append(entry)
-        else:
-            insort_right(cell, entry, key=_sort_key)
 
 
 def _unserved(kind: str | None) -> ArcbeamError:

@@ -6,11 +6,11 @@ task, not to the bundle: `drain` empties them. Must not know Spark.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 from typing import Any
 
 from arcbeam.errors import CoderError
+from arcbeam.harness.codererrors import coder_error
 from arcbeam.harness.operations import BlockOperation
 from arcbeam.harness.wiring import Wiring
 from arcbeam.model.rows import Row
@@ -39,11 +39,7 @@ class Write(BlockOperation):
 
     def coder_error(self, error: Exception, values: Iterable[Any]) -> CoderError:
         """What a failing encode means to the user: the first element that fails, and its step."""
-        impl = self._windowed_coder.wrapped_value_coder.get_impl()
-        culprit = next((v for v in values if not encodes(impl, v)), None)
-        coder = self._windowed_coder.wrapped_value_coder
-        what = f"{coder} cannot encode {shortened(culprit)}: {type(error).__name__}: {error}"
-        return CoderError(self.producer, what, "".join(traceback.format_exception(error)))
+        return coder_error(self._windowed_coder.wrapped_value_coder, self.producer, error, values)
 
     def begin_task(self) -> None:
         """A task begins: nothing is buffered."""
@@ -54,18 +50,3 @@ class Write(BlockOperation):
         counts = self._wiring.elements_out
         counts[self._channel] = counts.get(self._channel, 0) + self._written
         self._written = 0
-
-
-def encodes(impl: Any, value: Any) -> bool:
-    """Whether a coder takes a value."""
-    try:
-        impl.encode(value)
-    except Exception:
-        return False
-    return True
-
-
-def shortened(value: Any) -> str:
-    """A value as text, for an error message."""
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}… ({type(value).__name__})"

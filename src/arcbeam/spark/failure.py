@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import reprlib
 import traceback
 from collections.abc import Iterable, Iterator
 from types import FrameType
@@ -25,6 +24,7 @@ from arcbeam.errors import (
     UserCodeError,
     WorkerLostError,
 )
+from arcbeam.harness.codererrors import shortened
 from arcbeam.store.location import JobLocation
 
 _LOST = (
@@ -69,7 +69,7 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
         One of ours, to be recorded and never retried; None for what may go better the next time (memory, a killed
         task).
     """
-    while getattr(error, "_tagged_with_step", False):
+    while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
         # The SDK raises a copy of the user's exception that names the step; the original is its context.
         named = _STEP.findall(str(error))
         step = named[-1] if named else step
@@ -192,18 +192,6 @@ def _element_of(error: BaseException) -> str:
         if element is not None and hasattr(element, "windows"):
             return shortened(element.value)
     return "an element"
-
-
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
-
-
-def shortened(value: Any) -> str:
-    """A value's repr, for people; never raises."""
-    try:
-        return _REPR.repr(value)
-    except Exception:
-        return f"a {type(value).__name__} without repr"
 
 
 def record(location: JobLocation, stage: str, error: ArcbeamError) -> Exception:

@@ -1,0 +1,77 @@
+"""What a coder that fails on an element means to the user: which element, which coder, which step.
+
+Owns the texts, and the place where the SDK meets such an element first: where it samples sizes. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from arcbeam.errors import ArcbeamError, CoderError
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+
+
+def shortened(value: Any) -> str:
+    """A value's repr, for people; never raises."""
+    try:
+        return _REPR.repr(value)
+    except Exception:
+        return f"a {type(value).__name__} without repr"
+
+
+def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], where: str = "") -> CoderError:
+    """The error for the first of some values that a coder does not take.
+
+    Args:
+        coder: a `Coder` or a coder impl.
+        step: the step that made the values; "" if not known here.
+        error: what the coder raised.
+        values: one of them is at fault.
+        where: what the value was for, as the end of a sentence; "" for an element of a collection.
+    """
+    impl = coder.get_impl() if hasattr(coder, "get_impl") else coder
+    culprit = next((v for v in values if not _encodes(impl, v)), None)
+    name = str(coder) if "object at 0x" not in repr(coder) else type(coder).__name__
+    what = f"{name} cannot encode {shortened(culprit)}{where}: {type(error).__name__}: {error}"
+    return CoderError(step, what, "".join(traceback.format_exception(error)))
+
+
+def _encodes(impl: Any, value: Any) -> bool:
+    try:
+        impl.encode(value)
+    except Exception:
+        return False
+    return True
+
+
+class _Sampled:
+    """Takes the place of a windowed-value coder's impl where the SDK samples sizes: the same, and says what fails."""
+
+    def __init__(self, coder: Any, step: str) -> None:
+        self._impl = coder.get_impl()
+        self._coder = coder.wrapped_value_coder
+        self._step = step
+
+    def get_estimated_size_and_observables(self, windowed: Any) -> Any:
+        """See the SDK's `CoderImpl`."""
+        try:
+            return self._impl.get_estimated_size_and_observables(windowed)
+        except ArcbeamError:
+            raise
+        except Exception as e:
+            raise coder_error(self._coder, self._step, e, [windowed.value]) from e
+
+
+def name_what_is_sampled(operations: Iterable[Any]) -> None:
+    """Makes operations that are set up say which element could not be sized, and where it was made."""
+    for op in operations:
+        if not op.receivers:
+            continue
+        coders = [op.windowed_coder] if op.spec is None else op.spec.output_coders
+        for receiver, coder in zip(op.receivers, coders, strict=True):
+            receiver.opcounter.coder_impl = _Sampled(coder, op.name_context.step_name)
