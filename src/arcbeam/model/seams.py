@@ -1,0 +1,31 @@
+"""Where packages meet that must not know each other: small protocols.
+
+Owns no behaviour. `store` implements what `engine` asks for; `testing` has both in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class StateView(Protocol):
+    """An ordered key-value space of one shard: a committed version, with the running step's changes on top.
+
+    Keys are compared as unsigned bytes. What was put is read at once; nothing is durable before the step's commit.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Sets a key's value."""
+
+    def delete(self, key: bytes) -> None:
+        """Removes a key; nothing happens if it is not there."""
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with start <= key < end, ascending; to the end of the space if `end` is None.
+
+        Writes are allowed while it is iterated; whether it sees those ahead of it is not said.
+        """

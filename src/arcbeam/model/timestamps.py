@@ -1,0 +1,29 @@
+"""Event time and spans of it, in microseconds.
+
+Owns the range that Beam gives to event time. Both types are `int`s at run time: only the type checker tells them apart
+from numbers. Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+Timestamp = NewType("Timestamp", int)
+"""A moment of event time (or, where said, of processing time): microseconds since 1970-01-01 UTC."""
+
+Duration = NewType("Duration", int)
+"""A span of time, microseconds."""
+
+MIN_TIMESTAMP = Timestamp(-9_223_372_036_854_775_000)
+"""The beginning of event time: a watermark that says nothing."""
+
+MAX_TIMESTAMP = Timestamp(9_223_372_036_854_775_000)
+"""The end of event time: a watermark behind which nothing comes."""
+
+END_OF_GLOBAL_WINDOW = Timestamp(9_223_371_950_454_774_999)
+"""The last moment of the global window: a day before the end, so that something may come after it."""
+
+
+def shifted(moment: Timestamp, by: Duration) -> Timestamp:
+    """A moment so much later, within the range of event time."""
+    return Timestamp(min(max(moment + by, MIN_TIMESTAMP), MAX_TIMESTAMP))
