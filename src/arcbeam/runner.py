@@ -153,8 +153,9 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         super().__init__(PipelineState.RUNNING)
         self.job_id, self.plan, self._job = job.id, plan, job
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True)
-        self._thread.start()
+        # SUBTLE: not the thread's `join`: one that Ctrl-C interrupts takes the thread for ended (Python 3.11).
+        self._ended = threading.Event()
+        threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True).start()
 
     def _work(self) -> None:
         try:
@@ -163,6 +164,8 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         except BaseException as e:
             self._error = e
             self._state = PipelineState.CANCELLED if self._job.cancelled else PipelineState.FAILED
+        finally:
+            self._ended.set()
 
     def wait_until_finish(self, duration: float | None = None) -> str:
         """Waits.
@@ -177,7 +180,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             UserCodeError, JobFailedError, …: why the job failed.
         """
         try:
-            self._thread.join(None if duration is None else duration / 1000)
+            self._ended.wait(None if duration is None else duration / 1000)
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -191,9 +194,9 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
 
     def cancel(self) -> str:
         """Cancels the job's Spark jobs and waits for its end."""
-        if self._thread.is_alive():
+        if not self._ended.is_set():
             self._job.cancel()
-            self._thread.join()
+            self._ended.wait()
         state: str = self.state
         return state
 
