@@ -20,7 +20,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows, Timestamp
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.harness import keycoders, precombine, read, values, writes
+from arcbeam.harness import claims, keycoders, precombine, read, values, writes
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.frames import COUNT
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
@@ -56,10 +56,10 @@ def test_an_execution_context_collects_what_was_deferred() -> None:
 
 
 def test_our_operations_are_known_to_the_sdks_factory() -> None:
-    for module in (read, writes, precombine, values):
+    for module in (read, writes, precombine, claims):
         module.register()
     known = bundle_processor.BeamTransformFactory._known_urns
-    assert {READ_URN, WRITE_URN, PRECOMBINE_URN, *values._OURS, *values._OURS.values()} <= set(known)
+    assert {READ_URN, WRITE_URN, PRECOMBINE_URN, *claims.OURS, *claims.OURS.values()} <= set(known)
 
 
 def test_operations_have_the_hooks_that_ours_override() -> None:

@@ -32,15 +32,17 @@ class Block:
         windows: a tuple of windows, or an `Each` of tuples.
         panes: a `PaneInfo`, or an `Each` of them.
         uniform: whether no column is an `Each`.
+        plain: whether the values are known to be no more than values (no `TimestampedValue`, for one); may be set.
     """
 
-    __slots__ = ("_elements", "micros", "panes", "uniform", "values", "windows")
+    __slots__ = ("_elements", "micros", "panes", "plain", "uniform", "values", "windows")
 
     def __init__(
         self, values: list[Any], micros: Any, windows: Any, panes: Any, elements: Sequence[Any] | None = None
     ) -> None:
         self.values, self.micros, self.windows, self.panes = values, micros, windows, panes
         self._elements = elements
+        self.plain = False
         self.uniform = type(micros) is not Each and type(windows) is not Each and type(panes) is not Each
 
     @staticmethod
@@ -116,11 +118,10 @@ class Block:
         """As many other values; all else as it is."""
         return Block(values, self.micros, self.windows, self.panes)
 
-    def compress(self, values: list[Any], selectors: Iterable[Any]) -> Block:
-        """What is left where a selector is false; `values` are already."""
+    def compress(self, values: list[Any], flags: list[Any]) -> Block:
+        """The elements whose flag is true; `values` are theirs."""
         if self.uniform:
             return Block(values, self.micros, self.windows, self.panes)
-        flags = list(selectors)
         return Block(values, *(Each(compress(c, flags)) if type(c) is Each else c for c in self._columns()))
 
     def pick(self, values: list[Any], places: list[int]) -> Block:

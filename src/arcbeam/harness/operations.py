@@ -15,10 +15,12 @@ from apache_beam.runners.worker import operations
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.blocks import Block
 
-LONGEST = 251
+LONGEST = 4093
 """Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
+PIECE = 251
+"""Elements that are made or gathered between two looks at their size."""
 _BYTES = 4 << 20
-"""What a block's elements may take, encoded, as far as a sample tells."""
+"""What a block's elements may take, encoded, as far as samples tell."""
 _FIRST = 10
 """Elements that the SDK always samples, and so notices what is wrong with them: they go out one by one."""
 
@@ -34,13 +36,39 @@ class Output:
     def __init__(self, receiver: Any, consumers: list[Any]) -> None:
         self._receiver = receiver
         self._counters = receiver.opcounter
-        ours = [c for c in consumers if isinstance(c, BlockOperation)]
-        self._takers = [c.take for c in ours]
+        self._ours = [c for c in consumers if isinstance(c, BlockOperation)]
+        self._takers = [c.take for c in self._ours]
         others = [c for c in consumers if not isinstance(c, BlockOperation)]
         # What prefers batches is fed by the SDK's receiver only, which then feeds ours, too.
         self._mixed = any(c.get_batching_preference().supports_batches for c in others)
         self._others = [c.process for c in others]
         self._first_left = _FIRST
+
+    @property
+    def only_taker(self) -> BlockOperation | None:
+        """The operation of ours that alone takes what leaves here; None if there is no such."""
+        return self._ours[0] if len(self._ours) == 1 and not self._others else None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the elements that always go out one by one are through."""
+        return not self._first_left
+
+    def count(self, elements: int, sample: Any) -> None:
+        """Counts elements that left another way; one of them may be sampled."""
+        if elements and sample is not None:
+            self._sample(sample)
+            elements -= 1
+        if elements:
+            self._counters.element_counter.update(elements)
+
+    def _sample(self, element: Any) -> None:
+        """Counts an element that stands for others when sizes are sampled; the SDK decides whether it does."""
+        counters = self._counters
+        counters.update_from(element)
+        # What is only known once the consumer has iterated over it is not asked for.
+        counters.active_accumulator = None
+        counters.update_collect()
 
     def emit(self, block: Block) -> None:
         """Hands on a block."""
@@ -65,7 +93,8 @@ class Output:
     def _hand_on(self, block: Block) -> None:
         count = len(block.values)
         counters = self._counters
-        # The first element stands for all when sizes are sampled.
+        for place in range(PIECE, count, PIECE):
+            self._sample(block.element(place))
         counters.update_from(block.element(0))
         for take in self._takers:
             take(block)
@@ -73,8 +102,9 @@ class Output:
             for element in block.elements():
                 process(element)
         counters.update_collect()
-        if count > 1:
-            counters.element_counter.update(count - 1)
+        alone = 1 + (count - 1) // PIECE
+        if count > alone:
+            counters.element_counter.update(count - alone)
 
 
 class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is untyped
@@ -114,7 +144,7 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
 
     def _take_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._waiting_limit = longest_of(len(waiting), self._estimate_input, waiting[0], waiting[-1])
+        self._waiting_limit = min(PIECE, longest_of(len(waiting), self._estimate_input, waiting[0], waiting[-1]))
         self._take(Block.of(waiting))
 
     def take(self, block: Block) -> None:
@@ -141,9 +171,14 @@ def user_error(operation: Any, error: Exception) -> UserCodeError:
 
 def longest_of(length: int, estimate: Any, *samples: Any) -> int:
     """How many elements the next block may have: twice as many as the last, as far as memory allows."""
+    return max(1, min(2 * length, LONGEST, fitting(estimate, *samples)))
+
+
+def fitting(estimate: Any, *samples: Any) -> int:
+    """How many elements like these a block may have."""
     try:
         size: int = max(estimate(sample, True) for sample in samples) + 1
     except Exception:
         # Whoever encodes it says what is wrong with it.
         size = 64
-    return max(1, min(2 * length, LONGEST, _BYTES // size))
+    return _BYTES // size

@@ -16,7 +16,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import combine, keycoders, precombine, read, values, windowcoder, writes
+from arcbeam.harness import chains, claims, combine, keycoders, precombine, read, values, windowcoder, writes
 from arcbeam.harness.blocks import Block
 from arcbeam.harness.codererrors import name_what_is_sampled
 from arcbeam.harness.feeds import Feed, feed_of
@@ -36,7 +36,7 @@ windowcoder.register()
 writes.register()
 precombine.register()
 combine.register()
-values.register()
+claims.register()
 
 _instructions = itertools.count()
 
@@ -62,6 +62,7 @@ class StageProcessor:
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         ops = self.sdk.ops.values()
         name_what_is_sampled(ops)
+        chains.join(op for op in ops if isinstance(op, values.ValueOperation))
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None
@@ -250,7 +251,7 @@ class Bundles:
 def _descriptor(stage: Stage, settings: Settings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
     if settings.value_chains:
-        values.claim(components.transforms)
+        claims.claim(components.transforms)
         for transform in components.transforms.values():
             combine.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
