@@ -171,6 +171,18 @@ def test_ctrl_c_while_spark_starts_and_while_a_job_runs(tmp_path: Path, moment: 
     assert lines == ["error: cancelled"]
 
 
+@pytest.mark.parametrize("command", ["run", "explain"])
+@pytest.mark.parametrize("text", ["import sys\nraise ValueError('my mistake')\n", "def (:\n"])
+def test_an_error_of_the_scripts_own_is_told_without_our_frames(script: Path, command: str, text: str) -> None:
+    script.write_text(text)
+    result = invoke(command, str(script))
+    assert result.exit_code == 1
+    assert script.name in result.stderr
+    assert "Error" in result.stderr.splitlines()[-1]
+    assert "arcbeam" not in result.stderr
+    assert "click" not in result.stderr
+
+
 def test_run_gives_the_scripts_exit_code(script: Path) -> None:
     script.write_text("import sys\nsys.exit(5)\n")
     assert invoke("run", str(script)).exit_code == 5

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.explain_command import explain
 from arcbeam.jobs import commands as job_commands
 from arcbeam.output import JsonOutput, Output, TextOutput
+from arcbeam.script import run_script, tell
 
 if TYPE_CHECKING:
     from arcbeam.jobs.execution import ExecutorFactory
@@ -99,9 +99,13 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     A --runner among ARGUMENTS is left as it is.
     """
     all_arguments = with_runner(arguments)
-    sys.argv = [str(script), *all_arguments]
-    sys.path.insert(0, str(script.resolve().parent))
-    runpy.run_path(str(script), run_name="__main__")
+    try:
+        run_script(script, all_arguments)
+    except ArcbeamError:
+        raise
+    except Exception as error:
+        tell(error, script)
+        click.get_current_context().exit(1)
     ours = sys.modules.get("arcbeam.runner")
     if all_arguments != list(arguments) and (ours is None or not ours.ArcbeamRunner.submissions):
         # SUBTLE: `beam.Pipeline()` has no options, not those of the command line, and runs on the SDK's own runner.

@@ -6,7 +6,6 @@ only when called, so that the command line starts quickly.
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -17,6 +16,7 @@ import click
 
 from arcbeam.errors import ArcbeamError, SetupError, SubmissionError
 from arcbeam.output import Output, TextOutput
+from arcbeam.script import run_script, tell
 
 if TYPE_CHECKING:
     from arcbeam.model.plan import Plan
@@ -33,6 +33,9 @@ def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, .
     """
     plans, error = plans_of(script, arguments)
     if error is not None:
+        if not plans and isinstance(error, Exception) and not isinstance(error, ArcbeamError):
+            tell(error, script)
+            click.get_current_context().exit(1)
         if isinstance(error, ArcbeamError) or not plans:
             raise error
         out.progress(f"the script went on after its pipeline, without results, and ended with {error!r}")
@@ -64,12 +67,10 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
     """
     plans: list[Plan] = []
     argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.resolve().parent))
     try:
         # What the script prints is not our output, which may be JSON for a program.
         with _capturing(plans, script.stem), redirect_stdout(sys.stderr):
-            runpy.run_path(str(script), run_name="__main__")
+            run_script(script, list(arguments))
     except SystemExit as exit:
         return plans, None if exit.code in (0, None) else exit
     except Exception as error:

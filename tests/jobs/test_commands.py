@@ -75,6 +75,14 @@ def test_cancel(client: Client, fake: Fake) -> None:
     assert invoke("cancel", id, endpoint(client)).stdout == f"{id} is CANCELLED\n"
 
 
+@pytest.mark.contract("API-02")
+def test_whoever_follows_a_cancelled_job_is_told(client: Client, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    id = client.run()
+    invoke("cancel", id, endpoint(client))
+    assert any("was cancelled" in text for text in client.errors(id))
+
+
 def test_cancelling_that_takes_too_long(client: Client, fake: Fake) -> None:
     fake.behave = fake.until_cancelled
     fake.cancel_error = RuntimeError("no connection")

@@ -145,7 +145,7 @@ def test_cancelling_a_running_job(jobs: Jobs, fake: Fake) -> None:
     assert jobs.cancel(id) in (JobState.CANCELLING, JobState.CANCELLED)
     assert fake.cancelled.is_set()
     assert states(jobs, id) == [*ENDED, JobState.CANCELLING, JobState.CANCELLED]
-    assert errors(jobs, id) == []
+    assert errors(jobs, id) == ["the job was cancelled"]
     assert jobs.cancel(id) is JobState.CANCELLED
 
 

@@ -295,6 +295,8 @@ class Jobs:
                 self._move(id, JobState.DONE)
             elif cancelled:
                 self.registry.log(id, Level.DEBUG, f"how the cancelled run ended: {error!r}", self.now())
+                # As an error: that is what a submitter's runner repeats when a job has not ended well.
+                self.registry.log(id, Level.ERROR, "the job was cancelled", self.now())
                 self._move(id, JobState.CANCELLED)
             else:
                 self.registry.log(id, Level.ERROR, error_text(error), self.now())

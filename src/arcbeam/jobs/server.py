@@ -99,6 +99,9 @@ class JobServer:
     def _bind(self, credentials: Any) -> int:
         host, port = self._settings.host, self._settings.port
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if port and (why := _why_not(host, port)):
+            # Asked before gRPC tries, which would log the failure in its own words.
+            raise _cannot_listen(host, port, why)
         try:
             if credentials is None:
                 bound = self._server.add_insecure_port(address)
@@ -107,8 +110,7 @@ class JobServer:
         except RuntimeError:
             bound = 0
         if not bound:
-            why = _why_not(host, port)
-            raise SetupError(f"cannot listen on port {port} of {host}: {why}", "choose another --port; 0: a free one")
+            raise _cannot_listen(host, port, _why_not(host, port) or "the address or the TLS certificate is refused")
         return int(bound)
 
     @property
@@ -171,8 +173,12 @@ def _credentials(settings: ServerSettings) -> Any:
     return grpc.ssl_server_credentials([pair])
 
 
+def _cannot_listen(host: str, port: int, why: str) -> SetupError:
+    return SetupError(f"cannot listen on port {port} of {host}: {why}", "choose another --port; 0: a free one")
+
+
 def _why_not(host: str, port: int) -> str:
-    """Asks the system itself, because gRPC does not say."""
+    """Why the system does not let us listen there; "" if it does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,4 +186,4 @@ def _why_not(host: str, port: int) -> str:
             probe.bind((host, port))
         except OSError as e:
             return "it is in use" if "in use" in str(e) else str(e)
-    return "the address or the TLS certificate is refused"
+    return ""
