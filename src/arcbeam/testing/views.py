@@ -1,0 +1,116 @@
+"""An ordered key-value view in memory.
+
+Owns nothing durable: it stands in for the store's view of a shard. Must not know what its rows mean.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping
+
+_BLOCK = 512
+_FEW = 8
+
+
+class MemoryView:
+    """A `StateView` in memory. A scan sees what is written ahead of it, but for the keys next to it.
+
+    Invariants: `_blocks` are not empty, and hold keys ascending, all different; some may have been deleted since. Every
+    key of `_rows` is in `_blocks` or in `_fresh`. `_lasts` has the last key of each block.
+
+    Args:
+        rows: what it holds at first.
+    """
+
+    __slots__ = ("_blocks", "_fresh", "_lasts", "_rows")
+
+    def __init__(self, rows: Mapping[bytes, bytes] | None = None) -> None:
+        self._rows: dict[bytes, bytes] = dict(rows or {})
+        self._fresh: list[bytes] = list(self._rows)
+        self._blocks: list[list[bytes]] = []
+        self._lasts: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        """A copy of all rows, ascending."""
+        return dict(sorted(self._rows.items()))
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
+        return self._rows.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Sets a key's value."""
+        rows = self._rows
+        if key not in rows:
+            self._fresh.append(key)
+        rows[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Removes a key; nothing happens if it is not there."""
+        self._rows.pop(key, None)
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with start <= key < end, ascending; to the end of the space if `end` is None."""
+        rows = self._rows
+        while True:
+            if self._fresh:
+                self._arrange()
+            at = bisect_left(self._lasts, start)
+            if at == len(self._blocks):
+                return
+            block = self._live(at)
+            if block:
+                last = block[-1]
+                # A copy: what is written while the caller thinks does not disturb it.
+                for key in block[bisect_left(block, start) :]:
+                    if end is not None and key >= end:
+                        return
+                    value = rows.get(key)
+                    if value is not None:
+                        yield key, value
+                start = last + b"\0"
+            if end is not None and start >= end:
+                return
+
+    def _live(self, at: int) -> list[bytes]:
+        """A block without deleted keys; empty if it is gone."""
+        rows, block = self._rows, self._blocks[at]
+        live = [key for key in block if key in rows]
+        if len(live) < len(block):
+            if live:
+                self._blocks[at], self._lasts[at] = live, live[-1]
+            else:
+                del self._blocks[at], self._lasts[at]
+        return live
+
+    def _arrange(self) -> None:
+        """Puts fresh keys in their places: few one by one, many at once."""
+        fresh, self._fresh = self._fresh, []
+        if len(fresh) > _FEW + len(self._blocks) * 16:
+            keys = sorted(self._rows)
+            self._blocks = [keys[i : i + _BLOCK] for i in range(0, len(keys), _BLOCK)]
+            self._lasts = [block[-1] for block in self._blocks]
+            return
+        for key in fresh:
+            self._insert(key)
+
+    def _insert(self, key: bytes) -> None:
+        if key not in self._rows:
+            return
+        if not self._blocks:
+            self._blocks, self._lasts = [[key]], [key]
+            return
+        at = min(bisect_left(self._lasts, key), len(self._blocks) - 1)
+        block = self._blocks[at]
+        place = bisect_right(block, key)
+        if place and block[place - 1] == key:
+            return
+        insort(block, key)
+        if len(block) > 2 * _BLOCK:
+            self._blocks[at : at + 1] = [block[:_BLOCK], block[_BLOCK:]]
+            self._lasts[at : at + 1] = [block[_BLOCK - 1], block[-1]]
+        else:
+            self._lasts[at] = block[-1]
