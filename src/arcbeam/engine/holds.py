@@ -186,7 +186,7 @@ class Holds:
         if output is None:
             found = list(self._firsts())
         else:
-            named = {ALL, output}
+            named = dict.fromkeys((ALL, output))
             found = [hold for each in named if (hold := self._first(self._index + name(each)))]
         found += [hold for other in self._others if (hold := self._first(other))]
         return min(found, key=lambda hold: hold.time, default=None)

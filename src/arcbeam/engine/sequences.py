@@ -1,0 +1,126 @@
+"""Byte strings in the order in which they were appended, in the rows of a view.
+
+Owns the rows behind a given beginning of keys: one *tail*, which takes what is appended until it has grown, and
+*sealed* rows, which are never written again. Must not know whose values they are.
+
+    beginning, four bytes      a sealed row: values, each behind its length
+    beginning, 0xff            the tail: the number of sealed rows (four bytes), then values
+
+So a small sequence is one row, appending to a large one costs no more than to a small one, and all rows of a sequence
+are in the order of its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from arcbeam.model.seams import StateView
+
+TAIL: Final = b"\xff"
+_SEAL = 1024
+"""A tail that has grown to so many bytes is sealed."""
+_ROW = 1 << 20
+"""Values that are appended at once are cut into rows of about this size."""
+_NONE_SEALED = bytes(4)
+_SHORT = tuple(bytes((n,)) for n in range(0x80))
+
+
+def framed(value: bytes) -> bytes:
+    """A value behind its length: a byte that is the length, if it is below 128, else four bytes."""
+    size = len(value)
+    if size < 0x80:
+        return _SHORT[size] + value
+    return (size | 0x8000_0000).to_bytes(4, "big") + value
+
+
+def unframed(data: bytes, position: int = 0) -> Iterator[bytes]:
+    """The values that stand one behind another from a position on."""
+    end = len(data)
+    while position < end:
+        size = data[position]
+        position += 1
+        if size >= 0x80:
+            size = int.from_bytes(data[position - 1 : position + 3], "big") & 0x7FFF_FFFF
+            position += 3
+        yield data[position : position + size]
+        position += size
+
+
+def append(view: StateView, start: bytes, value: bytes) -> None:
+    """Appends one value to the sequence whose rows begin with `start`."""
+    row = start + TAIL
+    tail = view.get(row)
+    if tail is None:
+        view.put(row, _NONE_SEALED + framed(value))
+    elif len(tail) <= _SEAL:
+        view.put(row, tail + framed(value))
+    else:
+        view.put(row, _sealed(view, start, tail) + framed(value))
+
+
+def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> None:
+    """Appends values, as they come, to the sequence whose rows begin with `start`."""
+    row = start + TAIL
+    old = view.get(row)
+    tail = bytearray(old or _NONE_SEALED)
+    limit = _SEAL
+    for value in values:
+        if len(tail) > limit:
+            tail = bytearray(_sealed(view, start, bytes(tail)))
+            limit = _ROW
+        tail += framed(value)
+    if len(tail) > 4:
+        view.put(row, bytes(tail))
+
+
+def read(view: StateView, start: bytes) -> Iterator[bytes]:
+    """The values of a sequence as it is now; what is appended later does not disturb the iteration.
+
+    What is cleared later may be missing.
+    """
+    tail = view.get(start + TAIL)
+    if tail is None:
+        return iter(())
+    if tail[:4] == _NONE_SEALED:
+        return unframed(tail, 4)
+    return _all(view, start, tail)
+
+
+def exists(view: StateView, start: bytes) -> bool:
+    """Whether a sequence has any value."""
+    return view.get(start + TAIL) is not None
+
+
+def clear(view: StateView, start: bytes) -> None:
+    """Removes all values of a sequence."""
+    row = start + TAIL
+    tail = view.get(row)
+    if tail is None:
+        return
+    if tail[:4] != _NONE_SEALED:
+        for sealed, _ in view.scan(start + _NONE_SEALED, start + tail[:4]):
+            view.delete(sealed)
+    view.delete(row)
+
+
+def of_row(row: bytes, value: bytes) -> Iterator[bytes]:
+    """The values that one row of a sequence holds, for who scans over many sequences.
+
+    Args:
+        row: what stands in its key behind the sequence's beginning.
+        value: its value.
+    """
+    return unframed(value, 4 if row == TAIL else 0)
+
+
+def _sealed(view: StateView, start: bytes, tail: bytes) -> bytes:
+    """Seals a tail that has values; gives the new one."""
+    view.put(start + tail[:4], tail[4:])
+    return (int.from_bytes(tail[:4], "big") + 1).to_bytes(4, "big")
+
+
+def _all(view: StateView, start: bytes, tail: bytes) -> Iterator[bytes]:
+    for _, data in view.scan(start + _NONE_SEALED, start + tail[:4]):
+        yield from unframed(data)
+    yield from unframed(tail, 4)
