@@ -130,6 +130,11 @@ def whole(piece: bytes) -> bytes | None:
         return piece
     if _CUT in piece:
         return None
+    return unescaped(piece)
+
+
+def unescaped(piece: bytes) -> bytes:
+    """The byte string of one piece of `parts` that is known to stand there whole."""
     return piece.replace(b"\0\xff", b"\0")
 
 
@@ -138,7 +143,7 @@ def shown(piece: bytes) -> str:
     raw = whole(piece)
     cut = raw is None
     if raw is None:
-        raw = piece[: piece.index(_CUT)].replace(b"\0\xff", b"\0").removesuffix(b"\0")
+        raw = unescaped(piece[: piece.index(_CUT)]).removesuffix(b"\0")
     try:
         text = raw.decode()
         text = text if text.isprintable() else repr(raw)

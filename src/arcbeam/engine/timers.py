@@ -29,7 +29,7 @@ from arcbeam.engine.keyspace import (
     parts,
     prefix,
     time_of,
-    whole,
+    unescaped,
 )
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
@@ -102,9 +102,12 @@ class Timers:
     """
 
     __slots__ = (
+        "_clock",
         "_ending",
         "_families",
+        "_free",
         "_fronts",
+        "_held",
         "_holds",
         "_key",
         "_keyed",
@@ -123,10 +126,9 @@ class Timers:
         self._families = {**families, EXPIRATION: TimeDomain.EVENT}
         self._keyed = prefix(Kind.KEYED, stage)
         self._holds = entry_of(stage, b"", b"")
-        self._fronts = {
-            kind: Frontier(view, prefix(kind, stage)) for kind in (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
-        }
-        self._tails = {(family, ""): _tail(family, "") for family in self._families}
+        self._held, self._free, self._clock = (Frontier(view, prefix(kind, stage)) for kind in _INDEXES)
+        self._fronts: dict[int, Frontier] = dict(zip(_INDEXES, (self._held, self._free, self._clock), strict=True))
+        self._tails = {family: _SECTION + name(family) for family in self._families}
         self._key: bytes | None = None
         self._window: bytes | None = None
         self._start = self._ending = b""
@@ -161,34 +163,35 @@ class Timers:
             ValueError: there is no such family.
         """
         slot = self._slot(key, window, family, tag)
-        domain = self._families[family]
-        head = moment(fire_at) + (b"\1" if family == EXPIRATION else b"\0")
-        holds = hold is not None and hold < MAX_TIMESTAMP
-        held = _NO_HOLD if hold is None else moment(hold)
-        if domain is TimeDomain.PROCESSING:
-            kind = Kind.PROCESSING
-        elif holds and hold == fire_at:
-            kind, holds = Kind.EVENT_HELD, False
+        view = self._view
+        at = moment(fire_at)
+        held = at if hold == fire_at else _NO_HOLD if hold is None else moment(hold)
+        if self._families[family] is TimeDomain.PROCESSING:
+            kind, front = b"\x22", self._clock
+        elif held == at:
+            kind, front = b"\x20", self._held
         else:
-            kind = Kind.EVENT
-        place = _KIND_BYTE[kind] + head + (held if holds else b"")
+            kind, front = b"\x21", self._free
+        head = at + (b"\0" if family else b"\1")
+        place = kind + head
+        if front is not self._held and hold is not None and hold < MAX_TIMESTAMP:
+            place += held
         if _CUT in slot:
             originals = (key, window, family.encode(), tag.encode(), payload)
             value = held + _ORIGINALS + b"".join(map(sequences.framed, originals))
         else:
             value = held + _WHOLE + payload
-        view = self._view
         row = self._keyed + slot
-        entry = _KIND_BYTE[kind] + row[1:3] + head + slot
+        entry = front.start + head + slot
         old = view.get(row)
         if old is not None:
             if old == place and view.get(entry) == value:
                 return
             self._forget(slot, old)
         view.put(row, place)
-        self._fronts[kind].put(entry, value)
-        if holds:
-            view.put(self._holds + held + row[:1] + slot, b"")
+        front.put(entry, value)
+        if len(place) > _PLACE:
+            view.put(self._holds + held + _KEYED + slot, b"")
 
     def clear(self, key: bytes, window: bytes, family: str, tag: str = "") -> None:
         """Makes a timer pending no more; nothing happens if it is not.
@@ -226,23 +229,21 @@ class Timers:
 
     def next_processing(self) -> Timestamp | None:
         """The time of the processing-time timer that fires first; None if there is none."""
-        entry = self._fronts[Kind.PROCESSING].first()
+        entry = self._clock.first()
         return None if entry is None else time_of(entry[3:11])
 
     def take_event(self, watermark: Timestamp) -> Fired | None:
         """Takes the event-time timer that fires first, or None if the watermark has passed none."""
-        entry = self._first_event()
-        if entry is None:
-            return None
         if watermark != self._watermark:
             # `passing.passed`, on encodings: below the watermark, or any if it is the last one.
             self._watermark = watermark
             self._limit = _NO_HOLD if watermark == MAX_TIMESTAMP else moment(watermark)
-        return self._take(entry) if entry[3:11] < self._limit else None
+        entry = self._first_event()
+        return self._take(entry) if entry is not None and entry[3:11] < self._limit else None
 
     def take_processing(self, now: Timestamp) -> Fired | None:
         """Takes the processing-time timer that is due first, or None if none is due."""
-        entry = self._fronts[Kind.PROCESSING].first()
+        entry = self._clock.first()
         return None if entry is None or entry[3:11] > moment(now) else self._take(entry)
 
     def pending(self) -> Iterator[Fired]:
@@ -258,7 +259,8 @@ class Timers:
         """Checks that rows and entries agree; AssertionError if not."""
         slots = set()
         holds = 0
-        for kind, front in self._fronts.items():
+        for index, front in self._fronts.items():
+            kind = Kind(index)
             start = prefix(kind, self._stage)
             rows = list(self._view.scan(start, after(start)))
             assert front.first() == (rows[0][0] if rows else None), f"{kind.name}: not the first row is read next"
@@ -266,8 +268,8 @@ class Timers:
                 slot = entry[12:]
                 place = self._view.get(self._keyed + slot)
                 assert place is not None, f"{_fired(entry, value)} is in the index alone"
-                assert place[:10] == entry[:1] + entry[3:12], f"{_fired(entry, value)} stands elsewhere"
-                hold = place[10:]
+                assert place[:_PLACE] == entry[:1] + entry[3:12], f"{_fired(entry, value)} stands elsewhere"
+                hold = place[_PLACE:]
                 assert not hold or hold == value[:8], f"{_fired(entry, value)} holds elsewhere"
                 assert not hold or self._view.get(self._holds + hold + _KEYED + slot) is not None, "a hold is lost"
                 holds += bool(hold)
@@ -278,27 +280,23 @@ class Timers:
         assert slots.issuperset(kept), "a hold of a timer that is not pending"
 
     def _first_event(self) -> bytes | None:
-        held = self._fronts[Kind.EVENT_HELD].first()
-        free = self._fronts[Kind.EVENT].first()
+        held, free = self._held.first(), self._free.first()
         if held is None or free is None:
             return free if held is None else held
         return held if held[3:] < free[3:] else free
 
     def _take(self, entry: bytes) -> Fired:
-        kind = Kind(entry[0])
-        value = self._fronts[kind].take(entry)
-        slot = entry[12:]
-        self._view.delete(self._keyed + slot)
-        hold = value[:8]
-        if hold != _NO_HOLD and kind is not Kind.EVENT_HELD:
-            self._view.delete(self._holds + hold + _KEYED + slot)
+        value = self._fronts[entry[0]].take(entry)
+        self._view.delete(self._keyed + entry[12:])
+        if entry[0] != 0x20 and value[:8] != _NO_HOLD:
+            self._view.delete(self._holds + value[:8] + _KEYED + entry[12:])
         return _fired(entry, value)
 
     def _forget(self, slot: bytes, place: bytes) -> None:
         """Removes a timer's entry and hold."""
-        self._fronts[Kind(place[0])].delete(place[:1] + self._keyed[1:] + place[1:10] + slot)
-        if len(place) > 10:
-            self._view.delete(self._holds + place[10:] + _KEYED + slot)
+        self._fronts[place[0]].delete(place[:1] + self._keyed[1:] + place[1:_PLACE] + slot)
+        if len(place) > _PLACE:
+            self._view.delete(self._holds + place[_PLACE:] + _KEYED + slot)
 
     def _slot(self, key: bytes, window: bytes, family: str, tag: str) -> bytes:
         # Most calls are about the same window, many about the same key as the one before.
@@ -308,33 +306,32 @@ class Timers:
         if key != self._key:
             self._key = key
             self._start = part(key) + self._ending
-        tail = self._tails.get((family, tag))
+        tail = self._tails.get(family)
         if tail is None:
-            if family not in self._families:
-                known = ", ".join(repr(each) for each in self._families if each) or "none"
-                raise ValueError(f"stage {self._stage} has no timer family {family!r}; it has {known}")
-            tail = _tail(family, tag)
-        return self._start + tail
+            known = ", ".join(repr(each) for each in self._families if each) or "none"
+            raise ValueError(f"stage {self._stage} has no timer family {family!r}; it has {known}")
+        return self._start + tail + (part(tag.encode()) if tag else END)
 
 
+_INDEXES: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
+_PLACE: Final = 10
+"""Bytes that say where a timer's entry is: kind, moment, rank."""
 _SECTION: Final = bytes((Section.TIMER,))
 _KEYED: Final = bytes((Kind.KEYED,))
-_KIND_BYTE: Final = {kind: bytes((kind,)) for kind in Kind}
-
-
-def _tail(family: str, tag: str) -> bytes:
-    return _SECTION + name(family) + part(tag.encode())
 
 
 def _fired(entry: bytes, value: bytes) -> Fired:
-    held = value[:8]
-    fire_at, hold = time_of(entry[3:11]), None if held == _NO_HOLD else time_of(held)
-    if value[8:9] == _ORIGINALS:
+    at, held = entry[3:11], value[:8]
+    fire_at = time_of(at)
+    hold = fire_at if held == at else None if held == _NO_HOLD else time_of(held)
+    if value[8]:
         key, window, family, tag, payload = sequences.unframed(value, 9)
-    else:
-        pieces = entry[12:-2].split(END)
-        if b"\0" in b"".join(pieces):
-            pieces = [whole(piece) or b"" for piece in pieces]
-        key, window, family, tag = pieces
-        family, payload = family[1:], value[9:]
-    return Fired(key, window, family.decode(), tag.decode(), fire_at, hold, payload)
+        return Fired(key, window, family.decode(), tag.decode(), fire_at, hold, payload)
+    key, window, family, tag, _ = entry[12:].split(END)
+    if b"\0\xff" in entry:
+        key, window, tag = unescaped(key), unescaped(window), unescaped(tag)
+    # As Fired(…), at half the price: this is done for every timer.
+    return _new(Fired, (key, window, family[1:].decode(), tag.decode() if tag else "", fire_at, hold, value[9:]))
+
+
+_new = tuple.__new__
