@@ -268,7 +268,7 @@ def _hold(row: bytes) -> Hold:
     if row[0] == Kind.EVENT_HELD:
         return _of_timer(time_of(row[3:11]), parts(row[12:]))
     if row[0] == Kind.SORTED:
-        key = parts(row[11:])[0]
+        key = parts(row[19:])[0]
         return Hold(time_of(row[3:11]), HolderKind.SORTED, "", key=shown(key))
     output, _, rest = row[3:].partition(b"\0\1")
     time, kind, pieces = time_of(rest[:8]), rest[8], parts(rest[9:])

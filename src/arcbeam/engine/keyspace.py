@@ -16,13 +16,14 @@ are made of, and all rows of a (stage, user key, window) lie together: one range
     EVENT_HELD  moment, rank, slot                           index: event-time timers that hold at their own time
     EVENT       moment, rank, slot                           index: other event-time timers
     PROCESSING  moment, rank, slot                           index: processing-time timers
-    SORTED      moment, key, window, …                       elements that wait to be fed in order of time
+    SORTED      moment, arrival (8 bytes), key, window       elements that wait to be fed in order of time
     HOLDS       output, moment, owner                        index: holds of output watermarks
     PENDING     output, moment, owner                        index: holds of the input watermark
     RESIDUAL    id                                           a restriction that is not done
     DUE         moment, id                                   index: when restrictions may resume
     ROOT        root                                         how many restrictions live of a root
     CLOCK       (nothing)                                    the shard's input watermark of the stage
+    ARRIVALS    (nothing)                                    how many elements had to wait in order of time
 
 A *slot* is key, window, Section.TIMER, family, tag; an *owner* is the kind's byte of the row that is indexed, and what
 stands in its key behind the stage.
@@ -73,6 +74,7 @@ class Kind(enum.IntEnum):
     DUE = 0x41
     ROOT = 0x42
     CLOCK = 0x50
+    ARRIVALS = 0x51
 
 
 class Section(enum.IntEnum):

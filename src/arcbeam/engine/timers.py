@@ -232,14 +232,21 @@ class Timers:
         entry = self._clock.first()
         return None if entry is None else time_of(entry[3:11])
 
-    def take_event(self, watermark: Timestamp) -> Fired | None:
-        """Takes the event-time timer that fires first, or None if the watermark has passed none."""
+    def take_event(self, watermark: Timestamp, expirations: bool = True) -> Fired | None:
+        """Takes the event-time timer that fires first, or None if the watermark has passed none.
+
+        Args:
+            watermark: the stage's input watermark.
+            expirations: if not, and an expiration is first, nothing is taken.
+        """
         if watermark != self._watermark:
             # `passing.passed`, on encodings: below the watermark, or any if it is the last one.
             self._watermark = watermark
             self._limit = _NO_HOLD if watermark == MAX_TIMESTAMP else moment(watermark)
         entry = self._first_event()
-        return self._take(entry) if entry is not None and entry[3:11] < self._limit else None
+        if entry is None or entry[3:11] >= self._limit or (entry[11] and not expirations):
+            return None
+        return self._take(entry)
 
     def take_processing(self, now: Timestamp) -> Fired | None:
         """Takes the processing-time timer that is due first, or None if none is due."""
