@@ -1,0 +1,115 @@
+"""Which shard takes which restriction: packing what is new, moving what is there.
+
+Owns two pure functions of sizes. Must not know what has a size.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Something that can be moved whole.
+
+    Attributes:
+        id: unique.
+        size: how much work it is. What is no positive finite number counts as the mean of those that are.
+    """
+
+    id: bytes
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One thing goes from one shard to another."""
+
+    id: bytes
+    source: int
+    target: int
+
+
+def pack(sizes: Sequence[float], shards: int) -> list[int]:
+    """Spreads things over shards, so that no shard has much more than another: the largest first, to the emptiest.
+
+    The fullest shard has at most four thirds of the least that is possible.
+
+    Args:
+        sizes: of the things, as in `Sized`.
+        shards: how many there are.
+
+    Returns:
+        The shard of each.
+    """
+    weights = _weights(sizes)
+    loads = [(0.0, shard) for shard in range(shards)]
+    places = [0] * len(sizes)
+    for i in sorted(range(len(sizes)), key=lambda i: (-weights[i], i)):
+        load, shard = loads[0]
+        places[i] = shard
+        heapq.heapreplace(loads, (load + weights[i], shard))
+    return places
+
+
+def rebalance(held: Mapping[int, Sequence[Sized]], slack: float = 0.25) -> list[Move]:
+    """What to move so that no shard has much more than its share. Nothing moves twice, and nothing for nothing.
+
+    Args:
+        held: what each shard has; shards that have nothing are there too.
+        slack: a shard keeps what it has up to so much above the mean.
+
+    Returns:
+        The moves; the same for the same argument, in whatever order its mapping is.
+    """
+    shards = sorted(held)
+    things = [thing for shard in shards for thing in held[shard]]
+    if len(shards) < 2 or not things:
+        return []
+    weights = dict(zip((thing.id for thing in things), _weights([thing.size for thing in things]), strict=True))
+    left = {shard: sorted(((weights[thing.id], thing.id) for thing in held[shard]), reverse=True) for shard in shards}
+    loads = {shard: sum(weights[thing.id] for thing in held[shard]) for shard in shards}
+    limit = sum(loads.values()) / len(shards) * (1 + slack)
+    fullest = [(-loads[shard], shard) for shard in shards]
+    emptiest = [(loads[shard], shard) for shard in shards]
+    heapq.heapify(fullest)
+    heapq.heapify(emptiest)
+    moves: list[Move] = []
+    while fullest and -fullest[0][0] > limit:
+        load, source = heapq.heappop(fullest)
+        if -load != loads[source]:
+            continue  # it was so once
+        while emptiest[0][0] != loads[emptiest[0][1]]:
+            heapq.heappop(emptiest)
+        target = emptiest[0][1]
+        best = _best(left[source], loads[source] - loads[target])
+        if best is None:
+            continue
+        weight, id = left[source].pop(best)
+        moves.append(Move(id, source, target))
+        loads[source] -= weight
+        loads[target] += weight
+        for shard in (source, target):
+            heapq.heappush(fullest, (-loads[shard], shard))
+            heapq.heappush(emptiest, (loads[shard], shard))
+    return moves
+
+
+def _best(things: Sequence[tuple[float, bytes]], gap: float) -> int | None:
+    """Of things in descending order, what narrows a gap well: the largest that takes at most half of it, or else the
+    smallest, if it takes no more than three quarters. Moving costs something, so a little is not enough.
+    """
+    best = bisect_left(things, -gap / 2, key=lambda thing: -thing[0])
+    if best < len(things):
+        return best
+    return best - 1 if things and things[-1][0] <= gap * 3 / 4 else None
+
+
+def _weights(sizes: Sequence[float]) -> list[float]:
+    known = [size for size in sizes if 0 < size < math.inf]
+    mean = sum(known) / len(known) if known else 1.0
+    return [size if 0 < size < math.inf else mean for size in sizes]
