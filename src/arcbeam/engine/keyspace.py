@@ -23,6 +23,7 @@ are made of, and all rows of a (stage, user key, window) lie together: one range
     DUE         moment, id                                   index: when restrictions may resume
     ROOT        root                                         how many restrictions live of a root
     CLOCK       (nothing)                                    the shard's input watermark of the stage
+    ESTIMATES   output, source                               an estimator's report
     ARRIVALS    (nothing)                                    how many elements had to wait in order of time
 
 A *slot* is key, window, Section.TIMER, family, tag; an *owner* is the kind's byte of the row that is indexed, and what
@@ -75,6 +76,7 @@ class Kind(enum.IntEnum):
     ROOT = 0x42
     CLOCK = 0x50
     ARRIVALS = 0x51
+    ESTIMATES = 0x52
 
 
 class Section(enum.IntEnum):
