@@ -53,10 +53,11 @@ KEY_LIMIT: Final = 88
 NAME_LIMIT: Final = 40
 """Of windows, families, holders and outputs."""
 
+OFFSET: Final = 1 << 63
+"""What is added to a time, so that its bytes sort as it does."""
 END: Final = b"\0\1"
 """Ends a part: no escaped part has it inside."""
 _CUT = b"\0\2"
-_OFFSET = 1 << 63
 _DIGEST_BYTES = 16
 
 
@@ -100,12 +101,12 @@ def prefix(kind: Kind, stage: int) -> bytes:
 
 def moment(time: Timestamp) -> bytes:
     """Eight bytes, ordered as times are."""
-    return (time + _OFFSET).to_bytes(8, "big")
+    return (time + OFFSET).to_bytes(8, "big")
 
 
 def time_of(encoded: bytes) -> Timestamp:
     """The time of a `moment`."""
-    return Timestamp(int.from_bytes(encoded, "big") - _OFFSET)
+    return Timestamp(int.from_bytes(encoded, "big") - OFFSET)
 
 
 def part(raw: bytes, limit: int = KEY_LIMIT) -> bytes:

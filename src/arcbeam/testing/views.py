@@ -5,7 +5,7 @@ Owns nothing durable: it stands in for the store's view of a shard. Must not kno
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 
 _BLOCK = 512
@@ -61,17 +61,22 @@ class MemoryView:
             at = bisect_left(self._lasts, start)
             if at == len(self._blocks):
                 return
-            block = self._live(at)
-            if block:
-                last = block[-1]
-                # A copy: what is written while the caller thinks does not disturb it.
-                for key in block[bisect_left(block, start) :]:
-                    if end is not None and key >= end:
-                        return
-                    value = rows.get(key)
-                    if value is not None:
-                        yield key, value
-                start = last + b"\0"
+            block = self._blocks[at]
+            place = bisect_left(block, start)
+            if block[place] not in rows:
+                # Deleted keys are tidied away where a scan meets them: what is taken from the front does not pile up.
+                if not (block := self._live(at)):
+                    continue
+                place = bisect_left(block, start)
+            last = block[-1]
+            # A copy: what is written while the caller thinks does not disturb it.
+            for key in block[place:]:
+                if end is not None and key >= end:
+                    return
+                value = rows.get(key)
+                if value is not None:
+                    yield key, value
+            start = max(start, last + b"\0")
             if end is not None and start >= end:
                 return
 
@@ -108,7 +113,7 @@ class MemoryView:
         place = bisect_right(block, key)
         if place and block[place - 1] == key:
             return
-        insort(block, key)
+        block.insert(place, key)
         if len(block) > 2 * _BLOCK:
             self._blocks[at : at + 1] = [block[:_BLOCK], block[_BLOCK:]]
             self._lasts[at : at + 1] = [block[_BLOCK - 1], block[-1]]
