@@ -132,6 +132,14 @@ def test_a_bag_is_appended_to_and_never_rewritten_whole() -> None:
     assert sum(map(len, bag.read(b"k", b"w"))) == 200 * 500
 
 
+def test_a_small_bag_is_one_row() -> None:
+    view = MemoryView()
+    bag = BagCell(Cells(view, 0), "b")
+    for _ in range(20):
+        bag.add(b"k", b"w", b"12345678")
+    assert len(view) == 1
+
+
 def test_an_iteration_of_a_bag_does_not_see_what_is_appended_meanwhile() -> None:
     bag = BagCell(Cells(MemoryView(), 0), "b")
     bag.extend(b"k", b"w", [b"x" * 300] * 20)

@@ -12,12 +12,13 @@ from arcbeam.engine.parking import Lot, Parked, Parking
 from arcbeam.engine.timers import Fired, Timers
 from arcbeam.engine.watermarks import Complete, StageFlow, Times, Watermarks
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
 
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _READ, _OUT = Port("read", "main"), Port("sum", "main")
 _STAGES = (StageFlow("read", (), ("main",)), StageFlow("sum", (_READ,), ("main",), 2))
+_LATENESS = 2
 _KEYS = st.sampled_from([b"a", b"b"])
 _SHARDS = st.integers(0, 1)
 
@@ -27,7 +28,7 @@ class _Shard:
         self.view = view
         self.clock = Clock(view, 1, ("main",))
         self.timers = Timers(view, 1, _FAMILIES)
-        self.ordered = SortedInput(view, 1)
+        self.ordered = SortedInput(view, 1, Duration(_LATENESS))
         self.agenda = Agenda(self.timers, self.ordered)
         self.parking = Parking(view, 1)
 
@@ -45,22 +46,24 @@ class TimeMachine(RuleBasedStateMachine):
         self.parked: list[tuple[int, Lot, Timestamp]] = []
         self.timers_set = self.timers_fired = 0
 
-    @rule(by=st.integers(1, 6))
-    def the_source_goes_on(self, by: int) -> None:
-        self.upstream = Timestamp(self.upstream + by)
-
-    @rule(shard=_SHARDS, key=_KEYS, ahead=st.integers(0, 9), how=st.sampled_from(["now", "parked", "in order"]))
-    def an_element_comes(self, shard: int, key: bytes, ahead: int, how: str) -> None:
-        element = Element(key, b"w", Timestamp(self.upstream + ahead), b"")
+    @rule(
+        shard=_SHARDS,
+        elements=st.lists(
+            st.tuples(_KEYS, st.integers(0, 5), st.sampled_from(["now", "parked", "in order"])), min_size=1, max_size=5
+        ),
+    )
+    def elements_come(self, shard: int, elements: list[tuple[bytes, int, str]]) -> None:
         place = self.shards[shard]
-        if how == "parked":
-            lot = Lot("rates", b"w%d" % (ahead % 2))
-            place.parking.park(lot, Parked(element.time, key))
-            self.parked.append((shard, lot, element.time))
-        elif how == "in order":
-            assert place.ordered.add(element, place.clock.input) is None
-        else:
-            self.process(place, element)
+        for key, ahead, how in elements:
+            element = Element(key, b"w", Timestamp(self.upstream + ahead), b"")
+            if how == "parked":
+                lot = Lot("rates", b"w%d" % (ahead % 2))
+                place.parking.park(lot, Parked(element.time, key))
+                self.parked.append((shard, lot, element.time))
+            elif how == "in order":
+                assert place.ordered.add(element, place.clock.input) is None
+            else:
+                self.process(place, element)
 
     @rule(shard=_SHARDS, number=st.integers(0, 1))
     def a_side_input_is_ready(self, shard: int, number: int) -> None:
@@ -69,14 +72,16 @@ class TimeMachine(RuleBasedStateMachine):
             self.parked.remove((shard, lot, parked.time))
             self.process(self.shards[shard], Element(parked.value, b"w", parked.time, b""))
 
-    @rule(passing=st.integers(0, 20))
-    def a_step(self, passing: int) -> None:
+    @rule(by=st.integers(0, 8), passing=st.integers(0, 20), budget=st.integers(0, 6) | st.just(1000))
+    def a_step(self, by: int, passing: int, budget: int) -> None:
+        self.upstream = min(Timestamp(self.upstream + by), MAX_TIMESTAMP)
         self.now = Timestamp(self.now + passing)
         self.marks.report("read", 0, Local(None, {"main": OutputTime(None, None, Estimate(self.upstream, "read"))}))
         for number, shard in enumerate(self.shards):
             watermark = shard.clock.advance(self.upstream)
             last: dict[bytes, Timestamp] = {}
-            while next := shard.agenda.next(watermark, self.now):
+            for _ in range(budget):
+                next = shard.agenda.next(watermark, self.now)
                 match next:
                     case Element():
                         assert next.time >= last.get(next.key, next.time)
@@ -86,6 +91,8 @@ class TimeMachine(RuleBasedStateMachine):
                         self.fire(number, shard, next, watermark)
                         if next.family == "event":
                             last[next.key] = max(next.fire_at, last.get(next.key, next.fire_at))
+                    case None:
+                        break
             self.marks.report("sum", number, shard.clock.local())
         said = self.marks.advance()
         said.check_after(self.said)
@@ -113,14 +120,14 @@ class TimeMachine(RuleBasedStateMachine):
         assert fired.hold is not None
         self.put_out(fired.hold)
         if fired.family == "event":
-            assert fired.fire_at < watermark <= self.upstream
+            assert watermark == MAX_TIMESTAMP or fired.fire_at + _LATENESS < watermark <= self.upstream
             assert all(time > fired.fire_at for at, _, time in self.parked if at == number)
             waiting = shard.ordered.next()
             assert waiting is None or waiting > fired.fire_at
         elif fired.hold % 3 == 0:
-            self.timers_set += 1
-            later = Timestamp(fired.hold + 1)
-            shard.timers.set(fired.key, b"w", "event", later, later, fired.tag + "+")
+            later, tag = Timestamp(fired.hold + 1), fired.tag + "+"
+            self.timers_set += shard.timers.get(fired.key, b"w", "event", tag) is None
+            shard.timers.set(fired.key, b"w", "event", later, later, tag)
 
     def put_out(self, time: Timestamp) -> None:
         assert time >= self.said.outputs.get(_OUT, time), "what is put out is late"
@@ -138,10 +145,10 @@ class TimeMachine(RuleBasedStateMachine):
                 self.a_side_input_is_ready(shard, number)
         self.upstream = MAX_TIMESTAMP
         for _ in range(3):
-            self.a_step(20)
+            self.a_step(0, 20, 10_000)
         assert self.timers_fired == self.timers_set
         assert self.said.outputs[_OUT] == MAX_TIMESTAMP
 
 
 TestTime = TimeMachine.TestCase
-TestTime.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTime.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
