@@ -8,6 +8,7 @@ length, escaped and ended, so that no part is the beginning of another). So keys
 are made of, and all rows of a (stage, user key, window) lie together: one range.
 
     kind        key behind kind and stage                    what
+    FORMAT                                                   the format of all rows; no stage
     KEYED       key, window, Section.CELL, family, …         a state cell
                 key, window, Section.TIMER, family, tag      a timer: where it stands in its index
                 key, window, Section.HOLD, holder, output    a hold of output watermarks: its time
@@ -41,10 +42,12 @@ import enum
 import hashlib
 from typing import Final
 
+from arcbeam.errors import ArcbeamError
+from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 
 FORMAT: Final = 1
-"""Version of the layout; a view of another version must not be read with this one."""
+"""Version of the layout."""
 
 LONGEST: Final = 511
 """No row's key is longer."""
@@ -65,6 +68,7 @@ _DIGEST_BYTES = 16
 class Kind(enum.IntEnum):
     """The first byte of a row's key."""
 
+    FORMAT = 0x01
     KEYED = 0x10
     FREE = 0x11
     EVENT_HELD = 0x20
@@ -89,6 +93,24 @@ class Section(enum.IntEnum):
     TIMER = 0x32
     HOLD = 0x33
     PENDING = 0x34
+
+
+def claim(view: StateView) -> None:
+    """Makes sure that the rows of a shard are of this format; call it before they are used. An empty shard becomes so.
+
+    Raises:
+        ArcbeamError: they are of another one. Nothing was changed.
+    """
+    row = bytes((Kind.FORMAT,))
+    stored = view.get(row)
+    if stored is None and next(iter(view.scan(b"")), None) is None:
+        view.put(row, FORMAT.to_bytes(2, "big"))
+    elif stored != FORMAT.to_bytes(2, "big"):
+        found = "no known format" if stored is None else f"format {int.from_bytes(stored, 'big')}"
+        raise ArcbeamError(
+            f"the state of a shard is of {found}; this version of arcbeam reads format {FORMAT}",
+            "resume the job with the version that wrote it, or start it anew",
+        )
 
 
 def prefix(kind: Kind, stage: int) -> bytes:
