@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.engine import sequences
 from arcbeam.engine.cells import (
     BagCell,
     Cells,
@@ -179,8 +178,3 @@ def test_accumulators_are_merged_now_and_then_not_at_every_add() -> None:
     assert cell.read(b"k", b"w") == (3000).to_bytes(8, "big")
     cell.write(b"k", b"w", (1).to_bytes(8, "big"))
     assert cell.read(b"k", b"w") == (1).to_bytes(8, "big")
-
-
-@given(st.lists(_ITEMS))
-def test_framed_values_come_back(values: list[bytes]) -> None:
-    assert list(sequences.unframed(b"".join(map(sequences.framed, values)))) == values
