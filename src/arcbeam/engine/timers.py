@@ -168,13 +168,13 @@ class Timers:
         at = (fire_at + OFFSET).to_bytes(8, "big")
         held = at if hold == fire_at else _NO_HOLD if hold is None else moment(hold)
         if self._families[family] is TimeDomain.PROCESSING:
-            kind, front = b"\x22", self._clock
+            front = self._clock
         elif held == at:
-            kind, front = b"\x20", self._held
+            front = self._held
         else:
-            kind, front = b"\x21", self._free
+            front = self._free
         head = at + (b"\0" if family else b"\1")
-        place = kind + head
+        place = front.start[:1] + head
         if front is not self._held and hold is not None and hold < MAX_TIMESTAMP:
             place += held
         if _CUT in slot:
@@ -297,7 +297,7 @@ class Timers:
         value = self._fronts[entry[0]].take(entry)
         slot = entry[12:]
         self._view.delete(self._keyed + slot)
-        if entry[0] != 0x20 and value[:8] != _NO_HOLD:
+        if entry[0] != Kind.EVENT_HELD and value[:8] != _NO_HOLD:
             self._view.delete(self._holds + value[:8] + _KEYED + slot)
         return _fired(entry, value)
 
