@@ -114,3 +114,19 @@ class JobNotFoundError(ArcbeamError):
 
 class SetupError(ArcbeamError):
     """Something outside the pipeline is missing or wrong: Java, PySpark, a port in use, a folder not writable."""
+
+
+class StateFormatError(ArcbeamError):
+    """Stored state is damaged, of a newer format, or not of what reads it.
+
+    Args:
+        what: the piece of state.
+        why: what is wrong with it.
+    """
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"{what} {why}",
+            "resume with the version of arcbeam and the pipeline that wrote the state, or start without it",
+        )
+        self.args = (what, why)

@@ -45,10 +45,10 @@ from apache_beam.utils.windowed_value import PaneInfoTiming, WindowedValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcbeam.engine.triggers import AfterTime, Moment
 from arcbeam.harness.metrics import merge_metrics
 from arcbeam.harness.panes import Pane, Panes
 from arcbeam.harness.triggered import TriggeredFeed, strategy_of, trigger_of
-from arcbeam.harness.triggers import AfterTime, Moment
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Routing
 from tests.harness.drive import Collect, Driven

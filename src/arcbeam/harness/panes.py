@@ -18,11 +18,14 @@ from apache_beam.transforms.window import IntervalWindow, Sessions, WindowFn
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming
 
+from arcbeam.engine.triggers import Moment, Trigger
 from arcbeam.harness.frames import Chunks
-from arcbeam.harness.triggers import Moment, Trigger
+from arcbeam.model import timestamps as model
 
 _ENDLESS = 1 << 63
 """A watermark behind every window, microseconds."""
+_AT_ONCE = model.Timestamp(0)
+"""The processing time of a trigger that does not look at it."""
 _EARLY, _ON_TIME, _LATE = PaneInfoTiming.EARLY, PaneInfoTiming.ON_TIME, PaneInfoTiming.LATE
 
 
@@ -121,14 +124,14 @@ class _Cell:
         """The trigger catches up with the elements."""
         count = self.told - self.room
         if count:
-            self.trigger.add(count, now)
+            self.trigger.add(count, model.Timestamp(now))
             self.fresh += count
         self.rearm()
 
     def rearm(self) -> None:
         """The trigger has changed: when is it asked next?"""
         # SUBTLE: what follows the clock must know when an element came, not only that it did.
-        self.room = self.told = 1 if self.timed else max(1, self.trigger.room(self.passed))
+        self.room = self.told = 1 if self.timed else max(1, self.trigger.room(Moment(_AT_ONCE, self.passed)))
 
     def absorb(self, other: _Cell, timestamp: Callable[[int, int], int] | None) -> None:
         """The window of `other` became one with this one; triggers of both know of all elements."""
@@ -247,7 +250,7 @@ class Panes:
             cell.tell(now)
             expired = self._expired(cell.end)
             if not cell.closed:
-                self._pass(cell, Moment(now, True), newly, expired)
+                self._pass(cell, Moment(model.Timestamp(now), True), newly, expired)
             if expired:
                 del self._cells[cell.id]
                 if self._merging is not None:
@@ -274,7 +277,7 @@ class Panes:
         return self._watermark > end + self._strategy.lateness
 
     def _ask(self, cell: _Cell, now: int) -> None:
-        at, trigger = Moment(now, cell.passed), cell.trigger
+        at, trigger = Moment(model.Timestamp(now), cell.passed), cell.trigger
         if trigger.ready(at):
             finished = trigger.fire(at)
             cell.rearm()

@@ -16,13 +16,15 @@ from apache_beam.metrics.metricbase import MetricName
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.harness import triggers
+from arcbeam.engine import composites, triggers
+from arcbeam.engine.delays import AlignTo, Delay, Transform
 from arcbeam.harness.blocks import BlockCoder
 from arcbeam.harness.feeds import payload_decoder
 from arcbeam.harness.frames import Chunks, Spool, Values, key_groups
 from arcbeam.harness.keyed import Clock, WallClock
 from arcbeam.harness.panes import Panes, Strategy
 from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.timestamps import Duration
 
 if TYPE_CHECKING:
     from arcbeam.harness.processor import StageProcessor
@@ -165,41 +167,35 @@ def trigger_of(proto: Any) -> triggers.Trigger:
     spec: Any = getattr(proto, kind) if kind else None
     match kind:
         case None | "default":
-            return triggers.Repeatedly(triggers.AfterWatermark())
+            return composites.Repeatedly(composites.AfterWatermark())
         case "after_end_of_window":
-            return triggers.AfterWatermark(
+            return composites.AfterWatermark(
                 trigger_of(spec.early_firings) if spec.HasField("early_firings") else None,
                 trigger_of(spec.late_firings) if spec.HasField("late_firings") else None,
             )
         case "element_count":
             return triggers.AfterCount(max(1, spec.element_count))
         case "after_processing_time":
-            return triggers.AfterTime(functools.partial(_due, tuple(spec.timestamp_transforms)))
+            return triggers.AfterTime(*map(_transform, spec.timestamp_transforms))
         case "never" | "after_synchronized_processing_time":
             # The second comes when everything upstream has seen that time: on a bounded input, at its end.
             return triggers.Never()
         case "always":
             return triggers.Always()
         case "repeat":
-            return triggers.Repeatedly(trigger_of(spec.subtrigger))
+            return composites.Repeatedly(trigger_of(spec.subtrigger))
         case "or_finally":
-            return triggers.OrFinally(trigger_of(spec.main), trigger_of(getattr(spec, "finally")))
+            return composites.OrFinally(trigger_of(spec.main), trigger_of(getattr(spec, "finally")))
         case "after_any":
-            return triggers.AfterAny(*map(trigger_of, spec.subtriggers))
+            return composites.AfterAny(*map(trigger_of, spec.subtriggers))
         case "after_all":
-            return triggers.AfterAll(*map(trigger_of, spec.subtriggers))
+            return composites.AfterAll(*map(trigger_of, spec.subtriggers))
         case "after_each":
-            return triggers.AfterEach(*map(trigger_of, spec.subtriggers))
+            return composites.AfterEach(*map(trigger_of, spec.subtriggers))
     raise ValueError(f"a trigger that is not known: {kind}")
 
 
-def _due(transforms: tuple[Any, ...], first: int) -> int:
-    """When a processing-time trigger fires whose first element came at that time; microseconds."""
-    due = first
-    for transform in transforms:
-        if transform.HasField("align_to"):
-            period, offset = transform.align_to.period * 1000, transform.align_to.offset * 1000
-            due += (offset - due) % period if period else 0
-        else:
-            due += transform.delay.delay_millis * 1000
-    return due
+def _transform(proto: Any) -> Transform:
+    if proto.HasField("align_to"):
+        return AlignTo(Duration(proto.align_to.period * 1000), Duration(proto.align_to.offset * 1000))
+    return Delay(Duration(proto.delay.delay_millis * 1000))
