@@ -1,0 +1,292 @@
+"""Grouping by key and window: elements, watermarks and times in; panes, drops, holds and timers out, as values.
+
+Owns the open windows of each key in a `StateView`: finding them, merging them, storing them, and the difference between
+what they have asked for and what they ask for now. What happens in one window is `engine.openwindow`'s. Must not know
+what carries its effects out.
+
+Entries of a key: the grouping's space, the length of the key in four bytes, the key; then `w` and the window for its
+record, or `e`, an address and a number for elements that are not in it. When a key's windows have expired, there are
+none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from arcbeam.engine.contents import Accumulated, Bag
+from arcbeam.engine.effects import (
+    ClearHold,
+    ClearTimer,
+    DropLate,
+    DropReason,
+    Effect,
+    SetHold,
+    SetTimer,
+    TimeDomain,
+)
+from arcbeam.engine.merging import OpenWindows
+from arcbeam.engine.openwindow import Clocks, OpenWindow, Rules, Waits
+from arcbeam.engine.record import Record
+from arcbeam.engine.strategy import Strategy
+from arcbeam.engine.windows import Merge
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+
+__all__ = ["Clocks", "Element", "Grouping"]
+
+_NOTHING = Waits()
+
+
+class Element(NamedTuple):
+    """An element of a key.
+
+    Attributes:
+        value: its bytes; for a combiner, whatever that takes.
+        timestamp: in event time.
+        windows: that it is in; fastest if elements of the same windows share one object.
+    """
+
+    value: Any
+    timestamp: Timestamp
+    windows: tuple[Window, ...]
+
+
+Came = tuple[Any, Timestamp, tuple[Window, ...]]
+"""An `Element`, or the same as a bare tuple."""
+
+
+class Grouping:
+    """Groups the elements of a shard.
+
+    Stateless between calls but for the view: another one over the same entries goes on where this one was.
+
+    Args:
+        strategy: how to group.
+        view: of the shard's state.
+        space: what the grouping's entries begin with; no other's do.
+    """
+
+    def __init__(self, strategy: Strategy, view: StateView, space: bytes = b"") -> None:
+        self._rules = Rules(strategy)
+        self._view = view
+        self._space = space
+
+    def add(
+        self, key: bytes, elements: Iterable[tuple[Any, Timestamp, tuple[Window, ...]]], clocks: Clocks
+    ) -> list[Effect]:
+        """Elements of a key have come, in that order.
+
+        Drops those whose window has expired. What was due in a window before they came happens first: its timers may
+        be fired later, or not at all.
+        """
+        turn = _Turn(self._rules, self._view, self._space, key, clocks)
+        if self._rules.strategy.merging is None:
+            turn.add(elements)
+        else:
+            turn.add_merging(elements)
+        return turn.finish()
+
+    def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
+        """A timer that was asked for is due, and is no more. Firing one early, late or twice does no harm."""
+        turn = _Turn(self._rules, self._view, self._space, key, clocks)
+        turn.fire(window, domain)
+        return turn.finish()
+
+
+class _Entry:
+    """A window in a turn.
+
+    Attributes:
+        open: the window; None if there is none in the state.
+        stored: its record as it was; None if it had none.
+        asked: what it has asked for.
+    """
+
+    __slots__ = ("asked", "open", "stored")
+
+    def __init__(self, open: OpenWindow | None, stored: bytes | None, asked: Waits) -> None:
+        self.open = open
+        self.stored = stored
+        self.asked = asked
+
+
+class _Turn:
+    """What happens to one key at one time."""
+
+    def __init__(self, rules: Rules, view: StateView, space: bytes, key: bytes, clocks: Clocks) -> None:
+        self._rules = rules
+        self._view = view
+        self._key = key
+        self._clocks = clocks
+        self._prefix = b"".join((space, len(key).to_bytes(4, "big"), key))
+        self._out: list[Effect] = []
+        self._entries: dict[Window, _Entry] = {}
+        self._near: dict[Window, bytes] | None = None
+        """Where windows merge: the records of all that may have any part in it."""
+
+    # Elements.
+
+    def add(self, elements: Iterable[Came]) -> None:
+        """See `Grouping`; windows do not merge."""
+        groups: dict[tuple[Window, ...], tuple[list[Any], list[Timestamp]]] = {}
+        last: Any = None
+        for value, timestamp, windows in elements:
+            if windows is not last:
+                last = windows
+                group = groups.get(windows)
+                if group is None:
+                    group = groups[windows] = [], []
+                values, times = group
+            values.append(value)
+            times.append(timestamp)
+        clocks = self._clocks
+        for windows, (values, times) in groups.items():
+            for window in windows:
+                if self._expired(window):
+                    self._drop(window, values, times)
+                else:
+                    self._open(window).add(values, times, clocks)
+
+    def add_merging(self, elements: Iterable[Came]) -> None:
+        """See `Grouping`; windows merge: one element after the other, or panes would depend on how they were cut."""
+        came: list[tuple[Any, Timestamp, Window]] = []
+        for value, timestamp, windows in elements:
+            for window in windows:
+                if self._expired(window):
+                    self._drop(window, [value], [timestamp])
+                else:
+                    came.append((value, timestamp, window))
+        if not came:
+            return
+        active, clocks = self._active([window for _, _, window in came]), self._clocks
+        for value, timestamp, window in came:
+            for merge in active.insert(window):
+                self._merge(merge)
+                if window in merge.windows:
+                    window = merge.result
+            self._open(window).add([value], [timestamp], clocks)
+
+    def fire(self, window: Window, domain: TimeDomain) -> None:
+        """See `Grouping`."""
+        entry = self._entry(window, ticked=domain is TimeDomain.PROCESSING_TIME)
+        if domain is TimeDomain.EVENT_TIME:
+            entry.asked = entry.asked._replace(event=None)
+        else:
+            entry.asked = entry.asked._replace(alarm=None)
+
+    def _expired(self, window: Window) -> bool:
+        return self._clocks.input_watermark > self._rules.strategy.expiry(window)
+
+    def _drop(self, window: Window, values: list[Any], times: list[Timestamp]) -> None:
+        for value, time in zip(values, times, strict=True):
+            late = DropLate(self._key, window, value, time, self._clocks.input_watermark, DropReason.EXPIRED)
+            self._out.append(late)
+
+    # Windows.
+
+    def _open(self, window: Window) -> OpenWindow:
+        """The window, which has not expired; a new one if there is none."""
+        entry = self._entries.get(window) or self._entry(window)
+        if entry.open is None:
+            entry.open = self._window(window, Record(self._rules.first_room))
+            entry.open.begin(self._clocks)
+        return entry.open
+
+    def _entry(self, window: Window, ticked: bool = False) -> _Entry:
+        near = self._near
+        if near is None:
+            stored = self._view.get(self._prefix + b"w" + window.ordered())
+        else:
+            stored = near.get(window)
+        entry = self._entries[window] = _Entry(None, stored, _NOTHING)
+        if stored is not None:
+            entry.open = self._window(window, Record.unpack(stored, self._rules.first_room))
+            entry.asked = entry.open.waits()
+            entry.open.look(self._clocks, ticked)
+        return entry
+
+    def _window(self, window: Window, record: Record) -> OpenWindow:
+        combiner = self._rules.strategy.combiner
+        contents: Bag | Accumulated
+        if combiner is None:
+            fresh = window.ordered()
+            contents = Bag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
+        else:
+            contents = Accumulated(combiner, record.contents)
+        return OpenWindow(self._rules, self._key, window, record, contents, self._out)
+
+    def _element_key(self, address: bytes, number: int) -> bytes:
+        return b"".join((self._prefix, b"e", address, number.to_bytes(4, "big")))
+
+    # Merging.
+
+    def _active(self, windows: list[Window]) -> OpenWindows:
+        merging, start = self._rules.strategy.merging, self._prefix + b"w"
+        assert merging is not None
+        cut = len(start)
+
+        def scan(ordered: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for key, record in self._view.scan(start + ordered, self._prefix + b"x"):
+                yield key[cut:], record
+
+        self._near = dict(merging.near(windows, scan))
+        for window in self._near:
+            if self._expired(window):
+                self._entry(window)  # it ends here, before anything that came
+        return merging.open([window for window in self._near if window not in self._entries])
+
+    def _merge(self, merge: Merge) -> None:
+        """Windows become one: one of them grows, and absorbs the others."""
+        entries, clocks = self._entries, self._clocks
+        result = entries.get(merge.result) or self._entry(merge.result)
+        kept = result.open
+        for window in merge.windows:
+            if window == merge.result:
+                continue
+            entry = entries.get(window) or self._entry(window)
+            merged, entry.open = entry.open, None
+            if entry.stored is None:
+                del entries[window]
+            if merged is None:
+                continue
+            if kept is None:
+                kept = merged
+                kept.grow(merge.result, clocks)
+            else:
+                kept.absorb(merged, clocks)
+        result.open = kept
+
+    # The end of it.
+
+    def finish(self) -> list[Effect]:
+        """Stores what has changed; returns all that is asked for."""
+        out, view, prefix = self._out, self._view, self._prefix + b"w"
+        for window, entry in self._entries.items():
+            open, asked = entry.open, entry.asked
+            if open is None or open.expired:
+                if open is not None:
+                    open.contents.clear()
+                if entry.stored is not None:
+                    view.delete(prefix + window.ordered())
+                waits = _NOTHING
+            else:
+                waits = open.waits()
+                record = open.pack()
+                if record != entry.stored:
+                    view.put(prefix + window.ordered(), record)
+            if waits != asked:
+                self._ask(window, asked, waits)
+        return out
+
+    def _ask(self, window: Window, asked: Waits, waits: Waits) -> None:
+        out, key = self._out, self._key
+        if waits.hold != asked.hold:
+            out.append(ClearHold(key, window) if waits.hold is None else SetHold(key, window, waits.hold))
+        for domain, before, after in (
+            (TimeDomain.EVENT_TIME, asked.event, waits.event),
+            (TimeDomain.PROCESSING_TIME, asked.alarm, waits.alarm),
+        ):
+            if before != after:
+                out.append(ClearTimer(key, window, domain) if after is None else SetTimer(key, window, domain, after))

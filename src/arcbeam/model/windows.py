@@ -1,0 +1,125 @@
+"""Windows, and the place of a pane among those of its window, as values.
+
+Owns their identity and their bytes in ordered keys. Standard library only; must not know window functions.
+
+Windows are named tuples: they are keys of the tables in the hottest loops, and a tuple is hashed and compared in C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
+
+_BYTES = 9
+"""A window may begin before time does, or end after it, where 64 bits do not hold its bounds."""
+_BIAS = 1 << (8 * _BYTES - 1)
+
+
+class GlobalWindow(NamedTuple):
+    """The window of everything."""
+
+    kind: str = "global"
+
+    @property
+    def max_timestamp(self) -> Timestamp:
+        """The last moment in it."""
+        return END_OF_GLOBAL_WINDOW
+
+    def ordered(self) -> bytes:
+        """Its bytes in a key."""
+        return b""
+
+
+GLOBAL_WINDOW = GlobalWindow()
+
+
+class IntervalWindow(NamedTuple):
+    """The moments start <= t < end."""
+
+    start: Timestamp
+    end: Timestamp
+
+    @property
+    def max_timestamp(self) -> Timestamp:
+        """The last moment in it, or that of the global window if it reaches beyond."""
+        return min(Timestamp(self.end - 1), END_OF_GLOBAL_WINDOW)
+
+    def ordered(self) -> bytes:
+        """Its bytes in a key; windows that end earlier come first, among those the ones that begin earlier."""
+        return (self.end + _BIAS).to_bytes(_BYTES, "big") + (self.start + _BIAS).to_bytes(_BYTES, "big")
+
+    @staticmethod
+    def from_ordered(data: bytes) -> IntervalWindow:
+        """The window of such bytes."""
+        end, start = data[:_BYTES], data[_BYTES:]
+        return IntervalWindow(
+            Timestamp(int.from_bytes(start, "big") - _BIAS), Timestamp(int.from_bytes(end, "big") - _BIAS)
+        )
+
+    @staticmethod
+    def behind(end: Timestamp) -> bytes:
+        """The least bytes of a window that ends after that."""
+        return (end + 1 + _BIAS).to_bytes(_BYTES, "big")
+
+
+class CustomWindow(NamedTuple):
+    """A window that only the SDK can read.
+
+    Attributes:
+        encoded: what tells it from others: a deterministic encoding.
+        max_timestamp: the last moment in it.
+    """
+
+    encoded: bytes
+    max_timestamp: Timestamp
+
+    def ordered(self) -> bytes:
+        """Its bytes in a key; windows that end earlier come first."""
+        return (self.max_timestamp + _BIAS).to_bytes(_BYTES, "big") + self.encoded
+
+    @staticmethod
+    def from_ordered(data: bytes) -> CustomWindow:
+        """The window of such bytes."""
+        return CustomWindow(data[_BYTES:], Timestamp(int.from_bytes(data[:_BYTES], "big") - _BIAS))
+
+
+Window = GlobalWindow | IntervalWindow | CustomWindow
+
+
+class Timing(Enum):
+    """What the watermark had passed when a pane was put out."""
+
+    EARLY = "early"
+    """Not yet the end of its window."""
+    ON_TIME = "on time"
+    """The end of its window, and it is the first since."""
+    LATE = "late"
+    """The same, and there was one before, or all that is in it came later."""
+    UNKNOWN = "unknown"
+    """No grouping made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaneInfo:
+    """The place of a pane among those of its window and key.
+
+    Attributes:
+        index: from 0, in order.
+        nonspeculative_index: the same among those that are not early; -1 for one that is.
+        timing: see `Timing`.
+        is_first: there was none before.
+        is_last: there will be none after it.
+    """
+
+    index: int
+    nonspeculative_index: int
+    timing: Timing
+    is_first: bool
+    is_last: bool
+
+
+NO_PANE = PaneInfo(0, 0, Timing.UNKNOWN, True, True)
+"""Of what no grouping has made."""

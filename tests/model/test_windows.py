@@ -1,0 +1,25 @@
+"""Windows as bytes of ordered keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import CustomWindow, IntervalWindow
+
+intervals = st.builds(IntervalWindow, st.integers(MIN_TIMESTAMP - 10**12, MAX_TIMESTAMP), st.integers(-(10**18), 2**65))
+
+
+@given(one=intervals, other=intervals)
+def test_the_bytes_of_intervals_are_in_the_order_of_their_ends(one: Any, other: Any) -> None:
+    assert IntervalWindow.from_ordered(one.ordered()) == one
+    assert (one.ordered() < other.ordered()) == ((one.end, one.start) < (other.end, other.start))
+    assert (one.ordered() >= IntervalWindow.behind(other.end)) == (one.end > other.end)
+
+
+def test_a_custom_window_comes_back_from_its_bytes() -> None:
+    w = CustomWindow(b"\x00abc", Timestamp(-5))
+    assert CustomWindow.from_ordered(w.ordered()) == w
