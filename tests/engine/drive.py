@@ -28,7 +28,7 @@ EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
 @dataclass
 class Shard:
-    """What is around a grouping.
+    """What is around a grouping. The output watermark moves when the input watermark or the clock does: with a step.
 
     Attributes:
         holds: by (key, window).
@@ -42,7 +42,7 @@ class Shard:
     view: MemoryView = field(default_factory=MemoryView)
     watermark: Timestamp = MIN_TIMESTAMP
     output: Timestamp = MIN_TIMESTAMP
-    now: Timestamp = Timestamp(0)
+    now: Timestamp = Timestamp(0)  # noqa: RUF009
     holds: dict[Any, Timestamp] = field(default_factory=dict)
     timers: dict[Any, Timestamp] = field(default_factory=dict)
     panes: list[EmitPane] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Shard:
             for value, time in zip(values, times, strict=True)
         ]
         self.carry_out(self.grouping.add(key, elements, self.clocks()))
-        self.tick(self.now)
+        self._fire(PROCESSING, lambda at: at <= self.now)
 
     def advance(self, watermark: int) -> None:
         """The input watermark comes to that time; what is due fires, in order."""
@@ -111,7 +111,6 @@ class Shard:
                     self.panes.append(effect)
                 case DropLate() | DropHeld():
                     self.drops.append(effect)
-        self._settle()
 
     def _settle(self) -> None:
         self.output = max(self.output, min([self.watermark, *self.holds.values()]))

@@ -15,46 +15,21 @@ from arcbeam.engine.triggers import (
     AfterCount,
     AfterSynchronizedTime,
     AfterTime,
-    Always,
     Moment,
-    Never,
     Trigger,
 )
 from arcbeam.engine.triggerstate import dump, load
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from tests.engine.strategies import delayed, triggers
 
 pytestmark = pytest.mark.contract("ENG-11")
-
-
-def delayed(by: int) -> AfterTime:
-    return AfterTime(Delay(Duration(by)))
 
 
 def at(now: int, passed: bool = False, ticked: bool = False) -> Moment:
     return Moment(Timestamp(now), passed, ticked)
 
 
-leaves = st.one_of(
-    st.integers(1, 200).map(AfterCount),
-    st.integers(0, 9).map(delayed),
-    st.builds(AfterSynchronizedTime),
-    st.builds(Always),
-    st.builds(Never),
-    st.builds(AfterWatermark),
-)
-trees: st.SearchStrategy[Trigger] = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        inner.map(Repeatedly),
-        st.lists(inner, min_size=1, max_size=3).map(lambda ts: AfterAny(*ts)),
-        st.lists(inner, min_size=1, max_size=3).map(lambda ts: AfterAll(*ts)),
-        st.lists(inner, min_size=1, max_size=3).map(lambda ts: AfterEach(*ts)),
-        st.builds(OrFinally, inner, inner),
-        st.builds(AfterWatermark, st.none() | inner, st.none() | inner),
-    ),
-    max_leaves=6,
-)
 stories = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 5), st.booleans(), st.booleans()), max_size=12)
 
 
@@ -72,7 +47,7 @@ def lived(trigger: Trigger, story: list[tuple[int, int, bool, bool]], now: int =
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=trees, story=stories, further=stories)
+@given(tree=triggers, story=stories, further=stories)
 def test_a_trigger_goes_on_from_its_bytes(tree: Trigger, story: list[Any], further: list[Any]) -> None:
     machine = lived(tree.fresh(), story)
     again = load(tree, dump(machine))
@@ -81,7 +56,7 @@ def test_a_trigger_goes_on_from_its_bytes(tree: Trigger, story: list[Any], furth
     assert dump(lived(again, further)) == dump(lived(machine, further))
 
 
-@given(tree=trees)
+@given(tree=triggers)
 def test_the_first_state_takes_no_bytes(tree: Trigger) -> None:
     assert dump(tree) == b""
     assert dump(load(tree, b"")) == b""
@@ -109,7 +84,7 @@ def test_bytes_of_something_else_are_refused(data: bytes) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=trees, story=stories, passed=st.booleans())
+@given(tree=triggers, story=stories, passed=st.booleans())
 def test_nothing_is_due_while_there_is_room(tree: Trigger, story: list[Any], passed: bool) -> None:
     machine = lived(tree, story)
     if machine.finished() or machine.eager():
@@ -125,7 +100,7 @@ def test_nothing_is_due_while_there_is_room(tree: Trigger, story: list[Any], pas
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=trees, story=stories)
+@given(tree=triggers, story=stories)
 def test_only_an_alarm_lets_time_change_anything(tree: Trigger, story: list[Any]) -> None:
     machine = lived(tree, story)
     if machine.finished():
@@ -140,7 +115,7 @@ def test_only_an_alarm_lets_time_change_anything(tree: Trigger, story: list[Any]
 
 
 @settings(max_examples=200, deadline=None)
-@given(tree=trees, mine=stories, theirs=stories, rewound=st.booleans())
+@given(tree=triggers, mine=stories, theirs=stories, rewound=st.booleans())
 def test_a_merged_trigger_is_a_trigger(tree: Trigger, mine: list[Any], theirs: list[Any], rewound: bool) -> None:
     one, other = lived(tree.fresh(), mine), lived(tree.fresh(), theirs)
     one.merge(other)

@@ -37,6 +37,8 @@ from arcbeam.model.windows import Window
 __all__ = ["Clocks", "Element", "Grouping"]
 
 _NOTHING = Waits()
+_Columns = tuple[list[Any], list[Timestamp]]
+"""Values and timestamps."""
 
 
 class Element(NamedTuple):
@@ -130,24 +132,25 @@ class _Turn:
 
     def add(self, elements: Iterable[Came]) -> None:
         """See `Grouping`; windows do not merge."""
-        groups: dict[tuple[Window, ...], tuple[list[Any], list[Timestamp]]] = {}
+        columns: dict[Window, _Columns] = {}
+        groups: dict[tuple[Window, ...], list[_Columns]] = {}
         last: Any = None
         for value, timestamp, windows in elements:
             if windows is not last:
                 last = windows
                 group = groups.get(windows)
                 if group is None:
-                    group = groups[windows] = [], []
-                values, times = group
-            values.append(value)
-            times.append(timestamp)
+                    # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
+                    group = groups[windows] = [columns.setdefault(window, ([], [])) for window in windows]
+            for values, times in group:
+                values.append(value)
+                times.append(timestamp)
         clocks = self._clocks
-        for windows, (values, times) in groups.items():
-            for window in windows:
-                if self._expired(window):
-                    self._drop(window, values, times)
-                else:
-                    self._open(window).add(values, times, clocks)
+        for window, (values, times) in columns.items():
+            if self._expired(window):
+                self._drop(window, values, times)
+            else:
+                self._open(window).add(values, times, clocks)
 
     def add_merging(self, elements: Iterable[Came]) -> None:
         """See `Grouping`; windows merge: one element after the other, or panes would depend on how they were cut."""

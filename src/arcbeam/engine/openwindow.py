@@ -151,7 +151,6 @@ class OpenWindow:
         if not record.passed and clocks.input_watermark > self.end:
             record.passed = True
             if not record.closed:
-                record.on_time = True
                 self._pass(clocks, expired)
         elif expired and not record.closed and (record.fresh or rules.empty_last):
             self._emit(last=True)
@@ -272,6 +271,8 @@ class OpenWindow:
         at, machine = self._moment(clocks), self._machine()
         fires = machine.ready(at)
         wanted = record.fresh > 0 or (fires and rules.awaits_end)
+        # An empty pane of the closing alone is late, unless a window closes at its end.
+        record.on_time = wanted or self.end == self._expiry
         if expired:
             # The pane of the watermark and that of the closing are one.
             if wanted or rules.empty_last:
