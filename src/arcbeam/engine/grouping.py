@@ -11,7 +11,7 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from arcbeam.engine.contents import Accumulated, Bag
@@ -25,10 +25,11 @@ from arcbeam.engine.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.merging import OpenWindows
+from arcbeam.engine.merging import Gathered, Merging, OpenWindows
 from arcbeam.engine.openwindow import Clocks, OpenWindow, Rules, Waits
 from arcbeam.engine.record import Record
 from arcbeam.engine.strategy import Strategy
+from arcbeam.engine.triggers import UNLIMITED
 from arcbeam.engine.windows import Merge
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -37,7 +38,7 @@ from arcbeam.model.windows import Window
 __all__ = ["Clocks", "Element", "Grouping"]
 
 _NOTHING = Waits()
-_Columns = tuple[list[Any], list[Timestamp]]
+_Columns = tuple[Sequence[Any], Sequence[Timestamp]]
 """Values and timestamps."""
 
 
@@ -132,44 +133,43 @@ class _Turn:
 
     def add(self, elements: Iterable[Came]) -> None:
         """See `Grouping`; windows do not merge."""
-        columns: dict[Window, _Columns] = {}
-        groups: dict[tuple[Window, ...], list[_Columns]] = {}
-        last: Any = None
-        for value, timestamp, windows in elements:
-            if windows is not last:
-                last = windows
-                group = groups.get(windows)
-                if group is None:
-                    # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
-                    group = groups[windows] = [columns.setdefault(window, ([], [])) for window in windows]
-            for values, times in group:
-                values.append(value)
-                times.append(timestamp)
         clocks = self._clocks
-        for window, (values, times) in columns.items():
+        for window, (values, times) in _by_window(elements).items():
             if self._expired(window):
                 self._drop(window, values, times)
             else:
                 self._open(window).add(values, times, clocks)
 
     def add_merging(self, elements: Iterable[Came]) -> None:
-        """See `Grouping`; windows merge: one element after the other, or panes would depend on how they were cut."""
-        came: list[tuple[Any, Timestamp, Window]] = []
-        for value, timestamp, windows in elements:
-            for window in windows:
-                if self._expired(window):
-                    self._drop(window, [value], [timestamp])
-                else:
-                    came.append((value, timestamp, window))
+        """See `Grouping`; windows merge.
+
+        One element after the other, unless no trigger fires between them: panes do not depend on how they were cut.
+        """
+        came = [(value, timestamp, window) for value, timestamp, windows in elements for window in windows]
+        merging, clocks = self._rules.strategy.merging, self._clocks
+        assert merging is not None
+        together: list[Gathered] | None = None
+        if came and self._rules.first_room == UNLIMITED:
+            together = merging.gather(came, clocks.input_watermark)
+        if together is None:
+            came = [one for one in came if not self._drops(*one)]
         if not came:
             return
-        active, clocks = self._active([window for _, _, window in came]), self._clocks
-        for value, timestamp, window in came:
+        active = self._active(merging, [window for _, _, window in came])
+        if together is None or not self._quiet():
+            together = [Gathered(window, (value,), (time,)) for value, time, window in came]
+        for window, values, times in together:
             for merge in active.insert(window):
                 self._merge(merge)
                 if window in merge.windows:
                     window = merge.result
-            self._open(window).add([value], [timestamp], clocks)
+            self._open(window).add(values, times, clocks)
+
+    def _quiet(self) -> bool:
+        """Whether no number of elements lets any trigger fire."""
+        assert self._near is not None
+        opens = [(self._entries.get(window) or self._entry(window)).open for window in self._near]
+        return all(open is None or open.expired or open.quiet for open in opens)
 
     def fire(self, window: Window, domain: TimeDomain) -> None:
         """See `Grouping`."""
@@ -180,9 +180,16 @@ class _Turn:
             entry.asked = entry.asked._replace(alarm=None)
 
     def _expired(self, window: Window) -> bool:
-        return self._clocks.input_watermark > self._rules.strategy.expiry(window)
+        return self._clocks.input_watermark > self._rules.bounds(window).expiry
 
-    def _drop(self, window: Window, values: list[Any], times: list[Timestamp]) -> None:
+    def _drops(self, value: Any, time: Timestamp, window: Window) -> bool:
+        """Whether that is dropped, and drops it."""
+        expired = self._expired(window)
+        if expired:
+            self._drop(window, (value,), (time,))
+        return expired
+
+    def _drop(self, window: Window, values: Sequence[Any], times: Sequence[Timestamp]) -> None:
         for value, time in zip(values, times, strict=True):
             late = DropLate(self._key, window, value, time, self._clocks.input_watermark, DropReason.EXPIRED)
             self._out.append(late)
@@ -200,7 +207,7 @@ class _Turn:
     def _entry(self, window: Window, ticked: bool = False) -> _Entry:
         near = self._near
         if near is None:
-            stored = self._view.get(self._prefix + b"w" + window.ordered())
+            stored = self._view.get(self._prefix + b"w" + self._rules.bounds(window).ordered)
         else:
             stored = near.get(window)
         entry = self._entries[window] = _Entry(None, stored, _NOTHING)
@@ -214,7 +221,7 @@ class _Turn:
         combiner = self._rules.strategy.combiner
         contents: Bag | Accumulated
         if combiner is None:
-            fresh = window.ordered()
+            fresh = self._rules.bounds(window).ordered
             contents = Bag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
         else:
             contents = Accumulated(combiner, record.contents)
@@ -225,9 +232,8 @@ class _Turn:
 
     # Merging.
 
-    def _active(self, windows: list[Window]) -> OpenWindows:
-        merging, start = self._rules.strategy.merging, self._prefix + b"w"
-        assert merging is not None
+    def _active(self, merging: Merging, windows: list[Window]) -> OpenWindows:
+        start = self._prefix + b"w"
         cut = len(start)
 
         def scan(ordered: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -265,20 +271,20 @@ class _Turn:
 
     def finish(self) -> list[Effect]:
         """Stores what has changed; returns all that is asked for."""
-        out, view, prefix = self._out, self._view, self._prefix + b"w"
+        out, view, rules, prefix = self._out, self._view, self._rules, self._prefix + b"w"
         for window, entry in self._entries.items():
             open, asked = entry.open, entry.asked
             if open is None or open.expired:
                 if open is not None:
                     open.contents.clear()
                 if entry.stored is not None:
-                    view.delete(prefix + window.ordered())
+                    view.delete(prefix + rules.bounds(window).ordered)
                 waits = _NOTHING
             else:
                 waits = open.waits()
                 record = open.pack()
                 if record != entry.stored:
-                    view.put(prefix + window.ordered(), record)
+                    view.put(prefix + rules.bounds(window).ordered, record)
             if waits != asked:
                 self._ask(window, asked, waits)
         return out
@@ -293,3 +299,33 @@ class _Turn:
         ):
             if before != after:
                 out.append(ClearTimer(key, window, domain) if after is None else SetTimer(key, window, domain, after))
+
+
+def _by_window(elements: Iterable[Came]) -> dict[Window, _Columns]:
+    """The columns of each window, in order of arrival."""
+    came = elements if isinstance(elements, list) else list(elements)
+    if not came:
+        return {}
+    if len(came) > 1:
+        all_values, all_times, all_windows = zip(*came, strict=True)
+    else:
+        ((value, time, first),) = came
+        all_values, all_times, all_windows = (value,), (time,), (first,)
+    first = all_windows[0]
+    if all_windows.count(first) == len(all_windows):
+        return dict.fromkeys(first, (all_values, all_times))
+    columns: dict[Window, tuple[list[Any], list[Timestamp]]] = {}
+    groups: dict[tuple[Window, ...], list[tuple[list[Any], list[Timestamp]]]] = {}
+    last: Any = None
+    group: list[tuple[list[Any], list[Timestamp]]] = []
+    for value, time, windows in came:
+        if windows is not last:
+            last = windows
+            if windows not in groups:
+                # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
+                groups[windows] = [columns.setdefault(window, ([], [])) for window in windows]
+            group = groups[windows]
+        for values, times in group:
+            values.append(value)
+            times.append(time)
+    return dict(columns)

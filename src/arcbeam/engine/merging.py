@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 from arcbeam.engine.windows import Merge, MergingFn
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
 
 
@@ -23,11 +25,37 @@ class OpenWindows(Protocol):
         ...
 
 
+_window_of = itemgetter(2)
+_end_of = itemgetter(1)
+
 Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
+
+
+class Gathered(NamedTuple):
+    """Elements whose windows become one whatever else there is.
+
+    Attributes:
+        window: what they become.
+        values: of the elements.
+        times: of the elements.
+    """
+
+    window: Window
+    values: Sequence[Any]
+    times: Sequence[Timestamp]
 
 
 class Merging(Protocol):
     """How windows become one."""
+
+    def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
+        """Elements together that are certain to be; None if one after the other has to be looked at.
+
+        Args:
+            came: elements, each in one window; one at least.
+            watermark: the end of none of what is returned is behind it.
+        """
+        ...
 
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
         """The open windows that may become one with these; ascending, each with its record.
@@ -46,6 +74,26 @@ class Merging(Protocol):
 @dataclass(frozen=True, slots=True)
 class SessionMerging:
     """Intervals that overlap become one; no more than those that do are looked at."""
+
+    def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
+        """See `Merging`; sorted by window."""
+        if min(map(_end_of, map(_window_of, came))) <= watermark:
+            return None
+        gathered: list[Gathered] = []
+        values: list[Any] = []
+        times: list[Timestamp] = []
+        ordered: Any = sorted(came, key=_window_of)
+        first, end = ordered[0][2]
+        for value, time, (start, behind) in ordered:
+            if start >= end:
+                gathered.append(Gathered(IntervalWindow(first, end), values, times))
+                first, end, values, times = start, behind, [], []
+            elif behind > end:
+                end = behind
+            values.append(value)
+            times.append(time)
+        gathered.append(Gathered(IntervalWindow(first, end), values, times))
+        return gathered
 
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
         """See `Merging`."""
@@ -98,6 +146,10 @@ class CustomMerging:
 
     fn: MergingFn
     intervals: bool = False
+
+    def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
+        """See `Merging`: what the function makes of them may depend on the order."""
+        return None
 
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
         """See `Merging`: all of them may."""

@@ -14,7 +14,7 @@ from arcbeam.engine.contents import Accumulated, Bag
 from arcbeam.engine.effects import DropHeld, DropLate, DropReason, Effect, EmitPane
 from arcbeam.engine.record import Record
 from arcbeam.engine.strategy import Strategy
-from arcbeam.engine.triggers import Moment, Trigger
+from arcbeam.engine.triggers import UNLIMITED, Moment, Trigger
 from arcbeam.engine.triggerstate import dump, load
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
@@ -48,12 +48,28 @@ class Waits(NamedTuple):
     alarm: Timestamp | None = None
 
 
+class Bounds(NamedTuple):
+    """What a window is to a strategy.
+
+    Attributes:
+        end: the last moment in it.
+        expiry: it has expired when the input watermark is behind that.
+        ordered: its bytes in keys.
+    """
+
+    end: Timestamp
+    expiry: Timestamp
+    ordered: bytes
+
+
 class Rules:
     """What a strategy comes to, worked out once.
 
     Attributes:
         first_room: of a trigger in its first state, before the watermark has passed.
     """
+
+    _MOST_KNOWN = 10_000
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -66,6 +82,17 @@ class Rules:
         # Where the end is waited for anyway, the pane that comes then has the times of all its elements.
         self.keeps_hold = strategy.accumulating and strategy.trigger.on_time()
         self.first_room = room_of(self.trigger, Moment(Timestamp(0)))
+        self._bounds: dict[Window, Bounds] = {}
+
+    def bounds(self, window: Window) -> Bounds:
+        """What the window is; most are those of many keys."""
+        bounds = self._bounds.get(window)
+        if bounds is None:
+            if len(self._bounds) >= self._MOST_KNOWN:
+                self._bounds.clear()
+            bounds = Bounds(window.max_timestamp, self.strategy.expiry(window), window.ordered())
+            self._bounds[window] = bounds
+        return bounds
 
 
 def room_of(trigger: Trigger, at: Moment) -> int:
@@ -109,8 +136,13 @@ class OpenWindow:
 
     def _become(self, window: Window) -> None:
         self.window = window
-        self.end = window.max_timestamp
-        self._expiry = self._rules.strategy.expiry(window)
+        self.end, self._expiry, _ = self._rules.bounds(window)
+
+    @property
+    def quiet(self) -> bool:
+        """No number of elements lets its trigger fire."""
+        record = self.record
+        return record.room + record.untold == UNLIMITED and not record.passed and not record.closed
 
     # What happens to it.
 
@@ -267,6 +299,11 @@ class OpenWindow:
     def _pass(self, clocks: Clocks, expired: bool) -> None:
         """The watermark has passed its end."""
         record, rules = self.record, self._rules
+        if expired and record.fresh:
+            # The pane of the watermark and that of the closing are one.
+            record.on_time = True
+            self._emit(last=True)
+            return
         self._tell(clocks)
         at, machine = self._moment(clocks), self._machine()
         fires = machine.ready(at)
@@ -274,11 +311,9 @@ class OpenWindow:
         # An empty pane of the closing alone is late, unless a window closes at its end.
         record.on_time = wanted or self.end == self._expiry
         if expired:
-            # The pane of the watermark and that of the closing are one.
             if wanted or rules.empty_last:
                 self._emit(last=True)
-            return
-        if fires:
+        elif fires:
             finished = machine.fire(at)
             if wanted or (finished and rules.empty_last):
                 self._emit(last=finished)
