@@ -10,8 +10,8 @@ are, and a window of few elements is one entry of the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from struct import Struct
-from struct import pack as pack_struct
+from contextlib import suppress
+from struct import Struct, pack
 from typing import Any, Protocol, Self
 
 from arcbeam.errors import StateFormatError
@@ -75,7 +75,8 @@ class Values:
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
-            yield from _elements(chunk)
+            for values in _blocks(chunk):
+                yield from values
         yield from self._rest
 
     def __repr__(self) -> str:
@@ -235,13 +236,14 @@ class Accumulated:
 
 def block(values: Sequence[bytes]) -> bytes:
     """Elements as bytes: their number, their lengths, themselves. Blocks may follow each other."""
-    count, lengths = len(values), list(map(len, values))
-    if count < 256 and max(lengths) < 256:
-        return b"".join((bytes((_SMALL, count)), bytes(lengths), *values))
-    return b"".join((pack_struct(f"<BI{count}I", _LARGE, count, *lengths), *values))
+    count = len(values)
+    if count < 256:
+        with suppress(ValueError):  # a length that is no byte
+            return b"".join((bytes((_SMALL, count)), bytes(map(len, values)), *values))
+    return b"".join((pack(f"<BI{count}I", _LARGE, count, *map(len, values)), *values))
 
 
-def _elements(data: bytes) -> Iterator[bytes]:
+def _blocks(data: bytes) -> Iterator[list[bytes]]:
     at, size = 0, len(data)
     while at < size:
         kind = data[at]
@@ -257,6 +259,9 @@ def _elements(data: bytes) -> Iterator[bytes]:
             at += 4 * count
         else:
             raise StateFormatError("a window's elements", f"are in blocks of a kind that is not known: {kind}")
+        values = []
         for length in lengths:
-            yield data[at : at + length]
-            at += length
+            end = at + length
+            values.append(data[at:end])
+            at = end
+        yield values

@@ -38,6 +38,7 @@ from arcbeam.model.windows import Window
 __all__ = ["Clocks", "Element", "Grouping"]
 
 _NOTHING = Waits()
+_EVENT, _CLOCK = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 _Columns = tuple[Sequence[Any], Sequence[Timestamp]]
 """Values and timestamps."""
 
@@ -173,8 +174,8 @@ class _Turn:
 
     def fire(self, window: Window, domain: TimeDomain) -> None:
         """See `Grouping`."""
-        entry = self._entry(window, ticked=domain is TimeDomain.PROCESSING_TIME)
-        if domain is TimeDomain.EVENT_TIME:
+        entry = self._entry(window, ticked=domain is _CLOCK)
+        if domain is _EVENT:
             entry.asked = entry.asked._replace(event=None)
         else:
             entry.asked = entry.asked._replace(alarm=None)
@@ -291,14 +292,13 @@ class _Turn:
 
     def _ask(self, window: Window, asked: Waits, waits: Waits) -> None:
         out, key = self._out, self._key
-        if waits.hold != asked.hold:
-            out.append(ClearHold(key, window) if waits.hold is None else SetHold(key, window, waits.hold))
-        for domain, before, after in (
-            (TimeDomain.EVENT_TIME, asked.event, waits.event),
-            (TimeDomain.PROCESSING_TIME, asked.alarm, waits.alarm),
-        ):
-            if before != after:
-                out.append(ClearTimer(key, window, domain) if after is None else SetTimer(key, window, domain, after))
+        (hold, event, alarm), (old_hold, old_event, old_alarm) = waits, asked
+        if hold != old_hold:
+            out.append(ClearHold(key, window) if hold is None else SetHold(key, window, hold))
+        if event != old_event:
+            out.append(ClearTimer(key, window, _EVENT) if event is None else SetTimer(key, window, _EVENT, event))
+        if alarm != old_alarm:
+            out.append(ClearTimer(key, window, _CLOCK) if alarm is None else SetTimer(key, window, _CLOCK, alarm))
 
 
 def _by_window(elements: Iterable[Came]) -> dict[Window, _Columns]:

@@ -100,6 +100,9 @@ def room_of(trigger: Trigger, at: Moment) -> int:
     return 1 if trigger.eager() else max(1, trigger.room(at))
 
 
+_EARLY, _ON_TIME, _LATE = Timing.EARLY, Timing.ON_TIME, Timing.LATE
+
+
 class OpenWindow:
     """See the module.
 
@@ -344,12 +347,12 @@ class OpenWindow:
 
     def _emit(self, *, last: bool) -> None:
         record, rules = self.record, self._rules
-        index, nonspeculative, timing = record.index, -1, Timing.EARLY
+        index, nonspeculative, timing = record.index, -1, _EARLY
         record.index += 1
         if record.passed:
             nonspeculative = record.nonspeculative
             record.nonspeculative += 1
-            timing = Timing.ON_TIME if record.on_time and not nonspeculative else Timing.LATE
+            timing = _ON_TIME if record.on_time and not nonspeculative else _LATE
         keep = rules.accumulating and not last
         contents = self.contents.take(keep)
         timestamp = self.end if record.hold is None else record.hold
