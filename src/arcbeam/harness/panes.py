@@ -62,6 +62,8 @@ class Strategy:
         self.timestamp = timestamp
         self.lateness = lateness
         self.empty_on_time = empty_on_time and trigger.on_time()
+        # Where the end is waited for, the pane that comes then has the time of all its elements; see docs/engine.md.
+        self.keeps_hold = accumulating and trigger.on_time()
         self.empty_last = empty_last
 
 
@@ -306,7 +308,7 @@ class Panes:
                 cell.spilled.extend(spilled)
         else:
             cell.values, cell.spilled = [], None
-        if cell.passed or not self._strategy.accumulating:
+        if cell.passed or not self._strategy.keeps_hold:
             cell.hold = None
 
     def _open(self, id: Any, window: Any, now: int) -> _Cell | None:
