@@ -176,6 +176,11 @@ class _Custom:
         merges = [merge for merge in self._fn.merge(tuple(self._windows)) if set(merge.windows) != {merge.result}]
         for merge in merges:
             for merged in merge.windows:
-                self._windows.pop(merged, None)
-            self._windows[merge.result] = None
+                if merged not in self._windows:
+                    raise ValueError(
+                        f"{type(self._fn).__name__}.merge merges {merged}, which is not open, or not any more:"
+                        " it may merge each window once, and only those that it is given"
+                    )
+                del self._windows[merged]
+        self._windows.update((merge.result, None) for merge in merges)
         return merges
