@@ -24,7 +24,7 @@ from arcbeam.engine.triggers import AfterCount, AfterTime
 from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, PaneInfo, Timing
+from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
 from tests.engine.drive import EVENT, PROCESSING, Shard
 from tests.engine.strategies import Concat
@@ -180,6 +180,8 @@ def test_a_session_beyond_the_end_of_time_ends_with_it() -> None:
     shard.add([MAX_TIMESTAMP - 10**12, MIN_TIMESTAMP])
     shard.finish()
     assert len(shard.panes) == 2
+    shard.add([MAX_TIMESTAMP])
+    assert [drop.value for drop in shard.drops if isinstance(drop, DropLate)] == [str(MAX_TIMESTAMP).encode()]
     assert not len(shard.view)
 
 
@@ -191,6 +193,23 @@ def test_the_global_window_of_a_combiner_goes_on_over_steps() -> None:
     assert {window for _, window, _ in shard.timers} == {GLOBAL_WINDOW}
     shard.finish()
     assert [sorted(pane.contents) for pane in shard.taken()] == [[*"0123456"]]
+
+
+def test_custom_windows_that_do_not_merge() -> None:
+    one, other = CustomWindow(b"\0one", Timestamp(9)), CustomWindow(b"\0", Timestamp(9))
+    view = MemoryView()
+    grouping = Grouping(Strategy(DEFAULT), view)
+    came = [Element(b"1", Timestamp(1), (one, other)), Element(b"2", Timestamp(2), (other,))]
+    asked = grouping.add(b"k", came, clocks())
+    timers = [(effect.window, effect.at) for effect in asked if isinstance(effect, SetTimer)]
+    assert timers == [(one, 9), (other, 9)]
+    found = {}
+    for window, _ in timers:
+        (pane, _) = grouping.fire(b"k", window, EVENT, clocks(10))
+        assert isinstance(pane, EmitPane)
+        found[pane.window] = list(pane.contents)
+    assert found == {one: [b"1"], other: [b"1", b"2"]}
+    assert not len(view)
 
 
 def test_a_damaged_record_is_told() -> None:

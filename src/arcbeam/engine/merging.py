@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from arcbeam.engine.windows import Merge, MergingFn
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
 
 
@@ -77,7 +77,8 @@ class SessionMerging:
 
     def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
         """See `Merging`; sorted by window."""
-        if min(map(_end_of, map(_window_of, came))) <= watermark:
+        # SUBTLE: beyond the end of the global window every window has ended, whatever its bounds.
+        if watermark > END_OF_GLOBAL_WINDOW or min(map(_end_of, map(_window_of, came))) <= watermark:
             return None
         gathered: list[Gathered] = []
         values: list[Any] = []

@@ -1,0 +1,141 @@
+"""How fast the engine groups by key and window, on one core, with its state in memory.
+
+    PYTHONPATH=src python benchmarks/grouping.py
+
+Elements come in steps; in each, all elements of a key at once; then the watermark passes the step's windows, their
+timers fire, and the panes are read. Processor time of the grouping alone: elements are made before, timers are kept by
+hand. Best of several runs, as other loads on the machine only slow it down.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from arcbeam.engine.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.effects import ClearTimer, Effect, EmitPane, SetTimer
+from arcbeam.engine.grouping import Clocks, Element, Grouping
+from arcbeam.engine.merging import SessionMerging
+from arcbeam.engine.strategy import PaneTime, Strategy
+from arcbeam.engine.triggers import AfterCount
+from arcbeam.engine.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.testing.views import MemoryView
+
+SECOND = 1_000_000
+STEP = 60 * SECOND
+DEFAULT = Repeatedly(AfterWatermark())
+
+
+class Total:
+    """Adds up the lengths of values."""
+
+    def create(self) -> int:
+        return 0
+
+    def add(self, accumulator: int, values: Sequence[bytes]) -> int:
+        return accumulator + sum(map(len, values))
+
+    def merge(self, accumulators: Sequence[int]) -> int:
+        return sum(accumulators)
+
+    def compact(self, accumulator: int) -> int:
+        return accumulator
+
+    def extract(self, accumulator: int) -> int:
+        return accumulator
+
+    def encode(self, accumulator: int) -> bytes:
+        return accumulator.to_bytes(8, "big")
+
+    def decode(self, data: bytes) -> int:
+        return int.from_bytes(data, "big")
+
+
+def steps_of(elements: int, steps: int, keys: int, windowfn: WindowFn) -> list[dict[bytes, list[Element]]]:
+    """The elements of each step by key; a step covers a minute of event time."""
+    rng, same = random.Random(1), {}  # type: ignore[var-annotated]
+    made = []
+    for step in range(steps):
+        by_key = defaultdict(list)
+        for n in range(elements // steps):
+            at = Timestamp(step * STEP + rng.randrange(STEP))
+            windows = windowfn.assign(at)
+            by_key[b"key%d" % rng.randrange(keys)].append(
+                Element(b"value-%08d" % n, at, same.setdefault(windows, windows))
+            )
+        made.append(dict(by_key))
+    return made
+
+
+def measure(strategy: Strategy, steps: list[dict[bytes, list[Element]]]) -> float:
+    """Seconds of processor time."""
+    view = MemoryView()
+    grouping = Grouping(strategy, view, b"stage")
+    timers: dict[Any, Timestamp] = {}
+
+    def carry_out(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, SetTimer):
+                timers[effect.key, effect.window, effect.domain] = effect.at
+            elif isinstance(effect, ClearTimer):
+                timers.pop((effect.key, effect.window, effect.domain), None)
+            elif isinstance(effect, EmitPane) and strategy.combiner is None:
+                for _ in effect.contents:
+                    pass
+
+    watermark, spent = MIN_TIMESTAMP, 0.0
+    gc.collect()
+    gc.freeze()
+    for number, by_key in enumerate(steps, 1):
+        started = time.process_time()
+        clocks = Clocks(Timestamp(number), watermark, watermark)
+        for key, elements in by_key.items():
+            carry_out(grouping.add(key, elements, clocks))
+        spent += time.process_time() - started
+        watermark = Timestamp(number * STEP) if number < len(steps) else MAX_TIMESTAMP
+        due = sorted((at, name) for name, at in timers.items() if at < watermark)
+        started = time.process_time()
+        clocks = Clocks(Timestamp(number), watermark, watermark)
+        for _, name in due:
+            timers.pop(name, None)
+            carry_out(grouping.fire(*name, clocks))
+        spent += time.process_time() - started
+    assert not len(view), "state is left"
+    return spent
+
+
+FIXED = FixedWindows(Duration(STEP), Duration(0))
+SLIDING = SlidingWindows(Duration(STEP), Duration(STEP // 3), Duration(0))
+WORKS: dict[str, tuple[Strategy, WindowFn]] = {
+    "elements": (Strategy(DEFAULT), FIXED),
+    "earliest": (Strategy(DEFAULT, pane_time=PaneTime.EARLIEST), FIXED),
+    "combined": (Strategy(DEFAULT, combiner=Total()), FIXED),
+    "early": (Strategy(AfterWatermark(early=AfterCount(5))), FIXED),
+    "sliding": (Strategy(DEFAULT), SLIDING),
+    "sessions": (Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(5 * SECOND))),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("works", nargs="*", default=list(WORKS), help=f"of {', '.join(WORKS)}; all")
+    parser.add_argument("--elements", type=int, default=200_000)
+    parser.add_argument("--per-key", type=int, nargs="*", default=[1, 10, 100], help="elements of a key in a step")
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    for name in options.works:
+        for per_key in options.per_key:
+            strategy, windowfn = WORKS[name]
+            steps = steps_of(options.elements, 10, options.elements // 10 // per_key, windowfn)
+            best = min(measure(strategy, steps) for _ in range(options.runs))
+            print(f"{name:10s} {per_key:4d} of a key in a step: {options.elements / best / 1e6:5.2f} M elements/s")
+
+
+if __name__ == "__main__":
+    main()
