@@ -20,7 +20,7 @@ from arcbeam.engine.effects import (
 from arcbeam.engine.grouping import Clocks, Element, Grouping
 from arcbeam.engine.merging import SessionMerging
 from arcbeam.engine.strategy import PaneTime, Strategy
-from arcbeam.engine.triggers import AfterCount, AfterTime
+from arcbeam.engine.triggers import AfterCount, AfterSynchronizedTime, AfterTime
 from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
@@ -111,6 +111,15 @@ def test_an_alarm_is_asked_for_once_and_cleared_with_what_it_was_for() -> None:
     assert [(type(one).__name__, one.domain) for one in out if hasattr(one, "domain")] == [("ClearTimer", PROCESSING)]
 
 
+@pytest.mark.contract("ENG-04", "ENG-08")
+def test_elements_come_before_an_alarm_of_the_same_time() -> None:
+    grouping = Grouping(Strategy(Repeatedly(AfterSynchronizedTime())), MemoryView())
+    grouping.add(b"k", elements(1), clocks(now=5))
+    assert grouping.add(b"k", elements(2), clocks(now=5)) == []
+    out = grouping.fire(b"k", WINDOW, PROCESSING, clocks(now=5))
+    assert [list(one.contents) for one in out if isinstance(one, EmitPane)] == [[b"1", b"2"]]
+
+
 @pytest.mark.parametrize("accumulating", [False, True])
 def test_accumulators_are_kept_not_elements(accumulating: bool) -> None:
     strategy = Strategy(
@@ -196,10 +205,11 @@ def test_the_global_window_of_a_combiner_goes_on_over_steps() -> None:
 
 
 def test_custom_windows_that_do_not_merge() -> None:
-    one, other = CustomWindow(b"\0one", Timestamp(9)), CustomWindow(b"\0", Timestamp(9))
+    one, other = CustomWindow(b"\0one" * 100, Timestamp(9)), CustomWindow(b"\0", Timestamp(9))
     view = MemoryView()
     grouping = Grouping(Strategy(DEFAULT), view)
-    came = [Element(b"1", Timestamp(1), (one, other)), Element(b"2", Timestamp(2), (other,))]
+    large = b"1" * 1000
+    came = [Element(large, Timestamp(1), (one, other)), Element(b"2", Timestamp(2), (other,))]
     asked = grouping.add(b"k", came, clocks())
     timers = [(effect.window, effect.at) for effect in asked if isinstance(effect, SetTimer)]
     assert timers == [(one, 9), (other, 9)]
@@ -208,7 +218,7 @@ def test_custom_windows_that_do_not_merge() -> None:
         (pane, _) = grouping.fire(b"k", window, EVENT, clocks(10))
         assert isinstance(pane, EmitPane)
         found[pane.window] = list(pane.contents)
-    assert found == {one: [b"1"], other: [b"1", b"2"]}
+    assert found == {one: [large], other: [large, b"2"]}
     assert not len(view)
 
 

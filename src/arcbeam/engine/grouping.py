@@ -150,27 +150,22 @@ class _Turn:
         merging, clocks = self._rules.strategy.merging, self._clocks
         assert merging is not None
         together: list[Gathered] | None = None
+        # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
+        # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
         if came and self._rules.first_room == UNLIMITED:
             together = merging.gather(came, clocks.input_watermark)
         if together is None:
             came = [one for one in came if not self._drops(*one)]
-        if not came:
-            return
-        active = self._active(merging, [window for _, _, window in came])
-        if together is None or not self._quiet():
             together = [Gathered(window, (value,), (time,)) for value, time, window in came]
+        if not together:
+            return
+        active = self._active(merging, [one.window for one in together])
         for window, values, times in together:
             for merge in active.insert(window):
                 self._merge(merge)
                 if window in merge.windows:
                     window = merge.result
             self._open(window).add(values, times, clocks)
-
-    def _quiet(self) -> bool:
-        """Whether no number of elements lets any trigger fire."""
-        assert self._near is not None
-        opens = [(self._entries.get(window) or self._entry(window)).open for window in self._near]
-        return all(open is None or open.expired or open.quiet for open in opens)
 
     def fire(self, window: Window, domain: TimeDomain) -> None:
         """See `Grouping`."""

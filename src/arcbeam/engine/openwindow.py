@@ -14,7 +14,7 @@ from arcbeam.engine.contents import Accumulated, Bag
 from arcbeam.engine.effects import DropHeld, DropLate, DropReason, Effect, EmitPane
 from arcbeam.engine.record import Record
 from arcbeam.engine.strategy import Strategy
-from arcbeam.engine.triggers import UNLIMITED, Moment, Trigger
+from arcbeam.engine.triggers import Moment, Trigger
 from arcbeam.engine.triggerstate import dump, load
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
@@ -140,12 +140,6 @@ class OpenWindow:
     def _become(self, window: Window) -> None:
         self.window = window
         self.end, self._expiry, _ = self._rules.bounds(window)
-
-    @property
-    def quiet(self) -> bool:
-        """No number of elements lets its trigger fire."""
-        record = self.record
-        return record.room + record.untold == UNLIMITED and not record.passed and not record.closed
 
     # What happens to it.
 

@@ -16,7 +16,7 @@ VERSION = 1
 _LONG, _CLOSED, _PASSED, _ON_TIME, _HOLD, _ALARM = (1 << n for n in range(6))
 _SHORT = Struct("<BBQq")
 """Version, flags, elements, hold."""
-_WHOLE = Struct("<BBQqqQQIIIHB")
+_WHOLE = Struct("<BBQqqQQIIIHH")
 """The same; then alarm, room, what the trigger knows nothing of, indexes, entries, lengths of trigger and address."""
 
 
