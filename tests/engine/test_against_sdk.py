@@ -27,7 +27,7 @@ from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows
 from arcbeam.model.timestamps import Duration
 from arcbeam.model.windows import IntervalWindow, Timing
-from tests.engine.drive import Shard
+from tests.engine.grouping_shard import Shard
 
 SECOND = 1_000_000
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from arcbeam.engine.contents import TAIL_BYTES, Accumulated, Bag, Values, block
 from arcbeam.errors import StateFormatError
 from arcbeam.testing.views import MemoryView
-from tests.engine.strategies import Concat
+from tests.engine.grouping_strategies import Concat
 
 pytestmark = pytest.mark.contract("ENG-11")
 

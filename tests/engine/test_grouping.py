@@ -26,8 +26,8 @@ from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
-from tests.engine.drive import EVENT, PROCESSING, Shard
-from tests.engine.strategies import Concat
+from tests.engine.grouping_shard import EVENT, PROCESSING, Shard
+from tests.engine.grouping_strategies import Concat
 
 pytestmark = pytest.mark.contract("ENG-11")
 

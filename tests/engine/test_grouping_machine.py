@@ -14,8 +14,8 @@ from arcbeam.engine.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.strategy import Strategy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Timing
-from tests.engine.drive import EVENT, PROCESSING, Shard
-from tests.engine.strategies import groupings, untimed_triggers
+from tests.engine.grouping_shard import EVENT, PROCESSING, Shard
+from tests.engine.grouping_strategies import groupings, untimed_triggers
 
 KEYS = (b"a", b"ab")
 batches = st.lists(st.integers(-10, 40), min_size=1, max_size=8)

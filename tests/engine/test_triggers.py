@@ -21,7 +21,7 @@ from arcbeam.engine.triggers import (
 from arcbeam.engine.triggerstate import dump, load
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
-from tests.engine.strategies import delayed, triggers
+from tests.engine.grouping_strategies import delayed, triggers
 
 pytestmark = pytest.mark.contract("ENG-11")
 

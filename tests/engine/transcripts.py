@@ -22,7 +22,7 @@ from arcbeam.engine.record import Record
 from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Timing, Window
-from tests.engine.drive import Shard
+from tests.engine.grouping_shard import Shard
 
 SECOND = 1_000_000
 

@@ -103,17 +103,19 @@ class _Entry:
     """A window in a turn.
 
     Attributes:
-        open: the window; None if there is none in the state.
+        place: the key of its record.
         stored: its record as it was; None if it had none.
+        open: the window; None if there is none in the state.
         asked: what it has asked for.
     """
 
-    __slots__ = ("asked", "open", "stored")
+    __slots__ = ("asked", "open", "place", "stored")
 
-    def __init__(self, open: OpenWindow | None, stored: bytes | None, asked: Waits) -> None:
-        self.open = open
+    def __init__(self, place: bytes, stored: bytes | None) -> None:
+        self.place = place
         self.stored = stored
-        self.asked = asked
+        self.open: OpenWindow | None = None
+        self.asked = _NOTHING
 
 
 class _Turn:
@@ -125,6 +127,7 @@ class _Turn:
         self._key = key
         self._clocks = clocks
         self._prefix = b"".join((space, len(key).to_bytes(4, "big"), key))
+        self._records = self._prefix + b"w"
         self._out: list[Effect] = []
         self._entries: dict[Window, _Entry] = {}
         self._near: dict[Window, bytes] | None = None
@@ -201,12 +204,9 @@ class _Turn:
         return entry.open
 
     def _entry(self, window: Window, ticked: bool = False) -> _Entry:
-        near = self._near
-        if near is None:
-            stored = self._view.get(self._prefix + b"w" + self._rules.bounds(window).ordered)
-        else:
-            stored = near.get(window)
-        entry = self._entries[window] = _Entry(None, stored, _NOTHING)
+        near, place = self._near, self._records + self._rules.bounds(window).ordered
+        stored = self._view.get(place) if near is None else near.get(window)
+        entry = self._entries[window] = _Entry(place, stored)
         if stored is not None:
             entry.open = self._window(window, Record.unpack(stored, self._rules.first_room))
             entry.asked = entry.open.waits()
@@ -229,8 +229,7 @@ class _Turn:
     # Merging.
 
     def _active(self, merging: Merging, windows: list[Window]) -> OpenWindows:
-        start = self._prefix + b"w"
-        cut = len(start)
+        start, cut = self._records, len(self._records)
 
         def scan(ordered: bytes) -> Iterator[tuple[bytes, bytes]]:
             for key, record in self._view.scan(start + ordered, self._prefix + b"x"):
@@ -267,20 +266,20 @@ class _Turn:
 
     def finish(self) -> list[Effect]:
         """Stores what has changed; returns all that is asked for."""
-        out, view, rules, prefix = self._out, self._view, self._rules, self._prefix + b"w"
+        out, view = self._out, self._view
         for window, entry in self._entries.items():
             open, asked = entry.open, entry.asked
             if open is None or open.expired:
                 if open is not None:
                     open.contents.clear()
                 if entry.stored is not None:
-                    view.delete(prefix + rules.bounds(window).ordered)
+                    view.delete(entry.place)
                 waits = _NOTHING
             else:
                 waits = open.waits()
                 record = open.pack()
                 if record != entry.stored:
-                    view.put(prefix + rules.bounds(window).ordered, record)
+                    view.put(entry.place, record)
             if waits != asked:
                 self._ask(window, asked, waits)
         return out
@@ -301,15 +300,10 @@ def _by_window(elements: Iterable[Came]) -> dict[Window, _Columns]:
     came = elements if isinstance(elements, list) else list(elements)
     if not came:
         return {}
-    if len(came) > 1:
-        all_values, all_times, all_windows = zip(*came, strict=True)
-    else:
-        ((value, time, first),) = came
-        all_values, all_times, all_windows = (value,), (time,), (first,)
-    first = all_windows[0]
-    if all_windows.count(first) == len(all_windows):
-        return dict.fromkeys(first, (all_values, all_times))
-    columns: dict[Window, tuple[list[Any], list[Timestamp]]] = {}
+    all_values, all_times, all_windows = zip(*came, strict=True)
+    if all_windows.count(all_windows[0]) == len(came):
+        return dict.fromkeys(all_windows[0], (all_values, all_times))
+    columns: dict[Window, Any] = {}
     groups: dict[tuple[Window, ...], list[tuple[list[Any], list[Timestamp]]]] = {}
     last: Any = None
     group: list[tuple[list[Any], list[Timestamp]]] = []
@@ -323,4 +317,4 @@ def _by_window(elements: Iterable[Came]) -> dict[Window, _Columns]:
         for values, times in group:
             values.append(value)
             times.append(time)
-    return dict(columns)
+    return columns
