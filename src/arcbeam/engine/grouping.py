@@ -77,13 +77,11 @@ class Grouping:
         self._view = view
         self._space = space
 
-    def add(
-        self, key: bytes, elements: Iterable[tuple[Any, Timestamp, tuple[Window, ...]]], clocks: Clocks
-    ) -> list[Effect]:
+    def add(self, key: bytes, elements: Iterable[Came], clocks: Clocks) -> list[Effect]:
         """Elements of a key have come, in that order.
 
-        Drops those whose window has expired. What was due in a window before they came happens first: its timers may
-        be fired later, or not at all.
+        Drops those whose window has expired. What was due in a window before they came happens first, though its
+        timer is fired later.
         """
         turn = _Turn(self._rules, self._view, self._space, key, clocks)
         if self._rules.strategy.merging is None:
