@@ -388,6 +388,9 @@ class ValueOperation(BlockOperation):
             self.longest = longest_of(
                 max(self.longest, len(block)), self._estimate_output, *map(block.element, samples)
             )
+            if not block.uniform:
+                # With its columns a block of many does not stay in the processor's cache.
+                self.longest = min(self.longest, PIECE)
             self._emit(block)
 
 
