@@ -30,7 +30,8 @@ from arcbeam.spark import failure, rounds
 from arcbeam.spark.rounds import ReadRows, Rounds, RoundTask, grouped
 from arcbeam.spark.task import ARROW_SCHEMA, StageTask
 from arcbeam.spark.versions import Versions
-from arcbeam.store.location import JobLocation, LostFileError
+from arcbeam.store.errors import LostFileError
+from arcbeam.store.location import JobLocation
 
 
 def _batch(*rows: Row) -> pa.RecordBatch:

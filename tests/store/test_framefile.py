@@ -13,8 +13,9 @@ from pyarrow import fs
 
 from arcbeam.store import framefile
 from arcbeam.store.blobs import ArrowBlobs
+from arcbeam.store.errors import LostFileError, StoreError
 from arcbeam.store.framefile import FrameFileWriter, read_frames
-from arcbeam.store.location import JobLocation, LostFileError, StoreError
+from arcbeam.store.location import JobLocation
 
 
 @pytest.fixture(params=["local", "arrow"])

@@ -11,7 +11,8 @@ import pytest
 from pyarrow import fs
 
 from arcbeam.store.blobs import ArrowBlobs
-from arcbeam.store.location import JobLocation, StoreError
+from arcbeam.store.errors import StoreError
+from arcbeam.store.location import JobLocation
 
 
 @pytest.fixture(params=["local", "arrow"])

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from arcbeam.model.hashing import key_hash
 from arcbeam.model.rows import SideFile
 from arcbeam.store import chunkfile, keyfile, sidefiles
-from arcbeam.store.location import JobLocation, StoreError
+from arcbeam.store.errors import StoreError
+from arcbeam.store.location import JobLocation
 from arcbeam.store.sidefiles import IterableWriter, MultimapWriter, SideReader
 
 

@@ -29,8 +29,9 @@ from arcbeam.model.rows import REPORT, RESIDUAL, RowFile, TaskReport
 from arcbeam.spark import exchange, failure
 from arcbeam.spark.pulse import pulsing
 from arcbeam.spark.task import ARROW_SCHEMA, StageTask
+from arcbeam.store.errors import LostFileError
 from arcbeam.store.framefile import FrameFileWriter, read_frames
-from arcbeam.store.location import JobLocation, LostFileError
+from arcbeam.store.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam.rounds")
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
-from arcbeam.store.location import StoreError
+from arcbeam.store.errors import StoreError
 
 _MAGIC = b"arcside\0"
 VERSION = 1

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from arcbeam.store.location import JobLocation, LostFileError, StoreError
+from arcbeam.store.errors import LostFileError, StoreError
+from arcbeam.store.location import JobLocation
 
 _MAGIC = b"arcframe"
 VERSION = 1

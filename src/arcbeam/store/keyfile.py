@@ -23,7 +23,7 @@ from zlib import crc32
 import lmdb
 
 from arcbeam.model.hashing import key_hash
-from arcbeam.store.location import StoreError
+from arcbeam.store.errors import StoreError
 
 VERSION = 1
 _META = struct.Struct("<8sII")

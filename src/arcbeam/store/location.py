@@ -16,20 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from arcbeam.errors import ArcbeamError
 from arcbeam.store.blobs import ArrowBlobs, Blobs, LocalBlobs
+from arcbeam.store.errors import LostFileError, StoreError
 
 _LOG = logging.getLogger("arcbeam.store")
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-
-
-class StoreError(ArcbeamError):
-    """A file of ours is missing, damaged, too new, or cannot be reached. The message names it."""
-
-
-class LostFileError(StoreError):
-    """A file of ours is missing or damaged: trying again does not help."""
 
 
 class JobLocation:

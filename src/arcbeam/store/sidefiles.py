@@ -20,8 +20,9 @@ import lmdb
 from arcbeam.model.hashing import key_hash
 from arcbeam.model.rows import SideFile
 from arcbeam.store.chunkfile import ChunkFile, ChunkFileWriter
+from arcbeam.store.errors import StoreError
 from arcbeam.store.keyfile import KeyFile, KeyFileWriter, building_path
-from arcbeam.store.location import JobLocation, StoreError
+from arcbeam.store.location import JobLocation
 
 _OPEN_CHUNK_FILES = 256
 _OPEN_KEY_FILES = 64

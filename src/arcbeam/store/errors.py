@@ -1,0 +1,49 @@
+"""What can go wrong with files of ours, by type.
+
+Owns the store's exceptions. The distinction that everything else leans on: after a `DeterminateError` the operation
+certainly did nothing; after an `IndeterminateError` nobody knows, and only reading again tells.
+"""
+
+from __future__ import annotations
+
+from arcbeam.errors import ArcbeamError
+
+
+class StoreError(ArcbeamError):
+    """A file of ours is missing, damaged, too new, or cannot be reached. The message names it."""
+
+
+class LostFileError(StoreError):
+    """A file of ours is missing or damaged: trying again does not help."""
+
+
+class MissingFileError(LostFileError):
+    """There is no file of that name."""
+
+
+class DamagedFileError(LostFileError):
+    """A file is cut off, changed, or not one of ours."""
+
+
+class NewerFormatError(StoreError):
+    """A file was written by a newer version of arcbeam; nothing is wrong with it."""
+
+
+class DeterminateError(StoreError):
+    """The store refused, and certainly did nothing: no permission, no such bucket, no room."""
+
+
+class IndeterminateError(StoreError):
+    """The store did not answer, or not clearly: what was asked may have happened, or may yet happen."""
+
+
+class FencedError(StoreError):
+    """Another driver has taken over the job; this one must end, and has committed nothing since."""
+
+
+class InvalidManifestError(StoreError):
+    """A step's manifest contradicts the head that it would follow; nothing was written. A bug, if not a fault."""
+
+
+class IncompatibleStateError(StoreError):
+    """A job's state does not fit what is to be resumed with it. Every difference is in the message."""

@@ -1,0 +1,72 @@
+"""The backends that the store's tests run against: a folder, memory, something like HDFS, and a real S3 server."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pyarrow import fs
+
+
+class RenamesOnce(fs.FileSystemHandler):
+    """A local folder with HDFS's rename: refused where the name exists. It can be told to fail after it has done it."""
+
+    def __init__(self) -> None:
+        self.inner = fs.LocalFileSystem()
+        self.silent_moves = 0
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def get_type_name(self) -> str:
+        return "renames-once"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        return self.inner.get_file_info(paths)
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        return self.inner.get_file_info(selector)
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self.inner.create_dir(path, recursive=recursive)
+
+    def delete_dir(self, path: str) -> None:
+        self.inner.delete_dir(path)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
+
+    def delete_root_dir_contents(self) -> None:
+        raise AssertionError
+
+    def delete_file(self, path: str) -> None:
+        self.inner.delete_file(path)
+
+    def move(self, src: str, dest: str) -> None:
+        if os.path.exists(dest):
+            raise OSError(f"rename refused: {dest} exists")
+        self.inner.move(src, dest)
+        if self.silent_moves:
+            self.silent_moves -= 1
+            raise OSError("connection reset")
+
+    def copy_file(self, src: str, dest: str) -> None:
+        self.inner.copy_file(src, dest)
+
+    def open_input_stream(self, path: str) -> Any:
+        return self.inner.open_input_stream(path)
+
+    def open_input_file(self, path: str) -> Any:
+        return self.inner.open_input_file(path)
+
+    def open_output_stream(self, path: str, metadata: object) -> Any:
+        return self.inner.open_output_stream(path)
+
+    def open_append_stream(self, path: str, metadata: object) -> Any:
+        raise AssertionError

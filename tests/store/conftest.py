@@ -1,0 +1,70 @@
+"""Durable blobs of every backend."""
+
+from __future__ import annotations
+
+import logging
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from obstore.store import MemoryStore, S3Store
+from pyarrow import fs
+
+from arcbeam.store.durable import DurableBlobs
+from arcbeam.store.folder import FolderBlobs
+from arcbeam.store.hadoop import HadoopBlobs
+from arcbeam.store.objects import ObjectBlobs
+from tests.store.backends import RenamesOnce
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """An S3 server in this process, with one bucket."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/jobs", method="PUT")).close()
+    yield endpoint
+    server.stop()
+
+
+def s3_blobs(endpoint: str) -> ObjectBlobs:
+    """A prefix of its own."""
+    prefix = uuid.uuid4().hex
+    store = S3Store(
+        "jobs",
+        prefix=prefix,
+        endpoint=endpoint,
+        access_key_id="k",
+        secret_access_key="s",
+        region="us-east-1",
+        client_options={"allow_http": True},
+    )
+    return ObjectBlobs(store, f"s3://jobs/{prefix}")
+
+
+@pytest.fixture(params=["folder", "memory", "hadoop", "s3"])
+def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBlobs:
+    """An empty store of every kind."""
+    match request.param:
+        case "folder":
+            return FolderBlobs(tmp_path / "job", sync=False)
+        case "memory":
+            return ObjectBlobs(MemoryStore(), "memory://")
+        case "hadoop":
+            root = tmp_path / "hdfs"
+            return HadoopBlobs(fs.PyFileSystem(RenamesOnce()), str(root), f"hdfs://test{root}")
+        case _:
+            return s3_blobs(request.getfixturevalue("s3_endpoint"))
+
+
+@pytest.fixture
+def memory() -> DurableBlobs:
+    """An empty store in memory, for what does not depend on the backend."""
+    return ObjectBlobs(MemoryStore(), "memory://")

@@ -1,0 +1,148 @@
+"""What durable blobs promise, whatever is behind them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from obstore.store import S3Store
+from pyarrow import fs
+
+from arcbeam.store.backends import open_blobs
+from arcbeam.store.durable import BlobInfo, DurableBlobs
+from arcbeam.store.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.folder import FolderBlobs
+from arcbeam.store.hadoop import HadoopBlobs
+from arcbeam.store.objects import ObjectBlobs
+from tests.store.backends import RenamesOnce
+
+pytestmark = pytest.mark.contract("STORE-07")
+
+
+def test_bytes_come_back_whole_and_in_ranges(blobs: DurableBlobs) -> None:
+    blobs.put("a/b", b"0123456789")
+    assert blobs.get("a/b") == b"0123456789"
+    assert blobs.get_range("a/b", 3, 4) == b"3456"
+    assert blobs.get_range("a/b", 8, 100) == b"89", "up to the end"
+    assert blobs.get_range("a/b", 10, 1) == b""
+    assert blobs.get_range("a/b", 500, 1) == b""
+    assert blobs.get_range("a/b", 2, 0) == b""
+    blobs.put("a/b", b"other")
+    assert blobs.get("a/b") == b"other"
+
+
+def test_a_name_is_created_once(blobs: DurableBlobs) -> None:
+    assert blobs.create("manifests/1", b"one")
+    assert not blobs.create("manifests/1", b"two")
+    assert not blobs.create("manifests/1", b"one"), "the same bytes are no exception"
+    assert blobs.get("manifests/1") == b"one"
+    blobs.delete("manifests/1")
+    assert blobs.create("manifests/1", b"three")
+
+
+def test_of_many_that_create_one_name_one_does(blobs: DurableBlobs) -> None:
+    barrier, created = threading.Barrier(4), []
+
+    def create(i: int) -> None:
+        barrier.wait()
+        if blobs.create("x", str(i).encode()):
+            created.append(i)
+
+    threads = [threading.Thread(target=create, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [str(i).encode() for i in created] == [blobs.get("x")]
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+def test_a_file_is_put_and_stays(blobs: DurableBlobs, tmp_path: Path, size: int) -> None:
+    path = tmp_path / "local"
+    data = os.urandom(size)
+    path.write_bytes(data)
+    blobs.put_file("files/x", path)
+    blobs.put_file("files/x", path)
+    assert blobs.get("files/x") == data
+    path.unlink()
+    assert blobs.get("files/x") == data
+
+
+def test_names_below_a_folder_are_listed(blobs: DurableBlobs) -> None:
+    assert list(blobs.list("a")) == []
+    for name in ("a/2", "a/1", "ab/0", "b/c/d"):
+        blobs.put(name, b"123")
+    assert list(blobs.list("a")) == [BlobInfo("a/1", 3), BlobInfo("a/2", 3)]
+    assert [info.name for info in blobs.list("")] == ["a/1", "a/2", "ab/0", "b/c/d"]
+    assert [info.name for info in blobs.list("a", after="a/1")] == ["a/2"]
+    blobs.delete("a/1")
+    blobs.delete("a/1")
+    assert [info.name for info in blobs.list("a")] == ["a/2"]
+
+
+def test_what_is_missing_is_named(blobs: DurableBlobs) -> None:
+    for read in (lambda: blobs.get("a/gone"), lambda: blobs.get_range("a/gone", 0, 1)):
+        with pytest.raises(MissingFileError, match="'a/gone' is missing in ") as missing:
+            read()
+        assert str(blobs) in missing.value.message
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])
+def test_names_stay_inside(memory: DurableBlobs, tmp_path: Path, name: str) -> None:
+    for blobs in (memory, FolderBlobs(tmp_path)):
+        with pytest.raises(ValueError, match="not a name"):
+            blobs.put(name, b"")
+
+
+def test_a_folder_is_synced_and_leaves_no_scratch(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path / "job")
+    blobs.put("a/b/c", b"1")
+    blobs.create("a/b/d", b"2")
+    blobs.create("a/b/d", b"3")
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["c", "d"]
+
+
+def test_a_refused_write_certainly_did_not_happen(tmp_path: Path) -> None:
+    (tmp_path / "job").write_bytes(b"a file where a folder should be")
+    blobs = FolderBlobs(tmp_path / "job")
+    for write in (lambda: blobs.put("x", b""), lambda: blobs.create("x", b"")):
+        with pytest.raises(DeterminateError, match=r"'x' cannot be written in .*job"):
+            write()
+
+
+def test_a_store_that_does_not_answer_is_indeterminate() -> None:
+    store = S3Store(
+        "jobs",
+        endpoint="http://127.0.0.1:1",
+        access_key_id="k",
+        secret_access_key="s",
+        region="x",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    with pytest.raises(IndeterminateError, match=r"not known whether 'm/1' was written in 's3://jobs'"):
+        ObjectBlobs(store, "s3://jobs").create("m/1", b"x")
+
+
+def test_a_rename_that_happened_without_an_answer_is_ours(tmp_path: Path) -> None:
+    handler = RenamesOnce()
+    blobs = HadoopBlobs(fs.PyFileSystem(handler), str(tmp_path), "hdfs://test")
+    handler.silent_moves = 1
+    assert blobs.create("m/1", b"ours")
+    assert not blobs.create("m/1", b"ours")
+
+
+def test_a_url_names_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(open_blobs("job")) == f"{tmp_path}/job"
+    assert str(open_blobs(f"file://{tmp_path}/a%20job")) == f"{tmp_path}/a job"
+    store = open_blobs("s3://bucket/some/job", {"region": "eu-north-1"})
+    assert isinstance(store, ObjectBlobs)
+    assert str(store) == "s3://bucket/some/job"
+    with pytest.raises(StoreError, match="nothing here knows 'ftp://'"):
+        open_blobs("ftp://host/x")
+    with pytest.raises(StoreError, match=r"'s3://…@bucket/x' cannot be opened|nothing here") as refused:
+        open_blobs("s3://key:secret@bucket/x", {"no_such_setting": 1})
+    assert "secret" not in str(refused.value)
