@@ -1,1 +1,4 @@
-"""What tests of the engine and of pipelines stand on: views in memory, faults, a virtual clock. No production code."""
+"""What tests use, ours and others': stores that fail by the book, state in memory.
+
+Nothing in arcbeam imports it.
+"""

@@ -1,0 +1,98 @@
+"""How the files of an unbounded job are called.
+
+Owns every name below a job's folder. A file that a task writes carries in its name the step and the epoch for which it
+was written, and its attempt: this is all the sweep needs to know what nobody can name any more.
+
+    epochs/<epoch>                                     who took the job over, and when
+    floors/<epoch>-<slot>                              the oldest step whose manifest that driver keeps
+    manifests/<step>                                   what is real
+    shards/<level>/<shard>/<step>-<epoch>-<attempt>.delta, .snapshot
+    side/<channel>/<shard>/<step>-<epoch>-<attempt>.side
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+EPOCHS = "epochs"
+FLOORS = "floors"
+MANIFESTS = "manifests"
+SHARDS = "shards"
+SIDE = "side"
+
+_STEP_DIGITS = 12
+_EPOCH_DIGITS = 8
+_ATTEMPT = re.compile(r"[A-Za-z0-9_.]+")
+_WRITTEN = re.compile(r"(shards|side)/(\d+)/(\d+)/(\d{12,})-(\d{8,})-([A-Za-z0-9_.]+)\.(delta|snapshot|side)")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the name of a file that a task wrote says.
+
+    Attributes:
+        place: the level (`shards`) or the channel (`side`).
+        step: the step for which it was written: its manifest, and no other, may be the first to name it.
+        epoch: of the driver that ran the step.
+        attempt: unique among all attempts of all tasks.
+        kind: "delta", "snapshot" or "side".
+    """
+
+    place: int
+    shard: int
+    step: int
+    epoch: int
+    attempt: str
+    kind: str
+
+
+def manifest_name(step: int) -> str:
+    """Of the manifest of a step."""
+    return f"{MANIFESTS}/{step:0{_STEP_DIGITS}}"
+
+
+def manifest_step(name: str) -> int | None:
+    """The step whose manifest has this name; None if it is not a manifest's."""
+    number = name.removeprefix(f"{MANIFESTS}/")
+    return int(number) if number.isdecimal() and name == manifest_name(int(number)) else None
+
+
+def epoch_name(epoch: int) -> str:
+    """Of an epoch's file."""
+    return f"{EPOCHS}/{epoch:0{_EPOCH_DIGITS}}"
+
+
+def epoch_number(name: str) -> int | None:
+    """The epoch whose file has this name; None if it is none."""
+    number = name.removeprefix(f"{EPOCHS}/")
+    return int(number) if number.isdecimal() and name == epoch_name(int(number)) else None
+
+
+def floor_name(epoch: int, slot: int) -> str:
+    """Of one of an epoch's two records of its floor."""
+    return f"{FLOORS}/{epoch:0{_EPOCH_DIGITS}}-{slot}"
+
+
+def written_name(written: Written) -> str:
+    """Of a file that a task writes.
+
+    Raises:
+        ValueError: the attempt has characters that a name must not have.
+    """
+    if not _ATTEMPT.fullmatch(written.attempt) or written.attempt.startswith("."):
+        raise ValueError(f"an attempt's name is of letters, digits, '_' and '.': {written.attempt!r}")
+    folder = SIDE if written.kind == "side" else SHARDS
+    return (
+        f"{folder}/{written.place}/{written.shard}/{written.step:0{_STEP_DIGITS}}"
+        f"-{written.epoch:0{_EPOCH_DIGITS}}-{written.attempt}.{written.kind}"
+    )
+
+
+def parse_written(name: str) -> Written | None:
+    """What the name says; None if no task of ours gives such names."""
+    match = _WRITTEN.fullmatch(name)
+    if match is None:
+        return None
+    _, place, shard, step, epoch, attempt, kind = match.groups()
+    return Written(int(place), int(shard), int(step), int(epoch), attempt, kind)

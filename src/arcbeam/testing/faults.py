@@ -1,0 +1,176 @@
+"""A store that fails in every way that a store may fail, from a seed.
+
+Owns the four outcomes of a write, and lists that lag. Knows nothing of what is written.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from arcbeam.store.durable import BlobInfo, DurableBlobs
+from arcbeam.store.errors import DeterminateError, IndeterminateError, MissingFileError
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often what goes wrong, each from 0 to 1. A write has one of the first five outcomes, else it goes well.
+
+    Attributes:
+        refused: it does not happen, and that is said.
+        lost: it does not happen, and a timeout is reported.
+        silent: it happens, and a timeout is reported.
+        late: a timeout is reported, and it happens later: before some later call, or when `settle` is called.
+        repeated: it happens, and is sent once more: a create may find its own bytes, and say that the name is taken.
+        unread: a read is not answered.
+        stale: a listing lacks some of the latest names, and has some that were deleted.
+        landing: before a call, a late write happens; and once it did, another.
+    """
+
+    refused: float = 0.0
+    lost: float = 0.0
+    silent: float = 0.0
+    late: float = 0.0
+    repeated: float = 0.0
+    unread: float = 0.0
+    stale: float = 0.0
+    landing: float = 0.3
+
+
+NONE = Faults()
+"""A store that keeps its word."""
+
+
+class UnreliableBlobs:
+    """`DurableBlobs` whose calls fail as told. The same seed and calls give the same faults.
+
+    Late writes of all wrappers that share `late` are one queue: a request outlives the process that sent it.
+
+    Args:
+        inner: where the bytes really are.
+        seed: of chance.
+        faults: how often; may be set anew at any time.
+        late: the writes that are still on their way.
+
+    Attributes:
+        faults: as above.
+        late: as above.
+        calls: what was called and how it went, in order: for the story of a failure.
+    """
+
+    def __init__(
+        self,
+        inner: DurableBlobs,
+        seed: int,
+        faults: Faults = NONE,
+        *,
+        late: list[Callable[[], object]] | None = None,
+    ) -> None:
+        self._inner = inner
+        self._random = random.Random(seed)
+        self.faults = faults
+        self.late: list[Callable[[], object]] = [] if late is None else late
+        self.calls: list[str] = []
+        self._recent: list[str] = []
+        self._deleted: list[BlobInfo] = []
+
+    def __str__(self) -> str:
+        return str(self._inner)
+
+    def get(self, name: str) -> bytes:
+        """See `DurableBlobs`."""
+        self._before_read(name)
+        return self._inner.get(name)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """See `DurableBlobs`."""
+        self._before_read(name)
+        return self._inner.get_range(name, start, length)
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `DurableBlobs`."""
+        self._write("put", name, lambda: self._inner.put(name, data))
+
+    def put_file(self, name: str, path: Path) -> None:
+        """See `DurableBlobs`."""
+        data = path.read_bytes()  # a late write must not depend on the file
+        self._write("put_file", name, lambda: self._inner.put(name, data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `DurableBlobs`."""
+        return bool(self._write("create", name, lambda: self._inner.create(name, data)))
+
+    def delete(self, name: str) -> None:
+        """See `DurableBlobs`."""
+
+        def delete() -> None:
+            try:
+                size = len(self._inner.get(name))
+            except MissingFileError:
+                return
+            self._inner.delete(name)
+            self._deleted.append(BlobInfo(name, size))
+
+        self._write("delete", name, delete)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        """See `DurableBlobs`."""
+        self._before_read(prefix)
+        found = {info.name: info for info in self._inner.list(prefix, after)}
+        if self._random.random() < self.faults.stale:
+            self.calls.append(f"list {prefix}: stale")
+            for name in self._recent[-self._random.randint(1, 8) :]:
+                found.pop(name, None)
+            for info in self._deleted:
+                if info.name.startswith(f"{prefix}/") and info.name > after and self._random.random() < 0.5:
+                    found.setdefault(info.name, info)
+        yield from (found[name] for name in sorted(found))
+
+    def settle(self) -> None:
+        """Lets every late write happen."""
+        while self.late:
+            self.late.pop(0)()
+
+    def _before_read(self, name: str) -> None:
+        self._some_late()
+        if self._random.random() < self.faults.unread:
+            self.calls.append(f"read {name}: unread")
+            raise _timeout(name)
+
+    def _some_late(self) -> None:
+        while self.late and self._random.random() < self.faults.landing:
+            self.late.pop(self._random.randrange(len(self.late)))()
+
+    def _write(self, what: str, name: str, write: Callable[[], object]) -> object:
+        self._some_late()
+        outcome = self._outcome()
+        self.calls.append(f"{what} {name}: {outcome}")
+        match outcome:
+            case "refused":
+                raise DeterminateError(f"'{name}' was refused")
+            case "lost":
+                raise _timeout(name)
+            case "silent":
+                write()
+                raise _timeout(name)
+            case "late":
+                self.late.append(write)
+                raise _timeout(name)
+            case "repeated":
+                write()
+        self._recent.append(name)
+        return write()
+
+    def _outcome(self) -> str:
+        chance = self._random.random()
+        for outcome in ("refused", "lost", "silent", "late", "repeated"):
+            chance -= getattr(self.faults, outcome)
+            if chance < 0:
+                return outcome
+        return "done"
+
+
+def _timeout(name: str) -> IndeterminateError:
+    return IndeterminateError(f"no answer about '{name}'")

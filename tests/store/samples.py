@@ -1,0 +1,25 @@
+"""Manifests for tests."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.durable import DurableBlobs
+from arcbeam.store.manifest import FileKind, JobShape, ShardFile, StageShape
+from arcbeam.store.names import Written, written_name
+from arcbeam.store.steplog import StepLog
+
+SHAPE = JobShape("plan", 4, (StageShape("count", 1, "cells"),))
+_attempts = count()
+
+
+def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> StepLog:
+    """A driver's hold on the job."""
+    return StepLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
+
+
+def delta(step: int, epoch: int, *, level: int = 1, shard: int = 0, first_step: int | None = None) -> ShardFile:
+    """A delta that nobody has written."""
+    name = written_name(Written(level, shard, step, epoch, f"a{next(_attempts)}", "delta"))
+    return ShardFile(name, FileKind.DELTA, 100, 7, 3, 1, b"a", b"b", step if first_step is None else first_step, step)
