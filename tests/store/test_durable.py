@@ -126,6 +126,19 @@ def test_a_store_that_does_not_answer_is_indeterminate() -> None:
         ObjectBlobs(store, "s3://jobs").create("m/1", b"x")
 
 
+def test_a_forked_child_is_told_that_it_would_wait_for_ever(memory: DurableBlobs) -> None:
+    memory.put("a", b"1")
+    pid = os.fork()
+    if not pid:
+        try:
+            memory.get("a")
+        except DeterminateError as e:
+            os._exit(0 if "forked" in str(e) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert memory.get("a") == b"1"
+
+
 def test_a_rename_that_happened_without_an_answer_is_ours(tmp_path: Path) -> None:
     handler = RenamesOnce()
     blobs = HadoopBlobs(fs.PyFileSystem(handler), str(tmp_path), "hdfs://test")

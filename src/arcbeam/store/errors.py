@@ -41,6 +41,10 @@ class FencedError(StoreError):
     """Another driver has taken over the job; this one must end, and has committed nothing since."""
 
 
+class DecidedStepError(StoreError):
+    """A task came too late: its step was decided without it. What it does counts for nothing."""
+
+
 class InvalidManifestError(StoreError):
     """A step's manifest contradicts the head that it would follow; nothing was written. A bug, if not a fault."""
 

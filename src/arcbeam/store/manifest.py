@@ -174,6 +174,26 @@ class Abandoned:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardVersion:
+    """The state of a shard after a step; the last three fields as in `Manifest` and `Shard`."""
+
+    job: str
+    level: int
+    shard: int
+    step: int
+    abandoned: tuple[Abandoned, ...]
+    files: tuple[ShardFile, ...]
+
+    def contains(self, step: int) -> bool:
+        """Whether what was real after that step led to this version."""
+        return _leads_to(step, self.step, self.abandoned)
+
+
+def _leads_to(step: int, head: int, abandoned: tuple[Abandoned, ...]) -> bool:
+    return 0 <= step <= head and not any(gone.first <= step <= gone.last for gone in abandoned)
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """All that is real after a step.
 
@@ -222,7 +242,12 @@ class Manifest:
 
     def contains(self, step: int) -> bool:
         """Whether what was real after that step led to this manifest."""
-        return 0 <= step <= self.step and not any(gone.first <= step <= gone.last for gone in self.abandoned)
+        return _leads_to(step, self.step, self.abandoned)
+
+    def version(self, level: int, shard: int) -> ShardVersion:
+        """What a task needs to know to have a shard at this step."""
+        files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
+        return ShardVersion(self.job, level, shard, self.step, self.abandoned, files)
 
     def pin(self, name: str) -> Pin | None:
         """The savepoint of that name."""

@@ -6,6 +6,7 @@ Owns how obstore's errors become determinate or indeterminate ones. Knows nothin
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,29 @@ _REFUSED = (
 )
 
 _PART_BYTES = 8 << 20
+
+
+class _Fork:
+    """Whether obstore works here. SUBTLE: in the child of a process that has used it, every call waits for ever."""
+
+    def __init__(self) -> None:
+        self._used = self._broken = False
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._broken = self._used
+
+    def check(self, where: object) -> None:
+        """To be called before each use."""
+        if self._broken:
+            raise DeterminateError(
+                f"'{where}' cannot be used in a process that was forked from one that has used an object store",
+                "start processes by spawning them, or fork before an object store is used",
+            )
+        self._used = True
+
+
+_fork = _Fork()
 
 
 class ObjectBlobs:
@@ -53,6 +77,7 @@ class ObjectBlobs:
         """See `DurableBlobs`."""
         if not length:
             return b""
+        _fork.check(self)
         try:
             return bytes(obstore.get_range(self._store, checked(name), start=start, length=length))
         except Exception:
@@ -100,6 +125,7 @@ class ObjectBlobs:
 
     @contextlib.contextmanager
     def _told(self, verb: str, name: str) -> Iterator[None]:
+        _fork.check(self)
         try:
             yield
         except FileNotFoundError as e:

@@ -1,0 +1,265 @@
+"""This host's copies of shards: at whatever version they are, what is read is the version that was asked for."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from obstore.store import MemoryStore
+
+from arcbeam.store import space
+from arcbeam.store.cache import HostCache
+from arcbeam.store.compaction import compact
+from arcbeam.store.durable import DurableBlobs
+from arcbeam.store.errors import DamagedFileError, DecidedStepError, MissingFileError, StoreError
+from arcbeam.store.manifest import Abandoned, FileKind, ShardVersion
+from arcbeam.store.names import Written
+from arcbeam.store.objects import ObjectBlobs
+from arcbeam.testing import Faults, UnreliableBlobs
+
+_P = b"p" * 480
+_TAILS = (b"", b"\0", b"\1", b"\1x", b"x", _P, _P + b"1", _P + b"2", _P + _P)
+KEYS = st.sampled_from(
+    [
+        b"",
+        b"a",
+        b"o" * 600,
+        b"p",
+        _P[:-1],
+        _P[:-1] + b"q",
+        b"q",
+        b"\xff" * 480,
+        b"\xff" * 481,
+        *(_P + t for t in _TAILS),
+    ]
+)
+CHANGES = st.dictionaries(KEYS, st.none() | st.sampled_from([b"", b"v", b"w" * 5_000]), max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CHANGES, max_size=4), KEYS, st.none() | KEYS)
+def test_keys_of_any_length_keep_their_order(
+    changes: list[dict[bytes, bytes | None]], start: bytes, end: bytes | None
+) -> None:
+    model: dict[bytes, bytes] = {}
+    with tempfile.TemporaryDirectory() as folder, lmdb.open(folder, sync=False) as env:
+        for change in changes:
+            with env.begin(write=True) as txn:
+                keys = sorted(change)
+                space.write(txn, keys, [change[key] for key in keys], append=False)
+            for key, value in change.items():
+                model.pop(key, None)
+                if value is not None:
+                    model[key] = value
+        with env.begin() as txn:
+            assert list(space.scan(txn, b"", None)) == sorted(model.items())
+            expected = sorted((k, v) for k, v in model.items() if start <= k and (end is None or k < end))
+            assert list(space.scan(txn, start, end)) == expected
+            for key in (start, *model):
+                assert space.get(txn, key) == model.get(key)
+        with env.begin(write=True) as txn:
+            space.write(txn, sorted(model), [None] * len(model), append=False)
+            with txn.cursor() as cursor:
+                left = list(cursor.iternext(values=False))
+            assert [key for key in left if not bytes(key).startswith(space.META)] == [], "no space is left behind"
+
+
+class Host:
+    """A job with one shard, as its driver knows it, and the model of it after every step."""
+
+    def __init__(self, blobs: DurableBlobs, root: Path) -> None:
+        self.blobs, self.root = blobs, root
+        self.version = ShardVersion("job", 1, 0, 0, (), ())
+        self.model: dict[bytes, bytes] = {}
+
+    def written(self, kind: str = "delta") -> Written:
+        return Written(1, 0, self.version.step + 1, 1, f"{kind[0]}.x", kind)
+
+    def commit(self, cache: HostCache, changes: dict[bytes, bytes | None]) -> None:
+        """Runs a step on a host."""
+        view = cache.view(self.blobs, self.version)
+        for key, value in changes.items():
+            if value is None:
+                view.delete(key)
+                self.model.pop(key, None)
+            else:
+                view.put(key, value)
+                self.model[key] = value
+        step = self.version.step + 1
+        file = cache.publish(self.blobs, self.version, self.written(), view, step)
+        view.close()
+        files = self.version.files if file is None else (*self.version.files, file)
+        self.version = replace(self.version, step=step, files=files)
+
+    def compact(self, first: int) -> None:
+        files = compact(self.blobs, self.root / "scratch", self.version.files, first, self.written("snapshot"))
+        self.version = replace(self.version, step=self.version.step + 1, files=files)
+
+    def read(self, cache: HostCache) -> list[tuple[bytes, bytes]]:
+        view = cache.view(self.blobs, self.version)
+        try:
+            return list(view.scan(b""))
+        finally:
+            view.close()
+
+
+class Hosts(RuleBasedStateMachine):
+    """A shard that moves between two hosts, is compacted, and is taken back to a savepoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        root = Path(self.folder.name)
+        self.caches = [HostCache(root / "a", map_bytes=1 << 16), HostCache(root / "b", map_bytes=1 << 16)]
+        self.job = Host(ObjectBlobs(MemoryStore(), "memory://"), root)
+        self.savepoint = (self.job.version, dict(self.job.model))
+
+    def teardown(self) -> None:
+        for cache in self.caches:
+            cache.forget("job")
+        self.folder.cleanup()
+
+    @rule(host=st.integers(0, 1), changes=CHANGES)
+    def step(self, host: int, changes: dict[bytes, bytes | None]) -> None:
+        self.job.commit(self.caches[host], changes)
+
+    @rule(host=st.integers(0, 1), changes=CHANGES)
+    def attempt_that_does_not_count(self, host: int, changes: dict[bytes, bytes | None]) -> None:
+        before = (self.job.version, dict(self.job.model))
+        self.job.commit(self.caches[host], changes)
+        self.job.version, self.job.model = before
+
+    @rule(first=st.integers(0, 5))
+    def compaction(self, first: int) -> None:
+        if first < len(self.job.version.files):
+            self.job.compact(first)
+
+    @rule(host=st.integers(0, 1))
+    def read(self, host: int) -> None:
+        assert self.job.read(self.caches[host]) == sorted(self.job.model.items())
+
+    @rule(host=st.integers(0, 1), seed=st.integers(0, 99))
+    def read_that_breaks_off(self, host: int, seed: int) -> None:
+        blobs, self.job.blobs = self.job.blobs, UnreliableBlobs(self.job.blobs, seed, Faults(unread=0.3))
+        try:
+            assert self.job.read(self.caches[host]) == sorted(self.job.model.items())
+        except StoreError:
+            pass
+        finally:
+            self.job.blobs = blobs
+
+    @rule()
+    def save(self) -> None:
+        self.savepoint = (self.job.version, dict(self.job.model))
+
+    @precondition(lambda self: self.job.version.step > self.savepoint[0].step)
+    @rule()
+    def resume(self) -> None:
+        saved, head = self.savepoint[0], self.job.version
+        gone = (*saved.abandoned, Abandoned(saved.step + 1, head.step))
+        self.job.version = replace(saved, step=head.step + 1, abandoned=gone)
+        self.job.model = dict(self.savepoint[1])
+
+
+Hosts.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+test_a_shard_moves_between_hosts = pytest.mark.contract("STORE-02", "STORE-05", "STORE-06")(Hosts.TestCase)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> HostCache:
+    return HostCache(tmp_path / "cache")
+
+
+@pytest.fixture
+def job(memory: DurableBlobs, tmp_path: Path) -> Host:
+    return Host(memory, tmp_path)
+
+
+def test_what_was_written_here_is_not_fetched_again(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    job.commit(cache, {b"a": b"1"})
+    job.commit(cache, {b"b": b"2"})
+    job.blobs = UnreliableBlobs(job.blobs, 1, Faults(unread=1.0))
+    assert job.read(cache) == [(b"a", b"1"), (b"b", b"2")]
+    with pytest.raises(StoreError, match="no answer"):
+        job.read(HostCache(tmp_path / "other"))
+
+
+def test_who_comes_late_is_told(cache: HostCache, job: Host) -> None:
+    job.commit(cache, {b"a": b"1"})
+    before = job.version
+    job.commit(cache, {b"a": b"2"})
+    assert job.read(cache) == [(b"a", b"2")]
+    with pytest.raises(DecidedStepError, match="at step 2 here, step 1 was asked for"):
+        cache.view(job.blobs, before)
+
+
+def test_a_step_without_changes_writes_nothing(cache: HostCache, job: Host) -> None:
+    job.commit(cache, {b"a": b"1"})
+    job.commit(cache, {b"b": None})
+    assert len(job.version.files) == 1
+    assert job.version.step == 2
+
+
+@pytest.mark.contract("STORE-02")
+def test_a_file_that_is_missing_or_damaged_is_named(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    job.commit(cache, {b"a": b"1"})
+    name = job.version.files[0].name
+    data = job.blobs.get(name)
+    job.blobs.put(name, data[:-1])
+    other = HostCache(tmp_path / "other")
+    with pytest.raises(DamagedFileError, match=f"shard file '{name}' in 'memory://' is damaged"):
+        job.read(other)
+    job.blobs.delete(name)
+    with pytest.raises(MissingFileError, match=f"'{name}' is missing in 'memory://'"):
+        job.read(other)
+    job.blobs.put(name, data)
+    assert job.read(other) == [(b"a", b"1")], "what failed has left nothing behind"
+
+
+def test_a_map_that_is_full_grows(job: Host, tmp_path: Path) -> None:
+    cache = HostCache(tmp_path / "small", map_bytes=1 << 16)
+    job.commit(cache, {b"%04d" % i: b"x" * 1_000 for i in range(500)})
+    job.commit(cache, {b"%04d" % i: b"y" * 1_000 for i in range(250)})
+    assert len(job.read(cache)) == 500
+
+
+def test_copies_of_another_boot_are_removed(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    stale = tmp_path / "cache" / "another-boot" / "job"
+    stale.mkdir(parents=True)
+    job.commit(cache, {b"a": b"1"})
+    assert job.read(cache) == [(b"a", b"1")]
+    assert stale.parent.exists() == (not Path("/proc/sys/kernel/random/boot_id").exists())
+
+
+def test_copies_are_opened_anew_in_a_child(cache: HostCache, job: Host) -> None:
+    job.commit(cache, {b"a": b"1"})
+    assert job.read(cache) == [(b"a", b"1")]
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if job.read(cache) == [(b"a", b"1")] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert job.read(cache) == [(b"a", b"1")]
+
+
+def test_forgetting_a_job_removes_its_copies(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    job.commit(cache, {b"a": b"1"})
+    job.read(cache)
+    cache.forget("job")
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == []
+    assert job.read(cache) == [(b"a", b"1")]
+
+
+def test_a_snapshot_is_written_by_reading_it_once(cache: HostCache, job: Host) -> None:
+    for i in range(5):
+        job.commit(cache, {b"%d" % i: b"v", b"long" * 200: b"%d" % i})
+    job.compact(0)
+    assert [file.kind for file in job.version.files] == [FileKind.SNAPSHOT]
+    cache.forget("job")
+    assert job.read(cache) == [(b"%d" % i, b"v") for i in range(5)] + [(b"long" * 200, b"4")]
