@@ -44,14 +44,14 @@ class Script:
 
     def __init__(self, blobs: DurableBlobs) -> None:
         self.blobs = blobs
-        self.late: list[object] = []
+        self.store = UnreliableBlobs(blobs, 1)
         self.stores: dict[str, UnreliableBlobs] = {}
         self.logs: dict[str, StepLog] = {}
 
     def run(self, who: str, verb: str, fault: str) -> str:
         store = self.stores.get(who)
         if store is None:
-            store = self.stores[who] = UnreliableBlobs(self.blobs, 1, late=self.late)  # type: ignore[arg-type]
+            store = self.stores[who] = UnreliableBlobs(self.blobs, 1, beside=self.store)
         store.faults = Faults(**({fault: 1.0} if fault else {}), landing=0.0)
         try:
             if verb == "opens":
@@ -87,8 +87,7 @@ def test_the_scripts_of_the_document(blobs: DurableBlobs, script: str) -> None:
     runner = Script(blobs)
     for line in script.strip().splitlines():
         if line == "time passes":
-            while runner.late:
-                runner.late.pop(0)()  # type: ignore[operator]
+            runner.store.settle()
             continue
         said = re.fullmatch(r"(\w+) (\w+)(?:, (\w+))? +-> (.*)", line)
         assert said is not None, line

@@ -160,6 +160,11 @@ class StepLog:
         return self._head
 
     @property
+    def pending(self) -> Manifest | None:
+        """The proposal whose outcome is not known; None if there is none."""
+        return self._pending[0] if self._pending else None
+
+    @property
     def blobs(self) -> DurableBlobs:
         """Where the job is."""
         return self._blobs

@@ -46,17 +46,16 @@ NONE = Faults()
 class UnreliableBlobs:
     """`DurableBlobs` whose calls fail as told. The same seed and calls give the same faults.
 
-    Late writes of all wrappers that share `late` are one queue: a request outlives the process that sent it.
-
     Args:
         inner: where the bytes really are.
         seed: of chance.
         faults: how often; may be set anew at any time.
-        late: the writes that are still on their way.
+        beside: another one's way to the same store. What is late is late for both: a request outlives the process that
+            sent it. What lists lag behind, they do for both.
 
     Attributes:
         faults: as above.
-        late: as above.
+        late: the writes that are still on their way.
         calls: what was called and how it went, in order: for the story of a failure.
     """
 
@@ -66,15 +65,16 @@ class UnreliableBlobs:
         seed: int,
         faults: Faults = NONE,
         *,
-        late: list[Callable[[], object]] | None = None,
+        beside: UnreliableBlobs | None = None,
     ) -> None:
         self._inner = inner
         self._random = random.Random(seed)
         self.faults = faults
-        self.late: list[Callable[[], object]] = [] if late is None else late
+        self.late: list[Callable[[], object]] = beside.late if beside else []
         self.calls: list[str] = []
-        self._recent: list[str] = []
-        self._deleted: list[BlobInfo] = []
+        self._interrupts: list[tuple[int, Callable[[], object]]] = []
+        self._recent: list[str] = beside._recent if beside else []
+        self._deleted: list[BlobInfo] = beside._deleted if beside else []
 
     def __str__(self) -> str:
         return str(self._inner)
@@ -128,22 +128,41 @@ class UnreliableBlobs:
                     found.setdefault(info.name, info)
         yield from (found[name] for name in sorted(found))
 
+    def reseed(self, seed: int) -> None:
+        """Begins chance anew."""
+        self._random.seed(seed)
+
+    def interrupt(self, after: int, do: Callable[[], object]) -> None:
+        """Once `after` more calls were made, `do` runs before the next: the caller sleeps, others work, or it dies.
+
+        What `do` raises goes to the caller.
+        """
+        self._interrupts.append((after, do))
+
     def settle(self) -> None:
         """Lets every late write happen."""
         while self.late:
             self.late.pop(0)()
 
     def _before_read(self, name: str) -> None:
+        self._interrupted()
         self._some_late()
         if self._random.random() < self.faults.unread:
             self.calls.append(f"read {name}: unread")
             raise _timeout(name)
+
+    def _interrupted(self) -> None:
+        due = [do for left, do in self._interrupts if not left]
+        self._interrupts = [(left - 1, do) for left, do in self._interrupts if left]
+        for do in due:
+            do()
 
     def _some_late(self) -> None:
         while self.late and self._random.random() < self.faults.landing:
             self.late.pop(self._random.randrange(len(self.late)))()
 
     def _write(self, what: str, name: str, write: Callable[[], object]) -> object:
+        self._interrupted()
         self._some_late()
         outcome = self._outcome()
         self.calls.append(f"{what} {name}: {outcome}")

@@ -1,0 +1,268 @@
+"""Drivers that know nothing of each other, on a store that fails in every way: one history, nothing of it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from obstore.store import MemoryStore
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.chain import newest_epoch, read_head
+from arcbeam.store.errors import (
+    DeterminateError,
+    FencedError,
+    IndeterminateError,
+    InvalidManifestError,
+    MissingFileError,
+    StoreError,
+)
+from arcbeam.store.manifest import Manifest, Shard, ShardFile
+from arcbeam.store.manifestfile import decode
+from arcbeam.store.names import MANIFESTS
+from arcbeam.store.objects import ObjectBlobs
+from arcbeam.store.savepoints import pinned, unpinned
+from arcbeam.store.steplog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.sweep import Sweeper
+from arcbeam.testing import Faults, UnreliableBlobs
+from tests.store.samples import delta, opened
+
+DRIVERS = st.integers(0, 2)
+STALE = Faults(stale=1.0, landing=0.0)
+UNCLEAR = [
+    Faults(late=1.0, landing=0.0),
+    Faults(refused=0.5, late=0.5, landing=0.0),
+    Faults(lost=0.5, late=0.5, landing=0.0),
+    Faults(silent=1.0, unread=1.0),
+]
+FAULTS = [
+    Faults(),
+    Faults(stale=1.0),
+    Faults(refused=0.05, lost=0.1, silent=0.1, late=0.1, repeated=0.1, unread=0.05, stale=0.4),
+    Faults(refused=0.1, late=0.2, landing=0.1),
+    Faults(silent=0.5, repeated=0.5, unread=0.2, stale=0.5),
+]
+
+
+class History(ObjectBlobs):
+    """A store that remembers which manifest was the first of its step: that is what is real."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(), "memory://")
+        self.real: list[Manifest] = []
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = super().create(name, data)
+        if created and name.startswith(f"{MANIFESTS}/"):
+            manifest = decode(data, name, self)
+            assert manifest.step <= len(self.real), "a step without the one before it"
+            if manifest.step == len(self.real):
+                self.real.append(manifest)
+        return created
+
+
+def by_itself(rule: Any) -> Any:
+    """A driver does one thing at a time: while it sleeps in the middle of one, it does nothing else."""
+
+    @functools.wraps(rule)
+    def does(self: Drivers, who: int, *args: Any, **kwargs: Any) -> None:
+        if who not in self.busy:
+            self.busy.add(who)
+            try:
+                rule(self, who, *args, **kwargs)
+            finally:
+                self.busy.discard(who)
+
+    return does
+
+
+class Drivers(RuleBasedStateMachine):
+    """Three places at which a driver may open, work, sleep, and come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = History()
+        first = UnreliableBlobs(self.history, 0)
+        self.stores = [first, *(UnreliableBlobs(self.history, seed, beside=first) for seed in (1, 2))]
+        self.logs: dict[int, StepLog] = {}
+        self.sweepers: dict[int, Sweeper] = {}
+        self.busy: set[int] = set()
+        self.committed: list[Manifest] = []
+        self.refused: list[Manifest] = []
+        self.savepoints = 0
+
+    @rule(order=st.permutations(range(3)), calls=st.integers(0, 12), steps=st.integers(0, 3), swept=st.booleans())
+    def open_and_sleep(self, order: list[int], calls: int, steps: int, swept: bool) -> None:
+        """Between two calls of its opening, a driver sleeps; one that runs goes on; a third one takes over."""
+        who, running, third = order
+
+        def work() -> None:
+            self.work(running, steps, swept)
+            self.open(third)
+            self.work(third, 6, True)
+
+        self.stores[who].interrupt(calls, work)
+        self.open(who)
+        self.work(who, 1, False)
+
+    @rule(who=DRIVERS, calls=st.integers(0, 12), by=DRIVERS, opens=st.booleans(), steps=st.integers(0, 6))
+    def sleep(self, who: int, calls: int, by: int, opens: bool, steps: int) -> None:
+        """Between two calls of whatever it does next, a driver sleeps, and another one works."""
+
+        def work() -> None:
+            if opens:
+                self.open(by)
+            self.work(by, steps, True)
+
+        self.stores[who].interrupt(calls, work)
+
+    @rule(who=DRIVERS, steps=st.integers(1, 6), swept=st.booleans())
+    def work(self, who: int, steps: int, swept: bool) -> None:
+        """Some steps."""
+        for _ in range(steps):
+            self.commit(who, "", swept)
+        if swept:
+            self.sweep(who)
+
+    @rule(seed=st.integers(0, 1_000), faults=st.sampled_from(FAULTS))
+    def weather(self, seed: int, faults: Faults) -> None:
+        for i, store in enumerate(self.stores):
+            store.reseed(seed + i)
+            store.faults = faults
+
+    @rule(who=DRIVERS)
+    @by_itself
+    def open(self, who: int) -> None:
+        self.logs.pop(who, None)
+        try:
+            log = opened(self.stores[who])
+        except (IndeterminateError, DeterminateError, FencedError):
+            return
+        self.logs[who], self.sweepers[who] = log, Sweeper(log, keep=2)
+        self.committed.append(log.head)
+
+    @precondition(lambda self: self.history.real and any(m.pins for m in self.history.real[-1:]))
+    @rule(who=DRIVERS)
+    @by_itself
+    def resume_from_a_savepoint(self, who: int) -> None:
+        self.logs.pop(who, None)
+        try:
+            log = opened(self.stores[who], savepoint=self.history.real[-1].pins[-1].name)
+        except (IndeterminateError, DeterminateError, FencedError):
+            return
+        except StoreError as e:
+            assert "no savepoint" in str(e)  # noqa: PT017 - given up meanwhile
+            return
+        self.logs[who], self.sweepers[who] = log, Sweeper(log, keep=2)
+        self.committed.append(log.head)
+
+    def files(self, log: StepLog) -> tuple[Shard, ...]:
+        """Two attempts of a task write a delta; the first one counts. Now and then all files are merged into it."""
+        attempts = [delta(log.head.step + 1, log.epoch) for _ in range(2)]
+        for file in attempts:
+            self.history.put(file.name, b"x")
+        before: tuple[ShardFile, ...] = log.head.shards[0].files if log.head.shards else ()
+        return (Shard(1, 0, (*(() if len(before) > 2 else before), attempts[0])),)
+
+    @rule(who=DRIVERS, savepoint=st.sampled_from(["", "make", "give up"]), swept=st.booleans())
+    @by_itself
+    def commit(self, who: int, savepoint: str, swept: bool) -> None:
+        log = self.logs.get(who)
+        if log is None or log.fenced():
+            return
+        draft = log.draft(Timestamp(0), shards=self.files(log))
+        if swept:
+            self.sweep_now(who)
+        try:
+            if savepoint == "make":
+                self.savepoints += 1
+                draft = pinned(draft, f"s{self.savepoints}")
+            elif savepoint and draft.pins:
+                draft = unpinned(draft, draft.pins[0].name)
+            self.decided(draft, log.propose(draft))
+        except DeterminateError:
+            self.refused.append(draft)
+        except InvalidManifestError as e:
+            assert "is not known yet" in str(e)  # noqa: PT017
+
+    @rule(who=DRIVERS, faults=st.sampled_from(UNCLEAR), lands=st.booleans(), again=st.booleans())
+    def commit_without_an_answer(self, who: int, faults: Faults, lands: bool, again: bool) -> None:
+        """A commit whose outcome is most likely not known; it lands or not, and is asked for or overlooked."""
+        before, self.stores[who].faults = self.stores[who].faults, faults
+        self.commit(who, "", False)
+        self.stores[who].faults = before
+        if lands:
+            self.stores[who].settle()
+        if again:
+            self.commit(who, "", False)
+
+    @rule(who=DRIVERS)
+    @by_itself
+    def resolve(self, who: int) -> None:
+        log = self.logs.get(who)
+        if log is not None and log.pending is not None:
+            with contextlib.suppress(DeterminateError):
+                self.decided(log.pending, log.resolve())
+
+    def decided(self, proposed: Manifest, outcome: Outcome) -> None:
+        match outcome:
+            case Committed(manifest):
+                assert manifest == proposed
+                self.committed.append(manifest)
+            case Conflict(found):
+                assert found.epoch > proposed.epoch
+                self.refused.append(proposed)
+            case Unknown(manifest):
+                assert manifest == proposed
+
+    @rule(who=DRIVERS)
+    @by_itself
+    def sweep(self, who: int) -> None:
+        if who in self.logs:
+            self.sweep_now(who)
+
+    def sweep_now(self, who: int) -> None:
+        try:
+            self.sweepers[who].sweep()
+        except (IndeterminateError, DeterminateError):
+            pass
+        except MissingFileError:  # who was fenced out looks for what others have swept
+            assert newest_epoch(self.history) > self.logs[who].epoch
+
+    @rule(who=DRIVERS)
+    def time_passes(self, who: int) -> None:
+        self.stores[who].settle()
+
+    @invariant()
+    def one_history(self) -> None:
+        real = self.history.real
+        for manifest, following in pairwise(real):
+            assert following.parent == manifest.token
+            assert following.epoch >= manifest.epoch
+        for manifest in self.committed:
+            assert real[manifest.step] == manifest, "who was told 'committed' is part of it"
+        for manifest in self.refused:
+            assert manifest not in real, "who was told that it failed is not"
+
+    @invariant()
+    def nothing_that_counts_is_missing(self) -> None:
+        if not self.history.real:
+            return
+        head = self.history.real[-1]
+        assert read_head(self.history) == head
+        assert read_head(UnreliableBlobs(self.history, 1, STALE, beside=self.stores[0])) == head
+        assert newest_epoch(UnreliableBlobs(self.history, 1, STALE, beside=self.stores[0])) >= head.epoch
+        for counts in [head, *(self.history.real[pin.step] for pin in head.pins)]:
+            assert decode(self.history.get(f"manifests/{counts.step:012}"), "", "") == counts
+            for name in counts.file_names():
+                assert self.history.get(name) == b"x"
+
+
+Drivers.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+test_drivers_make_one_history = pytest.mark.contract("STORE-01", "STORE-02", "STORE-03", "STORE-07")(Drivers.TestCase)
