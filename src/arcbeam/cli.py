@@ -19,6 +19,7 @@ import click
 
 from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.explain_command import explain
+from arcbeam.inspect_command import inspect
 from arcbeam.jobs import commands as job_commands
 from arcbeam.output import JsonOutput, Output, TextOutput
 from arcbeam.script import run_script, tell
@@ -129,6 +130,7 @@ def _executors() -> ExecutorFactory:
 
 
 main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
+main.command()(speaks(inspect))
 main.command()(speaks(job_commands.serving(_executors)))
 main.command()(speaks(job_commands.jobs))
 main.command()(speaks(job_commands.cancel))

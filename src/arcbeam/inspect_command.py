@@ -1,0 +1,137 @@
+"""`arcbeam inspect`: what the folder of an unbounded job says about the job.
+
+Owns how it is shown. What there is to show is `store.inspection`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.output import Output, TextOutput
+
+if TYPE_CHECKING:
+    from arcbeam.store.inspection import Inspection
+
+_NAMED = {
+    MIN_TIMESTAMP: "beginning of time",
+    MAX_TIMESTAMP: "end of time",
+    END_OF_GLOBAL_WINDOW: "end of global window",
+}
+
+
+@click.argument("path")
+@click.option("--step", type=int, help="Show the job after this step (default: the newest).")
+@click.option("--savepoint", default="", help="Show the job after this savepoint.")
+@click.option("--steps", type=click.IntRange(min=0), default=10, show_default=True, help="List so many steps.")
+@click.option("--check", is_flag=True, help="Read all files of the step; exit with 1 if any is missing or damaged.")
+def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int, check: bool) -> None:
+    """Show an unbounded job: steps, watermarks, holds, residuals, sizes of state, savepoints.
+
+    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://). Nothing is changed; the job may be running. With
+    --json, times are microseconds since 1970.
+    """
+    from arcbeam.store.backends import open_blobs
+    from arcbeam.store.inspection import inspect as look
+
+    if step is not None and savepoint:
+        raise click.UsageError("--step and --savepoint exclude each other")
+    found = look(open_blobs(path), step=step, savepoint=savepoint, steps=steps, check=check)
+    if isinstance(out, TextOutput):
+        _show(out, found)
+    else:
+        out.record(dataclasses.asdict(found))
+    if found.problems:
+        click.get_current_context().exit(1)
+
+
+def _show(out: TextOutput, found: Inspection) -> None:
+    out.record(
+        {
+            "job": f"{found.job} in {found.location}",
+            "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}",
+            "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
+            "to publish": found.committables,
+            "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
+        }
+    )
+    out.text("\nwatermarks and what holds them")
+    rows = []
+    for stage in found.stages:
+        row = {"stage": stage.stage, "upstream": _time(stage.upstream), "input": _time(stage.input)}
+        outputs = "; ".join(
+            (f"{of.output}: " if len(stage.outputs) > 1 else "") + _time(of.watermark) for of in stage.outputs
+        )
+        holds = "; ".join(f"{of.count} from {_time(of.earliest)}: {of.what}" for of in stage.holds)
+        residuals = "; ".join(f"{of.live} of size {of.size:g}, next due {_time(of.next_due)}" for of in stage.residuals)
+        rows.append({**row, "output": outputs, "holds": holds, "residuals": residuals})
+    out.table(["stage", "upstream", "input", "output", "holds", "residuals"], rows)
+    out.text("\nstate")
+    out.table(
+        ["level", "shards", "files", "entries", "deleted", "size", "largest shard"],
+        [
+            {
+                "level": level.level,
+                "shards": f"{level.shards} of {found.shards}",
+                "files": level.files,
+                "entries": level.entries,
+                "deleted": level.tombstones,
+                "size": _bytes(level.size),
+                "largest shard": f"{level.largest}: {_bytes(level.largest_size)}",
+            }
+            for level in found.levels
+        ],
+    )
+    if found.savepoints:
+        out.text("\nsavepoints")
+        out.table(
+            ["name", "step", "recorded at"],
+            [{"name": pin.name, "step": pin.step, "recorded at": _time(pin.time)} for pin in found.savepoints],
+        )
+    out.text("\nsteps")
+    out.table(
+        ["step", "epoch", "kind", "mode", "recorded at", "written", "to publish"],
+        [
+            {
+                "step": step.step,
+                "epoch": step.epoch,
+                "kind": step.kind,
+                "mode": step.mode,
+                "recorded at": _time(step.time),
+                "written": _bytes(step.written),
+                "to publish": step.committables,
+            }
+            for step in found.steps
+        ],
+    )
+    if found.problems is not None:
+        out.text("\nfiles: " + ("all are there and whole" if not found.problems else ""))
+        for problem in found.problems:
+            out.text(f"  - {problem}")
+
+
+def _time(moment: Timestamp | None) -> str:
+    """A time for people, in UTC, as short as it can be without losing microseconds."""
+    if moment is None:
+        return "-"
+    if moment in _NAMED:
+        return _NAMED[moment]
+    try:
+        when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+    except OverflowError:
+        return f"{moment} µs"
+    return when.isoformat(sep=" ").replace("+00:00", "Z")
+
+
+def _bytes(size: int) -> str:
+    """A number of bytes for people."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.4g} TB"

@@ -1,0 +1,232 @@
+"""What the folder of an unbounded job says about the job, as values. Reading only; a running job is not disturbed.
+
+Owns what is gathered from manifests. Must not know how it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.chain import read_head, read_manifest
+from arcbeam.store.compaction import opened
+from arcbeam.store.durable import DurableBlobs
+from arcbeam.store.errors import LostFileError, MissingFileError, StoreError
+from arcbeam.store.manifest import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
+from arcbeam.store.names import epoch_name
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """A stage after the step; what it has none of is None or empty."""
+
+    stage: str
+    level: int | None
+    upstream: Timestamp | None
+    input: Timestamp | None
+    outputs: tuple[OutputWatermark, ...]
+    holds: tuple[HoldSummary, ...]
+    residuals: tuple[ResidualSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReport:
+    """The state of a level.
+
+    Attributes:
+        shards: those that have any.
+        entries: puts in all files: at least as many as entries.
+        size: of all files, in bytes.
+        largest: the shard whose files are largest, and their size.
+    """
+
+    level: int
+    shards: int
+    files: int
+    entries: int
+    tombstones: int
+    size: int
+    largest: int
+    largest_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A step in one line. `written` is the size of the files that it was the first to name."""
+
+    step: int
+    epoch: int
+    kind: str
+    mode: str
+    time: Timestamp
+    written: int
+    committables: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A job after one step.
+
+    Attributes:
+        driver: who began the epoch, as it called itself; empty if that is not known.
+        steps: the latest ones up to this, the newest first.
+        problems: what is missing or damaged among the files; None if they were not looked at.
+    """
+
+    location: str
+    job: str
+    step: int
+    epoch: int
+    driver: str
+    kind: str
+    mode: str
+    time: Timestamp
+    plan: str
+    shards: int
+    stages: tuple[StageReport, ...]
+    levels: tuple[LevelReport, ...]
+    side_files: int
+    side_bytes: int
+    committables: int
+    savepoints: tuple[Pin, ...]
+    steps: tuple[StepReport, ...]
+    problems: tuple[str, ...] | None
+
+
+def inspect(
+    blobs: DurableBlobs, *, step: int | None = None, savepoint: str = "", steps: int = 10, check: bool = False
+) -> Inspection:
+    """Looks at a job.
+
+    Args:
+        blobs: its folder.
+        step: after which step; None: after the newest.
+        savepoint: after that savepoint's step; empty: as `step` says.
+        steps: how many steps to list.
+        check: read every file that the step names, whole.
+
+    Raises:
+        StoreError: there is no job, no such savepoint, no such step any more; or a manifest cannot be read.
+    """
+    head = read_head(blobs)
+    if head is None:
+        raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
+    if savepoint:
+        pin = head.pin(savepoint)
+        if pin is None:
+            names = ", ".join(pin.name for pin in head.pins)
+            raise StoreError(f"there is no savepoint '{savepoint}' in '{blobs}'", f"there are: {names or 'none'}")
+        step = pin.step
+    manifest = head
+    if step is not None and step != head.step:
+        try:
+            manifest = read_manifest(blobs, step)
+        except MissingFileError as e:
+            raise StoreError(
+                f"there is no step {step} in '{blobs}'",
+                f"the newest is {head.step}; steps long before it are swept, unless they are savepoints",
+            ) from e
+    return Inspection(
+        location=str(blobs),
+        job=manifest.job,
+        step=manifest.step,
+        epoch=manifest.epoch,
+        driver=_driver(blobs, manifest.epoch),
+        kind=str(manifest.kind),
+        mode=str(manifest.mode),
+        time=manifest.time,
+        plan=manifest.shape.plan,
+        shards=manifest.shape.shards,
+        stages=tuple(_stages(manifest)),
+        levels=tuple(_levels(manifest)),
+        side_files=len(manifest.side_files),
+        side_bytes=sum(side.size for side in manifest.side_files),
+        committables=len(manifest.committables),
+        savepoints=head.pins,
+        steps=tuple(_steps(blobs, manifest, steps)),
+        problems=tuple(_problems(blobs, manifest)) if check else None,
+    )
+
+
+def _driver(blobs: DurableBlobs, epoch: int) -> str:
+    try:
+        return str(json.loads(blobs.get(epoch_name(epoch))).get("driver", ""))
+    except (StoreError, ValueError, AttributeError):
+        return ""  # it is for people
+
+
+def _stages(manifest: Manifest) -> Iterator[StageReport]:
+    levels = {of.stage: of.level for of in manifest.shape.stages}
+    marks = {of.stage: of for of in manifest.watermarks}
+    named = [of.stage for of in manifest.shape.stages] + [of.stage for of in manifest.watermarks]
+    named += [of.stage for of in manifest.holds] + [of.stage for of in manifest.residuals]
+    for stage in dict.fromkeys(named):
+        mark = marks.get(stage)
+        yield StageReport(
+            stage=stage,
+            level=levels.get(stage),
+            upstream=mark.upstream if mark else None,
+            input=mark.input if mark else None,
+            outputs=mark.outputs if mark else (),
+            holds=tuple(of for of in manifest.holds if of.stage == stage),
+            residuals=tuple(of for of in manifest.residuals if of.stage == stage),
+        )
+
+
+def _levels(manifest: Manifest) -> Iterator[LevelReport]:
+    for level in sorted({shard.level for shard in manifest.shards}):
+        shards = [shard for shard in manifest.shards if shard.level == level and shard.files]
+        files: list[ShardFile] = [file for shard in shards for file in shard.files]
+        sizes = {shard.shard: sum(file.size for file in shard.files) for shard in shards}
+        largest = max(sizes, key=lambda shard: sizes[shard], default=0)
+        yield LevelReport(
+            level=level,
+            shards=len(shards),
+            files=len(files),
+            entries=sum(file.entries for file in files),
+            tombstones=sum(file.tombstones for file in files),
+            size=sum(sizes.values()),
+            largest=largest,
+            largest_size=sizes.get(largest, 0),
+        )
+
+
+def _steps(blobs: DurableBlobs, manifest: Manifest, number: int) -> Iterator[StepReport]:
+    for _ in range(number):
+        try:
+            before = read_manifest(blobs, manifest.step - 1) if manifest.step else None
+        except MissingFileError:
+            before = None
+        known = set(before.file_names()) if before else set()
+        files = [(file.name, file.size) for shard in manifest.shards for file in shard.files]
+        files += [(side.name, side.size) for side in manifest.side_files]
+        yield StepReport(
+            step=manifest.step,
+            epoch=manifest.epoch,
+            kind=str(manifest.kind),
+            mode=str(manifest.mode),
+            time=manifest.time,
+            written=sum(size for name, size in files if name not in known) if before or not manifest.step else 0,
+            committables=len(manifest.committables),
+        )
+        if before is None:
+            return
+        manifest = before
+
+
+def _problems(blobs: DurableBlobs, manifest: Manifest) -> Iterator[str]:
+    for shard in manifest.shards:
+        for file in shard.files:
+            try:
+                for _ in opened(blobs, file).blocks():
+                    pass
+            except LostFileError as e:
+                yield e.message
+    for side in manifest.side_files:
+        try:
+            if len(blobs.get_range(side.name, max(side.size - 1, 0), 2)) != min(side.size, 1):
+                yield f"'{side.name}' in '{blobs}' has not the {side.size} bytes that the manifest says"
+        except LostFileError as e:
+            yield e.message

@@ -1,0 +1,106 @@
+"""What a job's folder says, as values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.compaction import publish
+from arcbeam.store.durable import DurableBlobs
+from arcbeam.store.errors import StoreError
+from arcbeam.store.inspection import inspect
+from arcbeam.store.manifest import (
+    Committable,
+    HoldSummary,
+    OutputWatermark,
+    ResidualSummary,
+    Shard,
+    StageWatermarks,
+)
+from arcbeam.store.names import Written
+from arcbeam.store.savepoints import pinned
+from arcbeam.store.steplog import StepLog
+from arcbeam.store.sweep import Sweeper
+from tests.store.samples import opened
+
+pytestmark = pytest.mark.contract("STORE-05")
+
+
+@pytest.fixture
+def job(memory: DurableBlobs, tmp_path: Path) -> StepLog:
+    log = opened(memory, driver="host-a")
+    files = [
+        publish(
+            memory,
+            tmp_path,
+            Written(1, shard, 1, 1, "a", "delta"),
+            [(b"k%02d" % i, b"v") for i in range(10 * (shard + 1))] + [(b"l", None)],
+            first_step=1,
+            last_step=1,
+        )
+        for shard in (0, 2)
+    ]
+    draft = log.draft(
+        Timestamp(10),
+        shards=(Shard(1, 0, (files[0],)), Shard(1, 2, (files[1],))),
+        watermarks=(StageWatermarks("count", Timestamp(3), Timestamp(2), (OutputWatermark("out", Timestamp(1)),)),),
+        holds=(HoldSummary("count", 4, Timestamp(1), "a timer"),),
+        residuals=(ResidualSummary("read", 2, 0.5, Timestamp(9)),),
+        committables=(Committable("write", b""),),
+    )
+    log.propose(pinned(draft, "first"))
+    log.propose(log.draft(Timestamp(20), shards=()))
+    return log
+
+
+def test_a_job_is_told(memory: DurableBlobs, job: StepLog) -> None:
+    found = inspect(memory, savepoint="first")
+    assert (found.step, found.epoch, found.driver, found.committables) == (1, 1, "host-a", 1)
+    assert [(s.stage, s.level, s.input, len(s.holds), len(s.residuals)) for s in found.stages] == [
+        ("count", 1, 2, 1, 0),
+        ("read", None, None, 0, 1),
+    ]
+    (level,) = found.levels
+    assert (level.shards, level.files, level.entries, level.tombstones, level.largest) == (2, 2, 40, 2, 2)
+    assert [pin.name for pin in found.savepoints] == ["first"]
+    assert found.problems is None
+    newest = inspect(memory)
+    assert [(s.step, s.kind, s.written) for s in newest.steps] == [
+        (2, "step", 0),
+        (1, "step", level.size),
+        (0, "opening", 0),
+    ]
+    assert newest.levels == ()
+
+
+def test_files_are_checked_if_asked(memory: DurableBlobs, job: StepLog) -> None:
+    assert inspect(memory, step=1, check=True).problems == ()
+    names = [file.name for shard in inspect_manifest_shards(job) for file in shard.files]
+    data = memory.get(names[0])
+    memory.put(names[0], data[:20] + b"\xff" + data[21:])
+    memory.delete(names[1])
+    problems = inspect(memory, step=1, check=True).problems
+    assert problems is not None
+    assert [name in problem for name, problem in zip(names, problems, strict=True)] == [True, True]
+
+
+def inspect_manifest_shards(job: StepLog) -> tuple[Shard, ...]:
+    from arcbeam.store.chain import read_manifest
+
+    return read_manifest(job.blobs, 1).shards
+
+
+def test_what_is_not_there_is_told(memory: DurableBlobs) -> None:
+    with pytest.raises(StoreError, match="there is no job in 'memory://'"):
+        inspect(memory)
+    log = opened(memory)
+    for _ in range(5):
+        log.propose(log.draft(Timestamp(0)))
+    Sweeper(log, keep=1).sweep()
+    with pytest.raises(StoreError, match="there is no step 2 in 'memory://'\n  what to do: the newest is 5"):
+        inspect(memory, step=2)
+    with pytest.raises(StoreError, match="there is no savepoint 'x'"):
+        inspect(memory, savepoint="x")
+    assert [step.step for step in inspect(memory).steps] == [5, 4]

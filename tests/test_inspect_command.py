@@ -1,0 +1,106 @@
+"""`arcbeam inspect`, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam import cli
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.store.compaction import publish
+from arcbeam.store.folder import FolderBlobs
+from arcbeam.store.manifest import (
+    HoldSummary,
+    JobShape,
+    OutputWatermark,
+    ResidualSummary,
+    Shard,
+    StageShape,
+    StageWatermarks,
+)
+from arcbeam.store.names import Written
+from arcbeam.store.savepoints import pinned
+from arcbeam.store.steplog import StepLog
+
+pytestmark = pytest.mark.contract("STORE-05", "OPS-02")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, ["inspect", *arguments])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    blobs = FolderBlobs(tmp_path / "job", sync=False)
+    shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
+    log = StepLog.open(blobs, shape, Timestamp(0), driver="host-a, process 7", token=iter("abcdef").__next__)
+    written = Written(1, 3, 1, log.epoch, "a", "delta")
+    file = publish(blobs, tmp_path, written, [(b"k", b"v"), (b"l", None)], first_step=1, last_step=1)
+    draft = log.draft(
+        Timestamp(1_700_000_000_123_456),
+        shards=(Shard(1, 3, (file,)),),
+        watermarks=(
+            StageWatermarks("words/count", MAX_TIMESTAMP, Timestamp(-1), (OutputWatermark("out", MIN_TIMESTAMP),)),
+        ),
+        holds=(HoldSummary("words/count", 12, Timestamp(0), "a timer"),),
+        residuals=(ResidualSummary("words/count", 2, 0.5, Timestamp(1_000_000)),),
+    )
+    log.propose(pinned(draft, "safe"))
+    return tmp_path / "job"
+
+
+def test_people_read_a_table(job: Path) -> None:
+    result = invoke(str(job), "--check")
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[:3] == [
+        f"job: b in {job}",
+        "step: 1 (step, running), recorded at 2023-11-14 22:13:20.123456Z",
+        "driver: epoch 1, host-a, process 7",
+    ]
+    assert (
+        "words/count end of time 1969-12-31 23:59:59.999999Z beginning of time 12 from 1970-01-01 00:00:00Z: a timer "
+        "2 of size 0.5, next due 1970-01-01 00:00:01Z"
+    ) in lines
+    assert any(line.startswith("1 1 of 4 1 1 1 ") for line in lines), "the state of level 1"
+    assert "safe 1 2023-11-14 22:13:20.123456Z" in lines
+    assert lines[-1] == "files: all are there and whole"
+
+
+def test_programs_read_json(job: Path) -> None:
+    result = invoke(str(job), "--json", "--steps", "1")
+    found = json.loads(result.stdout)
+    assert (found["step"], found["mode"], found["time"]) == (1, "running", 1_700_000_000_123_456)
+    assert found["stages"][0]["outputs"] == [{"output": "out", "watermark": MIN_TIMESTAMP}]
+    assert [step["step"] for step in found["steps"]] == [1]
+    assert found["problems"] is None
+
+
+def test_damage_is_told_and_ends_with_1(job: Path) -> None:
+    (file,) = (job / "shards").rglob("*.delta")
+    file.unlink()
+    result = invoke(str(job), "--check")
+    assert result.exit_code == 1
+    assert f"  - 'shards/1/3/{file.name}' is missing in '{job}'" in result.stdout
+
+
+def test_a_folder_without_a_job_is_an_error(tmp_path: Path) -> None:
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 1
+    assert f"there is no job in '{tmp_path}'" in result.stderr
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "000000000000").write_bytes(b"something else")
+    result = invoke(str(tmp_path), "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert error["type"] == "DamagedFileError"
+    assert "'manifests/000000000000'" in error["message"]
+
+
+def test_step_and_savepoint_exclude_each_other(job: Path) -> None:
+    assert invoke(str(job), "--step", "0").exit_code == 0
+    assert invoke(str(job), "--savepoint", "safe").exit_code == 0
+    assert invoke(str(job), "--step", "1", "--savepoint", "safe").exit_code == 2
