@@ -191,6 +191,18 @@ def test_what_was_written_here_is_not_fetched_again(cache: HostCache, job: Host,
         job.read(HostCache(tmp_path / "other"))
 
 
+@pytest.mark.contract("STORE-07")
+def test_state_is_kept_on_every_backend(blobs: DurableBlobs, tmp_path: Path) -> None:
+    caches = [HostCache(tmp_path / "a"), HostCache(tmp_path / "b")]
+    job = Host(blobs, tmp_path)
+    for i in range(6):
+        job.commit(caches[i % 2], {b"k%d" % (i % 4): b"v%d" % i, b"big%d" % i: bytes(100_000), b"k%d" % (i - 3): None})
+    job.compact(2)
+    job.commit(caches[0], {b"last": b"1"})
+    for cache in (*caches, HostCache(tmp_path / "c")):
+        assert job.read(cache) == sorted(job.model.items())
+
+
 def test_who_comes_late_is_told(cache: HostCache, job: Host) -> None:
     job.commit(cache, {b"a": b"1"})
     before = job.version

@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from typing import Protocol
 
+from arcbeam.model.seams import StateView
 from arcbeam.store.shardfile import Entry
 
 
@@ -43,7 +44,7 @@ class EmptyBase:
         """See `Base`."""
 
 
-class Overlay:
+class Overlay(StateView):
     """A shard's state for one step; an `arcbeam.model.seams.StateView`.
 
     Memory: what the step changes. `base` belongs to it; `close` closes both.

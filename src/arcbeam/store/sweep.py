@@ -69,6 +69,7 @@ class Sweeper:
             IndeterminateError, DeterminateError: by the store.
         """
         log, head = self._log, self._log.head
+        self._seen[head.step] = _Seen(head.kind, frozenset(head.file_names()))
         was, floor = log.floor, self._new_floor()
         # Listed before it is known what is named: what is written from now on is not looked at.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
