@@ -120,7 +120,7 @@ def test_what_a_step_made_real_comes_back(blobs: DurableBlobs) -> None:
     assert (after.committables, after.cut) == ((), b""), "a step's own are not the next one's"
 
 
-@pytest.mark.contract("STORE-01", "END-01")
+@pytest.mark.contract("STORE-01")
 def test_an_opening_holds_what_may_not_have_been_published(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), committables=(Committable("write", b"part"),)))
@@ -171,7 +171,7 @@ def test_an_opening_that_does_not_stand_is_no_hold(memory: DurableBlobs) -> None
     assert opened(memory).head.step == 0
 
 
-@pytest.mark.contract("WM-03", "ENG-01")
+@pytest.mark.contract("STORE-01")
 def test_a_watermark_never_falls(memory: DurableBlobs) -> None:
     log = opened(memory)
 
@@ -264,7 +264,7 @@ def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
     assert StepLog.open(memory, fewer, Timestamp(0)).head.shape == fewer, "a stage without state may go"
 
 
-@pytest.mark.contract("END-02")
+@pytest.mark.contract("STORE-05")
 def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), mode=Mode.DRAINED))
