@@ -18,7 +18,7 @@ from arcbeam.store import space
 from arcbeam.store.cache import HostCache
 from arcbeam.store.compaction import compact
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, DecidedStepError, MissingFileError, StoreError
+from arcbeam.store.errors import DamagedFileError, DecidedStepError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.manifest import Abandoned, FileKind, ShardVersion
 from arcbeam.store.names import Written
 from arcbeam.store.objects import ObjectBlobs
@@ -201,6 +201,37 @@ def test_state_is_kept_on_every_backend(blobs: DurableBlobs, tmp_path: Path) -> 
     job.commit(caches[0], {b"last": b"1"})
     for cache in (*caches, HostCache(tmp_path / "c")):
         assert job.read(cache) == sorted(job.model.items())
+
+
+def test_a_host_that_was_away_while_all_was_merged(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    away = HostCache(tmp_path / "away")
+    job.commit(cache, {b"a": b"1", b"b": b"1"})
+    assert job.read(away) == [(b"a", b"1"), (b"b", b"1")]
+    job.commit(cache, {b"a": None, b"c": b"2"})
+    job.compact(0)
+    assert job.read(away) == [(b"b", b"1"), (b"c", b"2")], "the snapshot does not say that 'a' is deleted"
+
+
+def test_a_copy_that_was_changed_in_part_is_made_anew(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    away = HostCache(tmp_path / "away")
+    job.commit(cache, {b"a": b"1"})
+    job.read(away)
+    job.commit(cache, {b"a": b"2", b"b": b"2"})
+    job.commit(cache, {b"a": b"3", b"c": b"3"})
+
+    def die() -> None:
+        raise IndeterminateError("the process dies")
+
+    inner, deaths = job.blobs, 0
+    for calls in range(20):
+        job.blobs = store = UnreliableBlobs(inner, 1)
+        store.interrupt(calls, die)
+        try:
+            assert job.read(away) == sorted(job.model.items())
+        except IndeterminateError:
+            deaths += 1
+    assert deaths > 4
+    assert job.read(away) == sorted(job.model.items())
 
 
 def test_who_comes_late_is_told(cache: HostCache, job: Host) -> None:

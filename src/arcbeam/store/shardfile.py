@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import struct
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -301,14 +301,8 @@ _BIG_ENDIAN = struct.pack("=I", 1) != struct.pack("<I", 1)
 
 def _between(block: Block, start: bytes, end: bytes | None) -> Block:
     keys, values = block
-    first = bisect_right(keys, start)
-    if first and keys[first - 1] == start:
-        first -= 1
-    last = len(keys)
-    if end is not None:
-        last = bisect_right(keys, end)
-        if last and keys[last - 1] == end:
-            last -= 1
+    first = bisect_left(keys, start)
+    last = len(keys) if end is None else bisect_left(keys, end)
     return keys[first:last], values[first:last]
 
 
