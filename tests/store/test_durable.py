@@ -147,6 +147,17 @@ def test_a_rename_that_happened_without_an_answer_is_ours(tmp_path: Path) -> Non
     assert not blobs.create("m/1", b"ours")
 
 
+def test_an_object_store_is_opened_by_its_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    credentials = {"access_key_id": "k", "secret_access_key": "s", "region": "us-east-1"}
+    by_config = open_blobs("s3://jobs/by-url/job", {"endpoint": s3_endpoint, **credentials})
+    assert by_config.create("a/b", b"1")
+    for name, value in {**credentials, "endpoint": s3_endpoint, "allow_http": "true"}.items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    by_environment = open_blobs("s3://jobs/by-url/job/")
+    assert [info.name for info in by_environment.list("a")] == ["a/b"]
+    assert not by_environment.create("a/b", b"2")
+
+
 def test_a_url_names_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert str(open_blobs("job")) == f"{tmp_path}/job"

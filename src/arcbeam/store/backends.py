@@ -45,9 +45,9 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> DurableBlob
             from arcbeam.store.objects import ObjectBlobs
 
             settings: Any = dict(config or {})
-            # An endpoint is plain HTTP only if it was said so.
+            # An endpoint is plain HTTP only if it was said so: here, or in the environment (AWS_ALLOW_HTTP).
             plain = str(settings.get("endpoint", "")).startswith("http://")
-            opened = from_url(url, config=settings, client_options={"allow_http": plain})
+            opened = from_url(url, config=settings, client_options={"allow_http": True} if plain else None)
             return ObjectBlobs(opened, shown(url))
         if scheme in _HADOOP:
             from pyarrow import fs

@@ -43,7 +43,7 @@ NONE = Faults()
 """A store that keeps its word."""
 
 
-class UnreliableBlobs:
+class UnreliableBlobs(DurableBlobs):
     """`DurableBlobs` whose calls fail as told. The same seed and calls give the same faults.
 
     Args:
