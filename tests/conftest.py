@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from arcbeam.doctor import require_java
 
 _ROOT = Path(__file__).resolve().parent.parent
 _CONTRACTS = _ROOT / "docs" / "contracts.md"
+
+# The same examples in every run: what makes a test fail is a change. For others: HYPOTHESIS_PROFILE=random make test
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_configure() -> None:

@@ -23,6 +23,7 @@ MADE = [
     errors.JobCancelledError("cancelled"),
     errors.JobNotFoundError("no job j-1"),
     errors.SetupError("no Java", "install one"),
+    errors.StateFormatError("a trigger's state", "is damaged"),
 ]
 
 
