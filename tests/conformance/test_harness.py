@@ -72,7 +72,7 @@ def test_reviewed_tests_exist() -> None:
     there |= {f"{case.__name__}.{test}" for case, marked in suites.validates_runner() for test in marked}
     for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
         there |= {f"{suite.suite.__name__}.{test}" for test in _tests(suite)}
-    named = {*reviewed.EXPECTATIONS, *reviewed.UNBOUNDED, *reviewed.GAPS, *reviewed.UNSTEADY, *reviewed.NOT_RUN}
+    named = {*reviewed.EXPECTATIONS, *reviewed.UNBOUNDED, *reviewed.GAPS, *reviewed.NOT_RUN}
     assert named - there == set()
 
 

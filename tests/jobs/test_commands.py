@@ -133,6 +133,14 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path, client: Client) -> None:
     assert f"cannot listen on port {port}" in result.stderr
 
 
+@pytest.mark.parametrize(("option", "said"), [("--no_such_option=3", "--no_such_option"), ("--shards=0", "--shards=0")])
+def test_serve_refuses_options_that_no_job_could_have(tmp_path: Path, option: str, said: str) -> None:
+    result = invoke("serve", "--port=0", f"--folder={tmp_path}", "--", option)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert "serving" not in result.stdout
+
+
 def test_serve_refuses_exposure(tmp_path: Path) -> None:
     result = invoke("serve", "--host=0.0.0.0", "--port=0", f"--folder={tmp_path}")
     assert result.exit_code == 1

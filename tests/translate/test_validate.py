@@ -179,6 +179,17 @@ def unkey(proto: Any) -> None:
     pcoll.coder_id = proto.components.pcollections[transform(proto, "Side/Map(decode)").outputs["None"]].coder_id
 
 
+def swallow_itself(proto: Any) -> None:
+    create = next(id for id, t in proto.components.transforms.items() if t.unique_name == "Create")
+    proto.components.transforms[create].subtransforms.append(create)
+
+
+def empty_pairs(proto: Any) -> None:
+    for coder in proto.components.coders.values():
+        if coder.spec.urn == common_urns.coders.KV.urn:
+            del coder.component_coder_ids[:]
+
+
 @pytest.mark.contract("API-04")
 @pytest.mark.parametrize(
     ("spoil", "message"),
@@ -196,6 +207,8 @@ def unkey(proto: Any) -> None:
         (drop_side_input, "names a side input .* that is not among its inputs"),
         (drop_groups_input, "Unexpected number of inputs"),
         (unkey, "Bad coder for input"),
+        (swallow_itself, "contains itself"),
+        (empty_pairs, "of key-value pairs does not name a coder for each"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

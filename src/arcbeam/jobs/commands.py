@@ -198,7 +198,13 @@ def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
 
     from arcbeam.options import ArcbeamOptions
 
-    given: dict[str, Any] = PipelineOptions(list(options)).view_as(ArcbeamOptions).get_all_options(drop_default=True)
+    parsed = PipelineOptions(list(options)).view_as(ArcbeamOptions)
+    given: dict[str, Any] = parsed.get_all_options(drop_default=True)
+    unknown = sorted(parsed.get_all_options(drop_default=True, retain_unknown_options=True).keys() - given.keys())
+    if unknown:
+        named = ", ".join(f"--{name}" for name in unknown)
+        raise SetupError(f"no such pipeline options: {named}", "leave them out; arcbeam.options has ours")
+    parsed.check()
     return given
 
 

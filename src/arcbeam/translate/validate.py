@@ -40,7 +40,7 @@ def validate(pipeline: Any) -> None:
     _well_formed(pipeline)
     items = [*_requirements(pipeline), *_transforms(pipeline)]
     if items:
-        raise UnsupportedPipelineError(tuple(items))
+        raise UnsupportedPipelineError(tuple(sorted(items, key=lambda item: (item.transform, item.what))))
     _deterministic_keys(pipeline)
 
 
@@ -74,6 +74,8 @@ def _well_formed(pipeline: Any) -> None:
         validate_pipeline_graph(pipeline)
     except ValueError as e:
         raise InvalidPipelineError(str(e)) from e
+    except RecursionError as e:
+        raise InvalidPipelineError("a transform contains itself, or transforms are nested too deeply") from e
 
 
 def _well_formed_types(components: Any) -> None:
@@ -86,6 +88,8 @@ def _well_formed_types(components: Any) -> None:
                 f"PCollection '{id}' names a windowing strategy '{pcoll.windowing_strategy_id}' that does not exist"
             )
     for id, coder in components.coders.items():
+        if coder.spec.urn == common_urns.coders.KV.urn and len(coder.component_coder_ids) != 2:
+            raise InvalidPipelineError(f"coder '{id}' of key-value pairs does not name a coder for each of the two")
         for part in coder.component_coder_ids:
             if part not in components.coders:
                 raise InvalidPipelineError(f"coder '{id}' names a coder '{part}' that does not exist")
