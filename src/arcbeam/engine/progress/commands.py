@@ -1,0 +1,189 @@
+"""What a job's machine wants done: all that it can ask for.
+
+Owns the shapes of commands. Each is answered by an event, but for `WaitUntil` that is overtaken by another command or
+event, `Abandon` and `Warn`, which are not answered, and `End`, which is the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from arcbeam.engine.progress.budget import StepBudget
+from arcbeam.engine.reports import Committable, TaskReport
+from arcbeam.engine.watermarks import Times
+from arcbeam.model.timestamps import Timestamp
+
+
+class EndState(Enum):
+    """How a job ended."""
+
+    DONE = "done"
+    DRAINED = "drained"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class CommitMode(Enum):
+    """How the job stands with a step: what its manifest says."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    SUSPENDED = "suspended"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What all tasks of a step are told.
+
+    Attributes:
+        step: its number: the head's and one.
+        attempt: how often it was tried before; what an earlier run says does not count any more.
+        time: recorded time: what the clock shows to everything in the step.
+        head: number of the step that it stands on.
+        times: watermarks of the head.
+        budget: how much to do.
+        initial: sources begin: no step was committed before.
+        drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
+        prepare: nothing is left to do: call `prepare_to_shutdown`.
+    """
+
+    step: int
+    attempt: int
+    time: Timestamp
+    head: int
+    times: Times
+    budget: StepBudget
+    initial: bool = False
+    drain: bool = False
+    prepare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Run a step; answered by `StepReported` or `StepFailed`."""
+
+    plan: StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Stop a step that runs, as far as that is possible: nobody waits for it. Not answered."""
+
+    step: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Send `ClockTold` when the clock has come to that moment, if this is then the last `WaitUntil`.
+
+    Attributes:
+        moment: of processing time; None: only a request or an answer goes on.
+    """
+
+    moment: Timestamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Commit; answered by `CommitDecided`, `CommitConflicted`, `CommitUnknown` or `CommitRefused`.
+
+    Attributes:
+        step: its number.
+        time: its recorded time.
+        mode: how the job stands with it.
+        times: its watermarks.
+        cut: digest of all attempts that make the step.
+        reports: of its tasks; none: a commit without a step, that changes nothing but the mode and savepoints.
+        savepoints: names that it gets.
+        drains_to: the name that the last commit will get, if the job is being drained: the next driver must know.
+    """
+
+    step: int
+    time: Timestamp
+    mode: CommitMode
+    times: Times
+    cut: bytes
+    reports: tuple[TaskReport, ...]
+    savepoints: tuple[str, ...] = ()
+    drains_to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Ask again for the outcome of a proposal; answered as `Propose` is."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Publish what the step has for sinks; answered by `Published` or `PublishFailed`.
+
+    Attributes:
+        step: which is the head.
+        committables: of the step; None: those of the head's manifest, which another driver may have made.
+    """
+
+    step: int
+    committables: tuple[Committable, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """Tell the bundles of a step that it is committed, where they still can be told; answered by `Finalized`."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallShutdown:
+    """Call `shutdown` where it is offered; answered by `ShutDown`.
+
+    Attributes:
+        stages: in the order of the calls: consumers before producers.
+        deadline: nobody waits longer.
+    """
+
+    stages: tuple[str, ...]
+    deadline: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class TearDown:
+    """Tear down all that was set up; answered by `TornDown`.
+
+    Attributes:
+        stages: in the order of the calls: consumers before producers.
+        deadline: nobody waits longer.
+    """
+
+    stages: tuple[str, ...]
+    deadline: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell people. Not answered."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job has ended: the last command.
+
+    Attributes:
+        state: how.
+        why: for people; empty if it ended as it should.
+    """
+
+    state: EndState
+    why: str = ""
+
+
+Command = RunStep | Abandon | WaitUntil | Propose | Resolve | Publish | Finalize | CallShutdown | TearDown | Warn | End

@@ -1,0 +1,127 @@
+"""How what a step did becomes real: proposals, their outcomes, publishing.
+
+Owns the mode that a commit has, and what is tried again. Must not know how a step is planned.
+"""
+
+from __future__ import annotations
+
+from arcbeam.engine.progress import ending
+from arcbeam.engine.progress.commands import CommitMode, Finalize, Propose, Publish, Resolve
+from arcbeam.engine.progress.inflight import Cut, Head, Proposal
+from arcbeam.engine.progress.outlook import Finished, look
+from arcbeam.engine.progress.state import JobState, Mode, Phase
+
+
+def propose(state: JobState, head: Head, cut: Cut | None) -> None:
+    """Proposes a step that has run; or a commit without one, of what the head has."""
+    mode = _mode(state, cut)
+    names = [*state.savepoints, state.last_savepoint] if mode in ending.LAST else state.savepoints
+    command = Propose(
+        head.step + 1,
+        cut.plan.time if cut else max(state.now, head.time),
+        mode,
+        cut.times if cut else head.times,
+        cut.digest if cut else b"",
+        cut.reports if cut else (),
+        tuple(dict.fromkeys(name for name in names if name)),
+        state.last_savepoint if mode is CommitMode.DRAINING else "",
+    )
+    state.cut, state.proposal = None, Proposal(command, cut)
+    state.ask(command)
+
+
+def _mode(state: JobState, cut: Cut | None) -> CommitMode:
+    draining = state.mode is Mode.DRAINING
+    if cut and cut.plan.prepare and isinstance(look(cut.places, cut.times, cut.side, state.now), Finished):
+        # All is done: whatever was asked for while that step ran, this is the end.
+        return CommitMode.DRAINED if draining else CommitMode.DONE
+    if state.mode is Mode.SUSPENDING:
+        return CommitMode.SUSPENDED
+    return CommitMode.DRAINING if draining else CommitMode.RUNNING
+
+
+def proposed(state: JobState, step: int) -> Proposal:
+    """The proposal that an answer is about.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if state.proposal is None or state.proposal.command.step != step:
+        raise ValueError(f"step {step} was decided, which was not proposed")
+    return state.proposal
+
+
+def conflicted(state: JobState, who: str) -> None:
+    """Another driver has the step: this one can commit nothing any more."""
+    state.proposal = None
+    ending.fail(state, f"another driver took the job over: {who}")
+
+
+def unknown(state: JobState, proposal: Proposal, why: str) -> None:
+    """Nobody knows the outcome: nothing but asking again may follow, for as long as it takes."""
+    if state.phase is not Phase.STEPPING:
+        return
+    tries = state.failures[Resolve] = state.failures.get(Resolve, 0) + 1
+    if tries == 1:
+        state.warn(f"it is not known whether step {proposal.command.step} is committed: {why}")
+    state.give_later(Resolve(proposal.command.step), tries)
+
+
+def refused(state: JobState, proposal: Proposal, why: str) -> None:
+    """Certainly nothing happened: the same is proposed again."""
+    failures = None
+    if state.phase is Phase.STEPPING:
+        failures = ending.failed(state, Propose, f"the store refuses step {proposal.command.step}: {why}")
+    if failures is None:
+        state.proposal = None
+    else:
+        state.give_later(proposal.command, failures)
+
+
+def committed(state: JobState, proposal: Proposal) -> None:
+    """It is real. If the job was broken off meanwhile, that is all."""
+    command, cut = proposal.command, proposal.cut
+    state.head = Head(command.step, command.time, command.times)
+    state.proposal = None
+    state.attempt = 0
+    state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
+    for what in (Propose, Resolve):
+        state.failures.pop(what, None)
+    if cut:
+        state.places, state.marks, state.side = cut.places, cut.marks, cut.side
+        state.fresh = False
+    if state.phase is not Phase.STEPPING:
+        return
+    if cut:
+        committables = tuple(each for report in cut.reports for each in report.committables)
+        if committables:
+            publish(state, Publish(command.step, committables))
+        if any(report.finalizations for report in cut.reports):
+            state.finalizing = command.step
+            state.ask(Finalize(command.step))
+    if command.mode in ending.LAST:
+        ending.close(state, ending.LAST[command.mode])
+
+
+def publish(state: JobState, command: Publish) -> None:
+    """Publishes what is real."""
+    state.publishing = command
+    state.ask(command)
+
+
+def published(state: JobState, step: int) -> None:
+    """It is out."""
+    if state.publishing and state.publishing.step == step:
+        state.publishing = None
+        state.failures.pop(Publish, None)
+        # It may have been on its way a second time.
+        state.later = [each for each in state.later if not isinstance(each[1], Publish)]
+
+
+def publish_failed(state: JobState, step: int, why: str) -> None:
+    """Some of it may be out: all of it is tried again."""
+    if state.publishing is None or state.publishing.step != step:
+        return
+    failures = ending.failed(state, Publish, f"step {step} is committed, but not published: {why}")
+    if failures is not None:
+        state.give_later(state.publishing, failures)

@@ -1,0 +1,123 @@
+"""How a job ends: by itself, on request, or because it must.
+
+Owns the order of the last calls of user code, and their deadlines. Must not know steps, nor how a commit is made.
+
+    the last commit  ->  finalize, publish  ->  [shutdown]  ->  teardown  ->  the end      done, drained, [stopped]
+    anything else    ->                                         teardown  ->  the end      failed, cancelled
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from arcbeam.engine.progress.commands import Abandon, CallShutdown, Command, CommitMode, End, EndState, TearDown
+from arcbeam.engine.progress.state import JobState, Mode, Phase
+
+LAST: Final = {
+    CommitMode.DONE: EndState.DONE,
+    CommitMode.DRAINED: EndState.DRAINED,
+    CommitMode.SUSPENDED: EndState.STOPPED,
+}
+"""Behind a commit of these modes there is no other."""
+
+
+def close(state: JobState, end: EndState) -> None:
+    """The last commit is made."""
+    state.phase, state.end = Phase.CLOSING, End(end)
+    state.set_deadline()
+
+
+def fail(state: JobState, why: str) -> None:
+    """The job cannot go on."""
+    break_off(state, Mode.FAILING, End(EndState.FAILED, why))
+
+
+def failed(state: JobState, what: type[Command], why: str) -> int | None:
+    """Counts and tells a failure that may be tried again.
+
+    Returns:
+        How many there were in a row; None if that was one too many, and the job fails.
+    """
+    failures = state.failures[what] = state.failures.get(what, 0) + 1
+    if failures > state.settings.retry.times:
+        fail(state, f"{why} (failure {failures} in a row)")
+        return None
+    state.warn(why)
+    return failures
+
+
+def break_off(state: JobState, mode: Mode, end: End) -> None:
+    """Ends the job without another commit, and without publishing. Too late if it is being torn down already."""
+    if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
+        return
+    if state.publishing:
+        unpublished = f"what step {state.publishing.step} has for sinks may be unpublished; resuming publishes it"
+        end = End(end.state, f"{end.why}; {unpublished}" if end.why else unpublished)
+    if state.running:
+        state.ask(Abandon(state.running.step, state.running.attempt))
+    state.mode, state.end = mode, end
+    state.running = state.cut = state.publishing = state.finalizing = None
+    state.later.clear()
+    _tear_down(state)
+
+
+def go_on(state: JobState) -> None:
+    """Does what can be done now behind the last commit, and says until when it waits."""
+    if state.phase is Phase.CLOSING:
+        _closing(state)
+    if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
+        assert state.deadline is not None
+        if state.now >= state.deadline:
+            state.warn(f"{state.phase.value} was not over in time; nobody waits for it")
+            _called(state)
+    if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
+        assert state.deadline is not None
+        state.wait(state.deadline)
+
+
+def answered(state: JobState, phase: Phase, errors: tuple[str, ...]) -> None:
+    """User code was called for the last time; in whatever way it went, the job goes on ending."""
+    if state.phase is phase:
+        for error in errors:
+            state.warn(f"{phase.value}: {error}")
+        _called(state)
+
+
+def _closing(state: JobState) -> None:
+    assert state.deadline is not None
+    assert state.end is not None
+    if state.finalizing is not None:
+        if state.now < state.deadline:
+            state.wait(state.deadline)
+            return
+        state.warn(f"finalizing step {state.finalizing} was not over in time; nobody waits for it")
+        state.finalizing = None
+    # Publishing is not given up: what is committed must come out.
+    if state.publishing:
+        return
+    if state.end.state is EndState.STOPPED:
+        _tear_down(state)
+    else:
+        state.phase = Phase.SHUTTING_DOWN
+        state.set_deadline()
+        state.ask(CallShutdown(_backwards(state), state.deadline))
+
+
+def _tear_down(state: JobState) -> None:
+    state.phase = Phase.TEARING_DOWN
+    state.set_deadline()
+    assert state.deadline is not None
+    state.ask(TearDown(_backwards(state), state.deadline))
+
+
+def _called(state: JobState) -> None:
+    if state.phase is Phase.SHUTTING_DOWN:
+        _tear_down(state)
+    else:
+        assert state.end is not None
+        state.phase, state.deadline = Phase.ENDED, None
+        state.ask(state.end)
+
+
+def _backwards(state: JobState) -> tuple[str, ...]:
+    return tuple(stage.name for stage in reversed(state.layout.stages))

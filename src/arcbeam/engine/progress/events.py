@@ -1,0 +1,212 @@
+"""What happens to a job: all that its machine is told.
+
+Owns the shapes of events. Each says when it happened (`at`, processing time); the machine has no other clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from arcbeam.engine.reports import TaskReport
+from arcbeam.engine.watermarks import Times
+from arcbeam.model.timestamps import Duration, Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """A driver has taken the job over; its opening is committed.
+
+    Attributes:
+        step: number of the opening: the head.
+        time: its recorded time.
+        times: its watermarks.
+        fresh: no step was ever committed: the sources have not begun.
+        draining: the job was being drained when the driver before died.
+        savepoint: that the drain is to end with: `Propose.drains_to` of the head.
+        unpublished: the head has committables; whether they were published is not known.
+    """
+
+    at: Timestamp
+    step: int
+    time: Timestamp
+    times: Times
+    fresh: bool = False
+    draining: bool = False
+    savepoint: str = ""
+    unpublished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTold:
+    """Time has passed: what `WaitUntil` asked for."""
+
+    at: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class StepReported:
+    """All tasks of a step have ended, and said how.
+
+    Attributes:
+        step, attempt: which run.
+        took: how long it was, from its start to its last report.
+    """
+
+    at: Timestamp
+    step: int
+    attempt: int
+    took: Duration
+    reports: tuple[TaskReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """A step has failed.
+
+    Attributes:
+        step, attempt: which run.
+        why: for people.
+        again: it may be run again: a worker was lost. If not (user code raised), the job fails.
+    """
+
+    at: Timestamp
+    step: int
+    attempt: int
+    why: str
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDecided:
+    """The step that was proposed is real."""
+
+    at: Timestamp
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitConflicted:
+    """Another driver took the step that was proposed; `who` it is."""
+
+    at: Timestamp
+    step: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitUnknown:
+    """The store does not say whether the step that was proposed is real."""
+
+    at: Timestamp
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRefused:
+    """The store refused what was proposed: certainly nothing happened."""
+
+    at: Timestamp
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """All committables of a step are published."""
+
+    at: Timestamp
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailed:
+    """Not all committables of a step are published; trying again is safe."""
+
+    at: Timestamp
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finalized:
+    """The bundles of a step have been told that it is committed, as far as they still could be."""
+
+    at: Timestamp
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShutDown:
+    """`shutdown` was called; `errors` are those of user code."""
+
+    at: Timestamp
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TornDown:
+    """Teardown was called; `errors` are those of user code."""
+
+    at: Timestamp
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """The user wants the job to finish what it has, and take in nothing more.
+
+    Attributes:
+        savepoint: name of the last step.
+    """
+
+    at: Timestamp
+    savepoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendRequested:
+    """The user wants the job to stop so that it can go on later.
+
+    Attributes:
+        savepoint: name of the last step.
+    """
+
+    at: Timestamp
+    savepoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRequested:
+    """The user wants a step to have a name; the job goes on."""
+
+    at: Timestamp
+    savepoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The user wants the job to end at once."""
+
+    at: Timestamp
+
+
+Event = (
+    JobStarted
+    | ClockTold
+    | StepReported
+    | StepFailed
+    | CommitDecided
+    | CommitConflicted
+    | CommitUnknown
+    | CommitRefused
+    | Published
+    | PublishFailed
+    | Finalized
+    | ShutDown
+    | TornDown
+    | DrainRequested
+    | SuspendRequested
+    | SavepointRequested
+    | CancelRequested
+)

@@ -1,0 +1,301 @@
+"""The driver's machine of an unbounded job: what happened in, what to do out.
+
+Owns when a step is run, and with what. Must not know how any of it is done, nor a clock: time is in the events. What it
+knows is in `state`, how steps become real in `committing`, how a job ends in `ending`.
+
+One step runs at a time. While a step's committables are published, the next step may run already, but it is proposed
+only when they are: the manifest that follows does not hold them any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, assert_never
+
+from arcbeam.engine.layout import Layout
+from arcbeam.engine.markers import InconsistentCutError
+from arcbeam.engine.progress import committing, ending
+from arcbeam.engine.progress import cut as cuts
+from arcbeam.engine.progress import events as on
+from arcbeam.engine.progress.budget import StepBudget
+from arcbeam.engine.progress.commands import Command, End, EndState, Publish, RunStep, StepPlan, WaitUntil
+from arcbeam.engine.progress.inflight import Cut, Head
+from arcbeam.engine.progress.livelock import Footing, moved
+from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
+from arcbeam.engine.progress.settings import Settings
+from arcbeam.engine.progress.state import JobState, Mode, Phase
+from arcbeam.model.timestamps import shifted
+
+_STORY: Final = 50
+_OPEN: Final = (Phase.NEW, Phase.STEPPING)
+
+
+class JobMachine:
+    """Drives one job, from taking it over to its end.
+
+    Give `handle` everything that happens, in the order in which it happens, and carry out what it returns, in that
+    order. Answers to what nobody waits for any more (an abandoned step's report) are welcome, and change nothing.
+
+    Args:
+        layout: of the job.
+        settings: how to drive it.
+    """
+
+    def __init__(self, layout: Layout, settings: Settings | None = None) -> None:
+        self._state = JobState(layout, settings or Settings())
+        # Of the next step.
+        self._budget: StepBudget = self._state.settings.budget
+        # The last events, and what they led to.
+        self._story: deque[tuple[on.Event, tuple[Command, ...]]] = deque(maxlen=_STORY)
+
+    @property
+    def mode(self) -> Mode:
+        """What the job is heading for."""
+        return self._state.mode
+
+    @property
+    def phase(self) -> Phase:
+        """How far it has come."""
+        return self._state.phase
+
+    @property
+    def head(self) -> Head | None:
+        """What is real; None before the job has started."""
+        return self._state.head
+
+    def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
+        """The last events, and what they led to."""
+        return list(self._story)
+
+    def waiting(self) -> Dump:
+        """What each stage waits for, as of the newest step of this driver."""
+        places, marks = self._state.places, self._state.marks
+        return Dump(()) if places is None or marks is None else dump(places, marks)
+
+    def validate(self) -> None:
+        """Checks all invariants; AssertionError if one does not hold."""
+        self._state.validate()
+
+    def handle(self, event: on.Event) -> list[Command]:
+        """Takes in what happened; what is to be done.
+
+        Raises:
+            ValueError: the event is an answer to what was never asked.
+        """
+        state = self._state
+        if state.phase is Phase.ENDED:
+            return []
+        out: list[Command] = []
+        state.out, state.wanted = out, None
+        state.now = max(state.now, event.at)
+        if state.told is not None and state.now >= state.told:
+            state.told = None
+        self._take(event)
+        self._go_on()
+        if self.phase is not Phase.ENDED and state.wanted != state.told:
+            state.told = state.wanted
+            out.append(WaitUntil(state.wanted))
+        self._story.append((event, tuple(out)))
+        return out
+
+    def _take(self, event: on.Event) -> None:
+        state = self._state
+        match event:
+            case on.JobStarted():
+                self._started(event)
+            case on.ClockTold():
+                pass
+            case on.StepReported():
+                self._reported(event)
+            case on.StepFailed(_, step, attempt, why, again):
+                if self._is_running(step, attempt):
+                    self._step_failed(why, again)
+            case on.CommitDecided(_, step):
+                self._committed(step)
+            case on.CommitConflicted(_, step, who):
+                committing.proposed(state, step)
+                committing.conflicted(state, who)
+            case on.CommitUnknown(_, step, why):
+                committing.unknown(state, committing.proposed(state, step), why)
+            case on.CommitRefused(_, step, why):
+                committing.refused(state, committing.proposed(state, step), why)
+            case on.Published(_, step):
+                committing.published(state, step)
+            case on.PublishFailed(_, step, why):
+                committing.publish_failed(state, step, why)
+            case on.Finalized(_, step):
+                if state.finalizing == step:
+                    state.finalizing = None
+            case on.ShutDown(_, errors):
+                ending.answered(state, Phase.SHUTTING_DOWN, errors)
+            case on.TornDown(_, errors):
+                ending.answered(state, Phase.TEARING_DOWN, errors)
+            case on.DrainRequested(_, savepoint):
+                self._request(Mode.DRAINING, savepoint)
+            case on.SuspendRequested(_, savepoint):
+                self._request(Mode.SUSPENDING, savepoint)
+            case on.SavepointRequested(_, savepoint):
+                if self._is_open(f"savepoint {savepoint!r}"):
+                    state.savepoints.append(savepoint)
+            case on.CancelRequested():
+                ending.break_off(state, Mode.CANCELLING, End(EndState.CANCELLED))
+            case _:
+                assert_never(event)
+
+    # Requests.
+
+    def _is_open(self, request: str) -> bool:
+        """Whether a request still comes in time; if not, that is told."""
+        is_open = self._state.phase in _OPEN
+        if not is_open:
+            self._state.warn(f"{request} was asked for when the job had come to its end: nothing is done")
+        return is_open
+
+    def _request(self, mode: Mode, savepoint: str) -> None:
+        state = self._state
+        if state.mode is mode or not self._is_open(f"{mode.value} to savepoint {savepoint!r}"):
+            return
+        if state.mode is not Mode.RUNNING:
+            # Both end with a savepoint. Which of them it is does not change any more: somebody may wait for it.
+            state.warn(f"the job is {state.mode.value} already, to savepoint {state.last_savepoint!r}")
+            return
+        state.mode, state.last_savepoint = mode, savepoint
+        state.not_before, state.fruitless = state.now, 0
+
+    # Steps.
+
+    def _started(self, event: on.JobStarted) -> None:
+        state = self._state
+        if state.head is not None:
+            raise ValueError("the job was started already")
+        if state.phase is not Phase.NEW:
+            return
+        state.phase = Phase.STEPPING
+        state.head = Head(event.step, event.time, event.times)
+        state.fresh = event.fresh
+        if event.draining:
+            if state.mode is Mode.SUSPENDING:
+                state.warn("the job is draining already: it is not suspended")
+            state.mode = Mode.DRAINING
+            state.last_savepoint = event.savepoint or state.last_savepoint
+        if event.unpublished:
+            committing.publish(state, Publish(event.step, None))
+
+    def _is_running(self, step: int, attempt: int) -> bool:
+        running = self._state.running
+        return running is not None and (running.step, running.attempt) == (step, attempt)
+
+    def _reported(self, event: on.StepReported) -> None:
+        state = self._state
+        plan = state.running
+        if plan is None or not self._is_running(event.step, event.attempt):
+            return
+        try:
+            digest = cuts.check(state.layout, event.reports)
+            places = cuts.placed(state.layout, event.reports, state.places or cuts.NO_PLACES)
+            marks = cuts.watermarks(state.layout, places, plan.times)
+        except InconsistentCutError as e:
+            self._step_failed(f"step {plan.step} is not consistent: {e.message}", again=True)
+            return
+        state.failures.pop(RunStep, None)
+        state.running = None
+        state.cut = Cut(plan, event.reports, digest, places, marks, event.took, state.prompt)
+
+    def _step_failed(self, why: str, again: bool) -> None:
+        state = self._state
+        if not again:
+            ending.fail(state, why)
+        elif (failures := ending.failed(state, RunStep, why)) is not None:
+            state.running = None
+            state.attempt += 1
+            state.not_before = shifted(state.now, state.settings.retry.pause(failures))
+
+    def _committed(self, step: int) -> None:
+        """A commit is real: what its step has told counts from now on."""
+        state = self._state
+        proposal = committing.proposed(state, step)
+        cut = proposal.cut
+        if cut:
+            before = Footing.of(state.places, state.marks.times()) if state.places and state.marks else None
+            fruitless = cut.prompt and not moved(cut.places) and Footing.of(cut.places, cut.times) == before
+            state.fruitless = state.fruitless + 1 if fruitless else 0
+            state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
+            state.drained = state.drained or cut.plan.drain
+            state.prepares += cut.plan.prepare
+            used_up = any(report.leftover or report.counts.resumed for report in cut.places.values())
+            self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up)
+        committing.committed(state, proposal)
+        if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.told(state.fruitless):
+            state.warn(
+                f"{state.fruitless} steps in a row got nowhere: nothing was read or put out, and no watermark moved\n"
+                f"{self.waiting()}"
+            )
+
+    # What is next.
+
+    def _go_on(self) -> None:
+        """Does what can be done now, and says when there will be more."""
+        state = self._state
+        due = [command for moment, command in state.later if moment <= state.now]
+        state.later = [each for each in state.later if each[0] > state.now]
+        state.out += due
+        for moment, _ in state.later:
+            state.wait(moment)
+        if state.phase is Phase.STEPPING and state.head:
+            self._step_on(state.head)
+        ending.go_on(state)
+
+    def _step_on(self, head: Head) -> None:
+        state = self._state
+        if state.running or state.proposal:
+            return
+        published = state.publishing is None
+        if state.cut or state.mode is Mode.SUSPENDING:
+            if published:
+                committing.propose(state, head, state.cut)
+            return
+        if state.now < state.not_before:
+            state.wait(state.not_before)
+            return
+        match self._outlook(head):
+            case Ready(since):
+                in_turn = state.places is not None and not self._has_to_truncate()
+                self._run(head, prompt=in_turn and (since is None or since <= head.time))
+            case Later(moment):
+                if state.savepoints and published:
+                    committing.propose(state, head, None)
+                else:
+                    state.wait(moment)
+            case Finished():
+                if state.prepares >= state.settings.prepares:
+                    ending.fail(state, f"prepare_to_shutdown has made new work {state.prepares} times")
+                else:
+                    self._run(head, prompt=False, prepare=True)
+            case Never():
+                ending.fail(state, f"nothing is left that could go on, but something waits:\n{self.waiting()}")
+
+    def _has_to_truncate(self) -> bool:
+        return self._state.mode is Mode.DRAINING and not self._state.drained
+
+    def _outlook(self, head: Head) -> Outlook:
+        state = self._state
+        # What shards have, only a step can tell; and only a step truncates.
+        if state.places is None or self._has_to_truncate():
+            return Ready()
+        return look(state.places, head.times, state.side, state.now)
+
+    def _run(self, head: Head, *, prompt: bool, prepare: bool = False) -> None:
+        state = self._state
+        state.prompt = prompt
+        state.running = StepPlan(
+            head.step + 1,
+            state.attempt,
+            max(state.now, head.time),
+            head.step,
+            head.times,
+            self._budget,
+            initial=state.fresh,
+            drain=state.mode is Mode.DRAINING,
+            prepare=prepare,
+        )
+        state.ask(RunStep(state.running))

@@ -1,0 +1,69 @@
+"""What a user may set about how a job is driven.
+
+Owns the bounds and their defaults. Must not know what is done with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from arcbeam.engine.progress.budget import Pace, StepBudget
+from arcbeam.engine.progress.livelock import Patience
+from arcbeam.model.timestamps import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often, and how soon, something that failed is tried again.
+
+    Attributes:
+        times: in a row, before it is given up.
+        least: pause before the first time; it doubles with each one more.
+        most: no pause is longer.
+    """
+
+    times: int
+    least: Duration
+    most: Duration
+
+    def __post_init__(self) -> None:
+        """Checks the bounds.
+
+        Raises:
+            ValueError: they make no sense.
+        """
+        if self.times < 0 or not 0 < self.least <= self.most:
+            raise ValueError(f"{self.times} tries with pauses from {self.least} to {self.most} µs: not less than none")
+
+    def pause(self, failures: int) -> Duration:
+        """How long to wait after so many failures in a row."""
+        return Duration(min(self.least << min(failures - 1, 40), self.most))
+
+
+_SECOND: Final = 1_000_000
+_BUDGET: Final = StepBudget(Duration(_SECOND // 2), 1_000_000, 256 << 20)
+_PACE: Final = Pace(Duration(_SECOND), Duration(_SECOND // 20), Duration(10 * _SECOND))
+_PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
+_RETRY: Final = Retry(4, Duration(_SECOND // 10), Duration(10 * _SECOND))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a job is driven.
+
+    Attributes:
+        budget: of the first step.
+        pace: how its time follows what steps take.
+        patience: about steps that get nowhere.
+        retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
+        prepares: how often `prepare_to_shutdown` may make new work before the job is given up.
+        grace: how long finalization, shutdown and teardown may take, each, when the job ends.
+    """
+
+    budget: StepBudget = _BUDGET
+    pace: Pace = _PACE
+    patience: Patience = _PATIENCE
+    retry: Retry = _RETRY
+    prepares: int = 10
+    grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # a number to everybody but the type checker

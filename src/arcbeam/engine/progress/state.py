@@ -1,0 +1,191 @@
+"""What a job's machine knows between two events.
+
+Owns its attributes, what always holds of each, and the check of that. Must not know what an event does to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from arcbeam.engine.clocks import Port
+from arcbeam.engine.layout import Layout
+from arcbeam.engine.progress.commands import (
+    Command,
+    End,
+    Propose,
+    Publish,
+    Resolve,
+    StepPlan,
+    Warn,
+)
+from arcbeam.engine.progress.cut import Places
+from arcbeam.engine.progress.inflight import Cut, Head, Proposal
+from arcbeam.engine.progress.settings import Settings
+from arcbeam.engine.watermarks import Watermarks
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp, shifted
+
+
+class Mode(Enum):
+    """What the job is heading for."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    SUSPENDING = "suspending"
+    CANCELLING = "cancelling"
+    FAILING = "failing"
+
+
+class Phase(Enum):
+    """How far the job has come."""
+
+    NEW = "new"
+    STEPPING = "stepping"
+    CLOSING = "closing"
+    """The last commit is made; it is published."""
+    SHUTTING_DOWN = "shutting down"
+    TEARING_DOWN = "tearing down"
+    ENDED = "ended"
+
+
+Retried = Propose | Resolve | Publish
+"""Commands that are given again after a pause."""
+
+
+@dataclass(slots=True)
+class JobState:
+    """What the machine of one job knows. What stands above an attribute holds between any two events."""
+
+    layout: Layout
+    settings: Settings
+
+    # The latest time that was told. Never goes back.
+    now: Timestamp = MIN_TIMESTAMP
+    # CANCELLING and FAILING are never left, and only for these two is DRAINING or SUSPENDING left.
+    mode: Mode = Mode.RUNNING
+    # Only moves forward.
+    phase: Phase = Phase.NEW
+    # What is real. None exactly in phase NEW, or if the job ended from there. Its step, time and times only grow.
+    head: Head | None = None
+
+    # Of what is in flight, at most one is there: a step that runs, one that has run and is consistent, or a proposal.
+    # All of the step after the head. None behind phase STEPPING, but for a proposal that was open when the job was
+    # cancelled or failed: its outcome changes the head, and has no other effect.
+    running: StepPlan | None = None
+    cut: Cut | None = None
+    proposal: Proposal | None = None
+    # Whether nothing that the running step does had to wait for the clock. Of a step that runs.
+    prompt: bool = False
+    # Runs of the step after the head that failed, and so the number of the next run. 0 after each commit.
+    attempt: int = 0
+
+    # What all shards said in the newest step of this driver, and where its watermarks are; None before that. The
+    # watermarks are the head's.
+    places: Places | None = None
+    marks: Watermarks | None = None
+    # The side inputs that this step has added to.
+    side: frozenset[Port] = frozenset()
+    # No step of the job was ever committed.
+    fresh: bool = False
+    # A step that truncates was committed. Not if the job is just running.
+    drained: bool = False
+    # Committed steps that called prepare_to_shutdown; all but the last have made new work.
+    prepares: int = 0
+    # Committed steps in a row that got nowhere, none of which had to wait for the clock.
+    fruitless: int = 0
+
+    # What is being published: of the head, or a step before it. None behind phase CLOSING.
+    publishing: Publish | None = None
+    # The step whose bundles are being told; the head's or an earlier one. None behind phase CLOSING.
+    finalizing: int | None = None
+    # Names for the next commit; and one for the last, if the job is to be drained or suspended.
+    savepoints: list[str] = field(default_factory=list)
+    last_savepoint: str = ""
+
+    # Failures in a row, by the command that failed. Only of what is open.
+    failures: dict[type[Command], int] = field(default_factory=dict)
+    # What is given again, and when: at most one about the commit, while there is a proposal; and one about publishing,
+    # while something is being published. Empty behind phase CLOSING.
+    later: list[tuple[Timestamp, Retried]] = field(default_factory=list)
+    # No step begins before.
+    not_before: Timestamp = MIN_TIMESTAMP
+    # Nobody waits longer for the end's next answer. There exactly from phase CLOSING until the end.
+    deadline: Timestamp | None = None
+    # How the job will end. There exactly from phase CLOSING on.
+    end: End | None = None
+
+    # The last WaitUntil that still counts, None if there is none; and, while an event is handled, what is wanted.
+    told: Timestamp | None = None
+    wanted: Timestamp | None = None
+    # What the event that is handled has led to so far.
+    out: list[Command] = field(default_factory=list)
+
+    # What all parts of the machine do.
+
+    def ask(self, command: Command) -> None:
+        """Wants something done."""
+        self.out.append(command)
+
+    def warn(self, text: str) -> None:
+        """Wants people told."""
+        self.out.append(Warn(text))
+
+    def wait(self, moment: Timestamp) -> None:
+        """Wants to be told when the clock has come to that moment."""
+        self.wanted = moment if self.wanted is None else min(self.wanted, moment)
+
+    def give_later(self, command: Retried, failures: int) -> None:
+        """Gives a command after the pause that so many failures call for."""
+        self.later.append((shifted(self.now, self.settings.retry.pause(failures)), command))
+
+    def set_deadline(self) -> None:
+        """Gives the end's next answer as much time as it may take."""
+        self.deadline = shifted(self.now, self.settings.grace)
+
+    def validate(self) -> None:
+        """Checks what is said of the attributes; AssertionError if it does not hold."""
+        self._validate_flight()
+        self._validate_end()
+        assert (self.places is None) == (self.marks is None), "watermarks without reports"
+        if self.marks and self.head:
+            assert self.marks.times() == self.head.times, "the watermarks are not the head's"
+        if self.publishing:
+            assert self.head is not None, "nothing is real, and is published"
+            assert self.publishing.step <= self.head.step, "what is not real is published"
+        assert self.finalizing is None or self.head is not None, "nothing is real, and is finalized"
+        commits = [command for _, command in self.later if not isinstance(command, Publish)]
+        publishes = [command for _, command in self.later if isinstance(command, Publish)]
+        assert len(commits) <= (self.proposal is not None), "a commit is tried again that is not open"
+        assert publishes in ([], [self.publishing]), "something is published again that is published"
+        assert not self.drained or self.mode is not Mode.RUNNING, "truncated, and running"
+        assert not self.fresh or self.places is None, "a step was committed, and the sources have not begun"
+
+    def _validate_flight(self) -> None:
+        ending = self.mode in (Mode.CANCELLING, Mode.FAILING)
+        flight = (
+            self.running and self.running.step,
+            self.cut and self.cut.plan.step,
+            self.proposal and self.proposal.command.step,
+        )
+        steps = [step for step in flight if step is not None]
+        assert len(steps) <= 1, "two in flight"
+        if self.head is None:
+            assert self.phase is Phase.NEW or ending, "a job without a head goes on"
+            assert not steps, "a step stands on nothing"
+        else:
+            assert self.phase is not Phase.NEW, "a job with a head has not begun"
+            assert all(step == self.head.step + 1 for step in steps), f"steps {steps} stand on step {self.head.step}"
+        if self.phase is not Phase.STEPPING:
+            assert self.running is None, "a step runs, but not while it should"
+            assert self.cut is None, "a step waits, but not while it should"
+            assert self.proposal is None or ending, "a proposal behind the last commit"
+        assert self.running is None or self.running.attempt == self.attempt, "runs are counted wrong"
+
+    def _validate_end(self) -> None:
+        closed = self.phase in (Phase.CLOSING, Phase.SHUTTING_DOWN, Phase.TEARING_DOWN)
+        assert (self.deadline is not None) == closed, "a deadline that is not the end's"
+        assert (self.end is not None) == (closed or self.phase is Phase.ENDED), "an end that is not decided"
+        if self.phase not in (Phase.STEPPING, Phase.CLOSING):
+            assert self.publishing is None, "something is published, but not while it should"
+            assert self.finalizing is None, "something is finalized, but not while it should"
+            assert not self.later, "something is tried again, but not while it should"

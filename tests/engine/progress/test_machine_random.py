@@ -1,0 +1,222 @@
+"""In whatever order things happen, the machine keeps its invariants, and its promises about how a job ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from arcbeam.engine.progress import (
+    CallShutdown,
+    ClockTold,
+    CommitMode,
+    End,
+    EndState,
+    Mode,
+    Phase,
+    Propose,
+    Publish,
+    Resolve,
+    RunStep,
+    TearDown,
+    WaitUntil,
+)
+from arcbeam.engine.reports import Committable
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from tests.engine.progress.script import Driver, nothing_left, parked, reported, source
+
+_REPORTS = st.sampled_from(["more", "the same", "soon", "later", "nothing", "parked"])
+
+
+class JobWorld(RuleBasedStateMachine):
+    """All around a machine: it answers each command once, at any time, in any way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver()
+        self.open: dict[type, object] = {}  # commands that were not answered, by kind
+        self.woken: Timestamp | None = None
+        self.real = 0
+        self.undecided = False
+        self.done = False  # the source has nothing more
+        self.unpublished: set[int] = set()
+        self.ended = self.broken_off = False
+        self.runs: set[tuple[int, int]] = set()
+
+    @initialize(flags=st.sampled_from(["", " fresh", " draining", " unpublished"]))
+    def it_starts(self, flags: str) -> None:
+        if "unpublished" in flags:
+            self.unpublished.add(0)
+        self.say("start" + flags)
+
+    def say(self, line: str) -> None:
+        self.driver.say(line)
+        self.look()
+
+    def look(self) -> None:
+        """What holds of every command, as it comes."""
+        for command in self.driver.last:
+            assert not self.ended, "a command behind the end"
+            match command:
+                case RunStep(plan):
+                    assert not self.undecided, "a step runs whose head is not known"
+                    assert RunStep not in self.open, "two steps run"
+                    assert plan.step == self.real + 1
+                    assert (plan.step, plan.attempt) not in self.runs, "a run has the number of another"
+                    self.runs.add((plan.step, plan.attempt))
+                    assert not self.broken_off
+                case Propose():
+                    assert command.step == self.real + 1
+                    self.undecided = True
+                    assert not self.unpublished, "the manifest before is forgotten before it is published"
+                    assert not self.broken_off
+                    self.driver.proposed = command
+                case Publish():
+                    assert command.step in self.unpublished, "published what is not real, or twice"
+                    assert not self.broken_off
+                case CallShutdown():
+                    assert not self.unpublished
+                    assert self.driver.proposed is not None
+                    assert self.driver.proposed.mode in (CommitMode.DONE, CommitMode.DRAINED)
+                    assert not self.broken_off
+                case WaitUntil(moment):
+                    self.woken = moment
+                    continue
+                case End(state):
+                    self.ended = True
+                    assert (state in (EndState.CANCELLED, EndState.FAILED)) == self.broken_off
+                    assert self.broken_off or not self.unpublished
+                    if state is EndState.STOPPED:
+                        assert not any(isinstance(each, CallShutdown) for each in self.driver.commands)
+                    continue
+                case TearDown():
+                    proposed = self.driver.proposed
+                    suspended = proposed is not None and proposed.mode is CommitMode.SUSPENDED
+                    suspended = suspended and self.real == proposed.step and not self.unpublished  # type: ignore[union-attr]
+                    shut_down = any(isinstance(each, CallShutdown) for each in self.driver.commands)
+                    cancelled = self.driver.machine.mode in (Mode.CANCELLING, Mode.FAILING)
+                    self.broken_off = cancelled
+                    assert cancelled or suspended or shut_down, "torn down before all is done"
+                    if cancelled:
+                        self.open.pop(RunStep, None)
+                        self.open.pop(Publish, None)
+            kind = Propose if isinstance(command, Resolve) else type(command)
+            self.open[kind] = command
+
+    def _answer(self, kind: type, line: str) -> None:
+        self.open.pop(kind)
+        self.say(line)
+
+    @precondition(lambda self: RunStep in self.open)
+    @rule(what=_REPORTS, sink=st.booleans(), callbacks=st.booleans(), consistent=st.integers(0, 9))
+    def a_step_reports(self, what: str, sink: bool, callbacks: bool, consistent: int) -> None:
+        plan = self.driver.plan
+        assert plan is not None
+        self.open.pop(RunStep)
+        now = self.driver.now
+        change = {
+            "more": source(5, 0, leftover=True),
+            "the same": source(5, 0, leftover=True, written=0),
+            "soon": source(5, now + 3),
+            "later": source(5, now + 300),
+            "nothing": nothing_left,
+            "parked": parked(9),
+        }["nothing" if self.done else what]
+        reports = reported(plan, change)
+        if sink:
+            reports = (*reports[:-1], replace(reports[-1], committables=(Committable("sum", b"part"),)))
+        if callbacks:
+            reports = (*reports[:-1], replace(reports[-1], finalizations=1))
+        if not consistent:
+            reports = (replace(reports[0], token=b"another attempt"), *reports[1:])
+        event = replace(self.driver.event("late 0.0"), step=plan.step, attempt=plan.attempt, reports=reports)
+        self.driver.send(event)
+        self.look()
+
+    @precondition(lambda self: RunStep in self.open)
+    @rule()
+    def a_step_fails(self) -> None:
+        self._answer(RunStep, "fails")
+
+    @precondition(lambda self: Propose in self.open)
+    @rule(answer=st.sampled_from(["committed", "committed", "committed", "unknown", "refused"]))
+    def a_commit_is_answered(self, answer: str) -> None:
+        proposed = self.driver.proposed
+        assert proposed is not None
+        if answer == "committed":
+            self.real, self.undecided = proposed.step, False
+            if proposed.reports:
+                self.done = self.done or all(
+                    not stage.restrictions.live and not stage.awaited
+                    for report in proposed.reports
+                    for stage in report.stages
+                )
+            if any(report.committables for report in proposed.reports):
+                self.unpublished.add(proposed.step)
+        self._answer(Propose, answer)
+
+    @precondition(lambda self: Publish in self.open)
+    @rule(well=st.booleans())
+    def publishing_is_answered(self, well: bool) -> None:
+        assert self.driver.publish is not None
+        if well:
+            self.unpublished.discard(self.driver.publish.step)
+        self._answer(Publish, "published" if well else "publish fails")
+
+    @rule()
+    def bundles_are_told(self) -> None:
+        self.say("finalized")
+
+    @rule(by=st.integers(0, 40))
+    def time_passes(self, by: int) -> None:
+        self.driver.now = Timestamp(self.driver.now + by)
+        self.driver.send(ClockTold(self.driver.now))
+        self.look()
+
+    @precondition(lambda self: self.woken is not None)
+    @rule()
+    def it_is_woken(self) -> None:
+        self.driver.now = max(self.driver.now, self.woken or MIN_TIMESTAMP)
+        self.woken = None
+        self.driver.send(ClockTold(self.driver.now))
+        self.look()
+
+    @rule(what=st.sampled_from(["drain last", "suspend here", "savepoint s", "late 1.99"]))
+    def something_is_asked_for(self, what: str) -> None:
+        self.say(what)
+
+    @rule(really=st.integers(0, 6))
+    def it_is_cancelled(self, really: int) -> None:
+        if not really:
+            self.say("cancel")
+
+    @rule()
+    def user_code_has_ended(self) -> None:
+        self.say("shut down")
+        self.say("torn down")
+
+    def teardown(self) -> None:
+        """Whatever has happened: if all goes well from now on, and it is asked for, the job ends."""
+        if self.ended:
+            return
+        self.say("drain last")
+        for _ in range(60):
+            if self.ended:
+                break
+            self.done = True
+            if RunStep in self.open:
+                self.a_step_reports("nothing", False, False, 1)
+            if Propose in self.open:
+                self.a_commit_is_answered("committed")
+            if Publish in self.open:
+                self.publishing_is_answered(True)
+            self.user_code_has_ended()
+            self.time_passes(40)
+        assert self.ended, f"it does not end: {self.driver.machine.story()[-3:]}"
+        assert self.driver.machine.phase is Phase.ENDED
+
+
+TestJob = JobWorld.TestCase
+TestJob.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
