@@ -147,6 +147,11 @@ class Clock:
         """An estimator has nothing to report any more: it does not keep its output."""
         self._view.delete(self._estimates + name(output) + name(source))
 
+    def retire_all(self) -> None:
+        """Nothing comes into the stage any more: there is nothing left to estimate."""
+        for row, _ in self._view.scan(self._estimates, after(self._estimates)):
+            self._view.delete(row)
+
     def local(self, waits_for: Port | None = None) -> Local:
         """What the shard says at the end of a step.
 

@@ -26,6 +26,7 @@ are made of, and all rows of a (stage, user key, window) lie together: one range
     ROOT        root                                         how many restrictions live of a root
     CLOCK       (nothing)                                    the shard's input watermark of the stage
     ESTIMATES   output, source                               an estimator's report
+    GROUPING    …                                            a grouping's windows: as `grouping` lays them out
     ARRIVALS    (nothing)                                    how many elements had to wait in order of time
 
 A *slot* is key, window, Section.TIMER, family, tag; an *owner* is the kind's byte of the row that is indexed, and what
@@ -84,6 +85,7 @@ class Kind(enum.IntEnum):
     CLOCK = 0x50
     ARRIVALS = 0x51
     ESTIMATES = 0x52
+    GROUPING = 0x60
 
 
 class Section(enum.IntEnum):

@@ -1,6 +1,6 @@
 """The driver's side of an unbounded job: events in, commands out."""
 
-from arcbeam.engine.progress.budget import Pace, StepBudget
+from arcbeam.engine.progress.budget import Pace
 from arcbeam.engine.progress.commands import (
     Abandon,
     CallShutdown,
@@ -13,7 +13,6 @@ from arcbeam.engine.progress.commands import (
     Publish,
     Resolve,
     RunStep,
-    StepPlan,
     TearDown,
     WaitUntil,
     Warn,
@@ -42,6 +41,7 @@ from arcbeam.engine.progress.livelock import Patience
 from arcbeam.engine.progress.machine import JobMachine
 from arcbeam.engine.progress.settings import Retry, Settings
 from arcbeam.engine.progress.state import Mode, Phase
+from arcbeam.engine.stepplan import StepBudget, StepPlan
 
 __all__ = [
     "JobMachine",

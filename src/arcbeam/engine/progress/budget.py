@@ -1,28 +1,14 @@
 """How much a step may do.
 
-Owns the step's budget and how it follows what steps took. Must not know a clock: durations are told.
+Owns how the budget follows what steps took. Must not know a clock: durations are told.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from arcbeam.engine.stepplan import StepBudget
 from arcbeam.model.timestamps import Duration
-
-
-@dataclass(frozen=True, slots=True)
-class StepBudget:
-    """What a task may use of each before it leaves the rest for the next step. It always does something.
-
-    Attributes:
-        time: for what can be left: restrictions and timers. What has come by the exchange is always processed.
-        elements: put out by restrictions, and timers fired.
-        bytes: put out by restrictions.
-    """
-
-    time: Duration
-    elements: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

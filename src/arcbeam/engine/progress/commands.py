@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from arcbeam.engine.progress.budget import StepBudget
 from arcbeam.engine.reports import Committable, TaskReport
+from arcbeam.engine.stepplan import StepPlan
 from arcbeam.engine.watermarks import Times
 from arcbeam.model.timestamps import Timestamp
 
@@ -33,33 +33,6 @@ class CommitMode(Enum):
     DRAINED = "drained"
     SUSPENDED = "suspended"
     DONE = "done"
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What all tasks of a step are told.
-
-    Attributes:
-        step: its number: the head's and one.
-        attempt: how often it was tried before; what an earlier run says does not count any more.
-        time: recorded time: what the clock shows to everything in the step.
-        head: number of the step that it stands on.
-        times: watermarks of the head.
-        budget: how much to do.
-        initial: sources begin: no step was committed before.
-        drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
-        prepare: nothing is left to do: call `prepare_to_shutdown`.
-    """
-
-    step: int
-    attempt: int
-    time: Timestamp
-    head: int
-    times: Times
-    budget: StepBudget
-    initial: bool = False
-    drain: bool = False
-    prepare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ from arcbeam.engine.markers import InconsistentCutError
 from arcbeam.engine.progress import committing, ending
 from arcbeam.engine.progress import cut as cuts
 from arcbeam.engine.progress import events as on
-from arcbeam.engine.progress.budget import StepBudget
-from arcbeam.engine.progress.commands import Command, End, EndState, Publish, RunStep, StepPlan, WaitUntil
+from arcbeam.engine.progress.commands import Command, End, EndState, Publish, RunStep, WaitUntil
 from arcbeam.engine.progress.inflight import Cut, Head
 from arcbeam.engine.progress.livelock import Footing, moved
 from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
+from arcbeam.engine.stepplan import StepBudget, StepPlan
 from arcbeam.model.timestamps import shifted
 
 _STORY: Final = 50

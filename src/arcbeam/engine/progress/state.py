@@ -16,12 +16,12 @@ from arcbeam.engine.progress.commands import (
     Propose,
     Publish,
     Resolve,
-    StepPlan,
     Warn,
 )
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.progress.inflight import Cut, Head, Proposal
 from arcbeam.engine.progress.settings import Settings
+from arcbeam.engine.stepplan import StepPlan
 from arcbeam.engine.watermarks import Watermarks
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp, shifted
 

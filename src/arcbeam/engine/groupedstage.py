@@ -1,0 +1,115 @@
+"""A grouping stage in a shard: what a grouping asks for becomes holds and timers in the shard's indexes.
+
+Owns their names there. Must not know windows and triggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, assert_never
+
+from arcbeam.engine.agenda import Agenda
+from arcbeam.engine.effects import (
+    ClearHold,
+    ClearTimer,
+    DropHeld,
+    DropLate,
+    Effect,
+    EmitPane,
+    SetHold,
+    SetTimer,
+    TimeDomain,
+)
+from arcbeam.engine.grouping import Came, Clocks, Grouping
+from arcbeam.engine.holds import Holder, HolderKind, Holds
+from arcbeam.engine.keyspace import Kind, prefix
+from arcbeam.engine.reports import Restrictions
+from arcbeam.engine.stagekinds import Grouped
+from arcbeam.engine.stageplace import StagePlace
+from arcbeam.engine.timers import Fired, Timers
+from arcbeam.model import plan
+from arcbeam.model.timestamps import Timestamp
+
+_FAMILY: Final = {TimeDomain.EVENT_TIME: "window", TimeDomain.PROCESSING_TIME: "clock"}
+_DOMAIN: Final = {family: domain for domain, family in _FAMILY.items()}
+_FAMILIES: Final = {"window": plan.TimeDomain.EVENT, "clock": plan.TimeDomain.PROCESSING}
+_PANE: Final = "pane"
+
+
+class GroupedWork:
+    """Elements are grouped.
+
+    Args:
+        place: of the stage.
+        kind: how.
+    """
+
+    def __init__(self, place: StagePlace, kind: Grouped) -> None:
+        number = place.placed.number
+        self._place = place
+        self._decode = kind.decode
+        self._grouping = Grouping(kind.strategy, place.view, prefix(Kind.GROUPING, number))
+        self._timers = Timers(place.view, number, _FAMILIES)
+        self._agenda = Agenda(self._timers)
+        self._holds = Holds(place.view, number)
+
+    def begin(self, drain: bool) -> None:
+        """See `Work`."""
+
+    def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
+        """See `Work`."""
+        self._carry_out(self._grouping.add(key, elements, self._clocks(self._place.clock.input)))
+
+    def resume(self) -> bool:
+        """See `Work`."""
+        return False
+
+    def fire(self, watermark: Timestamp) -> bool:
+        """See `Work`."""
+        place, clocks = self._place, self._clocks(watermark)
+        while (fired := self._agenda.next(watermark, place.now)) is not None:
+            assert isinstance(fired, Fired)
+            place.tally.fired += 1
+            window = self._decode(fired.window)
+            self._carry_out(self._grouping.fire(fired.key, window, _DOMAIN[fired.family], clocks))
+            if place.allowance.spent():
+                return True
+        return False
+
+    def next_event(self) -> Timestamp | None:
+        """See `Work`."""
+        return self._timers.next_event()
+
+    def next_due(self) -> Timestamp | None:
+        """See `Work`."""
+        return self._timers.next_processing()
+
+    def restrictions(self) -> Restrictions:
+        """See `Work`."""
+        return Restrictions()
+
+    def _clocks(self, watermark: Timestamp) -> Clocks:
+        # The output watermark is never ahead of the input's: one who has said nothing yet is at the beginning.
+        return Clocks(self._place.now, watermark, min(self._place.said, watermark))
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        place = self._place
+        panes: list[EmitPane] = []
+        for effect in effects:
+            match effect:
+                case EmitPane():
+                    panes.append(effect)
+                case SetHold(key, window, at):
+                    self._holds.set(Holder(HolderKind.STATE, _PANE, key, window.ordered()), at, floor=place.said)
+                case ClearHold(key, window):
+                    self._holds.clear(Holder(HolderKind.STATE, _PANE, key, window.ordered()))
+                case SetTimer(key, window, domain, at):
+                    self._timers.set(key, window.ordered(), _FAMILY[domain], at, None)
+                case ClearTimer(key, window, domain):
+                    self._timers.clear(key, window.ordered(), _FAMILY[domain])
+                case DropLate() | DropHeld():
+                    place.drop(effect)
+                case _:
+                    assert_never(effect)
+        if panes:
+            place.did(place.runner.panes(panes))

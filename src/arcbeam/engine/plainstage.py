@@ -1,0 +1,119 @@
+"""Plain and splittable stages in a shard: nothing in them waits for a watermark.
+
+Owns the order in which restrictions are admitted, truncated and resumed. Must not know what a restriction is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arcbeam.engine.grouping import Came
+from arcbeam.engine.reports import Restrictions
+from arcbeam.engine.residuals import Residuals
+from arcbeam.engine.stageplace import StagePlace
+from arcbeam.model.timestamps import Timestamp
+
+
+class PlainWork:
+    """Elements are processed as they come."""
+
+    def __init__(self, place: StagePlace) -> None:
+        self._place = place
+
+    def begin(self, drain: bool) -> None:
+        """See `Work`."""
+
+    def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
+        """See `Work`."""
+        self._place.did(self._place.runner.process(key, elements))
+
+    def resume(self) -> bool:
+        """See `Work`."""
+        return False
+
+    def fire(self, watermark: Timestamp) -> bool:
+        """See `Work`."""
+        return False
+
+    def next_event(self) -> Timestamp | None:
+        """See `Work`."""
+        return None
+
+    def next_due(self) -> Timestamp | None:
+        """See `Work`."""
+        return None
+
+    def restrictions(self) -> Restrictions:
+        """See `Work`."""
+        return Restrictions()
+
+
+class SplittableWork(PlainWork):
+    """Elements have restrictions.
+
+    Args:
+        place: of the stage.
+        bound: how many restrictions of one root should live at most.
+    """
+
+    def __init__(self, place: StagePlace, bound: int) -> None:
+        super().__init__(place)
+        self._residuals = Residuals(place.view, place.placed.number, place.placed.flow.outputs, bound)
+        self._drain = False
+        self._admitted = 0
+
+    def begin(self, drain: bool) -> None:
+        """A drain truncates what waits."""
+        self._drain = drain
+        if drain:
+            for restriction in list(self._residuals.untruncated()):
+                kept = self._place.runner.truncate(restriction)
+                self._residuals.truncate(restriction.id, kept, self._place.now)
+
+    def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
+        """Each element's restriction waits; while a drain runs, what it leaves of it."""
+        place = self._place
+        for element in elements:
+            # Of one step only one run is ever real, so the number of the step makes the names different for ever.
+            root = f"{place.step}.{place.shard}.{self._admitted}"
+            self._admitted += 1
+            admitted = self._residuals.admit(root, place.runner.restriction(key, element), place.now)
+            if self._drain:
+                self._residuals.truncate(admitted.id, place.runner.truncate(admitted), place.now)
+
+    def resume(self) -> bool:
+        """Runs what is due, each once: what a restriction leaves waits for the next step, also if it is due at once.
+
+        At least one is run, however little is allowed.
+        """
+        place, residuals = self._place, self._residuals
+        made: set[bytes] = set()
+        while (restriction := residuals.take(place.now)) is not None:
+            if restriction.id in made or (place.tally.resumed and place.allowance.spent()):
+                residuals.put_back(restriction.id)
+                break
+            place.tally.resumed += 1
+            ran = place.runner.resume(restriction, place.allowance)
+            place.did(ran.did)
+            # What the estimator has promised after a split is no promise for what was split off.
+            made.update(residuals.split(restriction.id, split, place.now).id for split in ran.splits)
+            residuals.advance(restriction.id, ran.watermarks)
+            if (left := residuals.finish(restriction.id, ran.deferred, place.now)) is not None:
+                made.add(left.id)
+        residuals.settled()
+        due = residuals.next_due()
+        return due is not None and due <= place.now
+
+    def next_due(self) -> Timestamp | None:
+        """See `Work`."""
+        return self._residuals.next_due()
+
+    def restrictions(self) -> Restrictions:
+        """See `Work`."""
+        live, size = 0, 0.0
+        silent: dict[str, None] = {}
+        for restriction in self._residuals.all():
+            live += 1
+            size += restriction.remainder.size
+            silent.update(dict.fromkeys(restriction.silent(self._place.placed.flow.outputs)))
+        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()))

@@ -1,0 +1,151 @@
+"""What one stage does in one shard in a step.
+
+Owns the order: what was parked, what has come, what is due by the clock, then the watermark, and what it lets fire.
+Must not know other shards and stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import assert_never
+
+from arcbeam.engine import sequences
+from arcbeam.engine.bundles import Closed, SideInputs
+from arcbeam.engine.clocks import Port
+from arcbeam.engine.groupedstage import GroupedWork
+from arcbeam.engine.grouping import Came
+from arcbeam.engine.parking import Lot, Parked, Parking
+from arcbeam.engine.passing import passed
+from arcbeam.engine.plainstage import PlainWork, SplittableWork
+from arcbeam.engine.reports import Awaited, Counts, StageReport
+from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
+from arcbeam.engine.stageplace import StagePlace, Work
+from arcbeam.engine.statefulstage import StatefulWork
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Window
+
+
+def work_of(spec: StageSpec, place: StagePlace) -> Work:
+    """What a stage does with what comes."""
+    match spec.kind:
+        case Plain():
+            return PlainWork(place)
+        case Grouped():
+            return GroupedWork(place, spec.kind)
+        case Stateful():
+            return StatefulWork(place, spec.kind)
+        case Splittable(bound):
+            return SplittableWork(place, bound)
+        case _:
+            assert_never(spec.kind)
+
+
+class StageStep:
+    """A stage in a shard, for one step.
+
+    Args:
+        spec: the stage.
+        place: where it is.
+        sides: side inputs, as the head has them.
+        said: output watermarks, as the head has them: what side inputs are judged by, because they are of the head.
+    """
+
+    def __init__(self, spec: StageSpec, place: StagePlace, sides: SideInputs, said: Mapping[Port, Timestamp]) -> None:
+        self._spec = spec
+        self._place = place
+        self._sides = sides
+        self._said = said
+        self._work = work_of(spec, place)
+        self._ports = dict(spec.placed.side_inputs)
+        self._parking = Parking(place.view, spec.placed.number) if self._ports else None
+
+    def run(self, upstream: Timestamp, *, drain: bool, prepare: bool) -> tuple[StageReport, Closed]:
+        """Does all of it.
+
+        Args:
+            upstream: the stage's upstream watermark, in this step.
+            drain: truncate restrictions.
+            prepare: call `prepare_to_shutdown` at the end.
+        """
+        place, work = self._place, self._work
+        work.begin(drain)
+        self._unpark()
+        for key, elements in place.exchange.elements(place.placed.name, place.shard):
+            place.tally.read += len(elements)
+            self._deliver(key, elements)
+        leftover = work.resume()
+        # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
+        watermark = place.clock.advance(upstream)
+        leftover |= work.fire(watermark)
+        if prepare:
+            place.did(place.runner.prepare())
+        closed = place.runner.finish()
+        place.did(closed.did)
+        if watermark == MAX_TIMESTAMP:
+            place.clock.retire_all()
+        return self._report(leftover), closed
+
+    def _report(self, leftover: bool) -> StageReport:
+        place, work, tally = self._place, self._work, self._place.tally
+        awaited: set[Awaited] = set()
+        earliest: Port | None = None
+        if self._parking is not None:
+            name = place.placed.name
+            for lot, _ in self._parking.lots():
+                awaited.add(Awaited(self._ports[lot.side_input], self._sides.until(name, lot)))
+            if (first := self._parking.earliest()) is not None:
+                earliest = self._ports[first.side_input]
+        return StageReport(
+            place.placed.name,
+            place.shard,
+            place.clock.input,
+            place.clock.local(earliest),
+            leftover,
+            work.next_event(),
+            work.next_due(),
+            tuple(sorted(awaited)),
+            work.restrictions(),
+            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),
+        )
+
+    # Side inputs.
+
+    def _ready(self, lot: Lot) -> bool:
+        name = self._place.placed.name
+        over = passed(self._said.get(self._ports[lot.side_input], MIN_TIMESTAMP), self._sides.until(name, lot))
+        return over or self._sides.exists(name, lot)
+
+    def _lacks(self, window: Window) -> Lot | None:
+        """What an element of a window has to wait for."""
+        needed = self._sides.needed(self._place.placed.name, window)
+        return next((lot for lot in needed if not self._ready(lot)), None)
+
+    def _unpark(self) -> None:
+        """What waited for a side input that is ready goes on, or waits for another one."""
+        if self._parking is None:
+            return
+        for lot in [lot for lot, _ in self._parking.lots() if self._ready(lot)]:
+            for parked in self._parking.take(lot):
+                self._place.tally.unparked += 1
+                key, window, value = sequences.unframed(parked.value)
+                assert self._spec.decode is not None
+                self._deliver(key, [(value, parked.time, (self._spec.decode(window),))])
+
+    def _deliver(self, key: bytes, elements: Sequence[Came]) -> None:
+        if self._parking is None:
+            self._work.deliver(key, elements)
+            return
+        lacking: dict[Window, Lot | None] = {}
+        ready: list[Came] = []
+        for value, time, windows in elements:
+            for window in windows:
+                if window not in lacking:
+                    lacking[window] = self._lacks(window)
+            for window, lot in ((window, lacking[window]) for window in windows):
+                if lot is not None:
+                    packed = b"".join(map(sequences.framed, (key, window.ordered(), value)))
+                    self._parking.park(lot, Parked(time, packed))
+            if here := tuple(window for window in windows if lacking[window] is None):
+                ready.append((value, time, here))
+        if ready:
+            self._work.deliver(key, ready)

@@ -1,0 +1,99 @@
+"""Steps of a whole job, driven by its machine, give what a plain computation gives (see `toy`)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcbeam.engine.progress import CancelRequested, DrainRequested, EndState, SuspendRequested
+from tests.engine.toy import Feed, Toy, expected
+
+_EVENTS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 45)), max_size=25)
+_FEEDS = st.fixed_dictionaries({"read": st.builds(Feed, _EVENTS), "rates": st.builds(Feed, _EVENTS)})
+_SOME = {
+    "read": Feed([(b"a", 3), (b"b", 12), (b"a", 7), (b"a", 15), (b"b", 11), (b"c", 2), (b"a", 31), (b"b", 30)]),
+    "rates": Feed([(b"", 4), (b"", 33), (b"", 13), (b"", 35)]),
+}
+
+
+def _rows(toy: Toy) -> list[tuple[object, ...]]:
+    return sorted(toy.out, key=repr)
+
+
+@pytest.mark.contract("ENG-02", "ENG-03", "ENG-05", "ENG-06", "STORE-01", "END-01")
+@settings(max_examples=60, deadline=None)
+@given(feeds=_FEEDS, seed=st.integers(0, 1000), failures=st.sampled_from([0.0, 0.2]), looks=st.integers(1, 20))
+def test_everything_comes_out_once_and_no_window_before_its_data(
+    feeds: dict[str, Feed], seed: int, failures: float, looks: int
+) -> None:
+    toy = Toy(feeds, seed, failures, looks)
+    end = toy.run()
+    assert end.state is EndState.DONE, end.why
+    assert _rows(toy) == expected(feeds)
+    assert toy.drops == []
+    assert toy.calls == ["shutdown", "teardown"]
+
+
+@pytest.mark.contract("ENG-02")
+def test_elements_that_wait_for_nothing_are_out_in_the_step_that_reads_them() -> None:
+    toy = Toy({"read": Feed([(b"a", 3), (b"a", 99)], pause=50, piece=1, every=1), "rates": Feed([(b"", 4)])})
+    seen: dict[int, list[str]] = {}
+    toy.run(lambda step: seen.update({step: [row[0] for row in toy.out]}))  # type: ignore[func-returns-value]
+    assert "sum" not in seen[2]
+    assert "join" in seen[2]
+
+
+@pytest.mark.contract("ENG-07", "SDF-04")
+def test_between_polls_no_step_runs() -> None:
+    events = [(b"a", time) for time in range(0, 40, 4)]
+    toy = Toy({"read": Feed(events, every=1, pause=1_000_000, piece=1), "rates": Feed([])}, looks=100)
+    toy.chance.random = lambda: 1.0  # type: ignore[method-assign]  # no splits
+    end = toy.run()
+    assert end.state is EndState.DONE
+    assert toy.steps < 2 * len(events) + 3
+    assert toy.now > 1_000_000 * (len(events) - 1)
+
+
+@pytest.mark.contract("END-02")
+@settings(max_examples=20, deadline=None)
+@given(feeds=_FEEDS, seed=st.integers(0, 1000), at=st.integers(1, 6), failures=st.sampled_from([0.0, 0.2]))
+def test_a_drain_puts_out_all_that_was_read_and_reads_no_more(
+    feeds: dict[str, Feed], seed: int, at: int, failures: float
+) -> None:
+    toy = Toy(feeds, seed, failures)
+    end = toy.run(lambda step: DrainRequested(toy.now, "last") if step == at else None)
+    assert end.state in (EndState.DRAINED, EndState.DONE), end.why
+    read = sorted(row[1:3] for row in toy.out if row[0] == "join")
+    counted = sorted((row[1], time) for row in toy.out if row[0] == "sum" for time in row[3])
+    assert read == counted
+    assert sum(row[3] for row in toy.out if row[0] == "alarm") == len(read)
+    assert end.state is EndState.DONE or toy.savepoints == ["last"]
+    assert toy.calls == ["shutdown", "teardown"]
+
+
+@pytest.mark.contract("END-03", "SDF-11")
+@settings(max_examples=20, deadline=None)
+@given(feeds=_FEEDS, seed=st.integers(0, 1000), at=st.integers(1, 6), failures=st.sampled_from([0.0, 0.2]))
+def test_a_job_that_was_suspended_and_resumed_gives_what_one_gives_that_was_not(
+    feeds: dict[str, Feed], seed: int, at: int, failures: float
+) -> None:
+    toy = Toy(feeds, seed, failures)
+    end = toy.run(lambda step: SuspendRequested(toy.now, "here") if step == at else None)
+    if end.state is EndState.STOPPED:
+        assert toy.calls == ["teardown"]
+        assert toy.prepared == 0
+        assert toy.savepoints == ["here"]
+        end = toy.run()
+    assert end.state is EndState.DONE, end.why
+    assert _rows(toy) == expected(feeds)
+
+
+@pytest.mark.contract("END-04")
+def test_a_cancelled_job_tears_down_and_commits_no_more() -> None:
+    toy = Toy(_SOME, looks=1)
+    end = toy.run(lambda step: CancelRequested(toy.now) if step == 2 else None)
+    assert end.state is EndState.CANCELLED
+    assert toy.head == 2
+    assert toy.calls == ["teardown"]
+    assert toy.prepared == 0

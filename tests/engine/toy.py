@@ -1,0 +1,442 @@
+"""A whole job in memory: tasks, exchange, state, commits, a clock; driven by the job's machine.
+
+Stages: `read` and `rates` are splittable sources of events; `sum` groups those of `read` by key and minute-like window;
+`join` reads the last rate of a window as a side input; `alarm` keeps a count by key and window, and puts it out by a
+timer. What they put out is written to a sink: it counts when the step is committed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcbeam.engine.agenda import Late
+from arcbeam.engine.bundles import Allowance, Closed, Did, Ran, TimerSet
+from arcbeam.engine.cells import Cells, ValueCell
+from arcbeam.engine.clocks import Port
+from arcbeam.engine.effects import DropHeld, DropLate, EmitPane
+from arcbeam.engine.grouping import Came
+from arcbeam.engine.layout import Layout, Placed
+from arcbeam.engine.markers import Marker
+from arcbeam.engine.parking import Lot
+from arcbeam.engine.progress import (
+    Abandon,
+    CallShutdown,
+    ClockTold,
+    Command,
+    CommitDecided,
+    End,
+    Event,
+    Finalize,
+    Finalized,
+    JobMachine,
+    JobStarted,
+    Propose,
+    Publish,
+    Published,
+    Resolve,
+    RunStep,
+    Settings,
+    ShutDown,
+    StepFailed,
+    StepPlan,
+    StepReported,
+    TearDown,
+    TornDown,
+    WaitUntil,
+    Warn,
+)
+from arcbeam.engine.reports import Committable, TaskReport
+from arcbeam.engine.residuals import Remainder, Restriction
+from arcbeam.engine.shard import TaskStep
+from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
+from arcbeam.engine.strategy import Strategy
+from arcbeam.engine.timers import Fired
+from arcbeam.engine.triggers import Default
+from arcbeam.engine.watermarks import StageFlow, Times
+from arcbeam.engine.windows import FixedWindows
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.testing.views import MemoryView
+
+SIZE = 10
+WINDOWS = FixedWindows(Duration(SIZE))
+READ, RATES = Port("read", "main"), Port("rates", "main")
+SHARDS = 2
+
+
+def _placed(number: int, name: str, level: int, *inputs: Port, **more: Any) -> Placed:
+    return Placed(StageFlow(name, inputs, ("main",), SHARDS), number, level, **more)
+
+
+LAYOUT = Layout(
+    (
+        _placed(1, "read", 0),
+        _placed(2, "rates", 0),
+        _placed(3, "sum", 1, READ),
+        _placed(4, "alarm", 1, READ),
+        _placed(5, "join", 1, READ, side_inputs=(("rates", RATES),)),
+    ),
+    SHARDS,
+    (2, 2),
+)
+_STAGES = {placed.name: placed for placed in LAYOUT.stages}
+
+
+def _end(window: Window) -> Timestamp:
+    return window.max_timestamp
+
+
+SPECS = {
+    "read": StageSpec(_STAGES["read"], Splittable()),
+    "rates": StageSpec(_STAGES["rates"], Splittable()),
+    "sum": StageSpec(_STAGES["sum"], Grouped(Strategy(Default()), IntervalWindow.from_ordered)),
+    "alarm": StageSpec(_STAGES["alarm"], Stateful({"end": TimeDomain.EVENT}, IntervalWindow.from_ordered, _end)),
+    "join": StageSpec(_STAGES["join"], Plain(), IntervalWindow.from_ordered),
+}
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A source's events (key, time), in the order in which they come.
+
+    Attributes:
+        pause: processing time until what is next can be read, behind every `every` events.
+        piece: how many are read before a checkpoint.
+    """
+
+    events: Sequence[tuple[bytes, int]]
+    every: int = 5
+    pause: int = 0
+    piece: int = 3
+
+    def watermark(self, at: int) -> Timestamp:
+        """An honest one: the earliest of what is to come."""
+        return min((Timestamp(time) for _, time in self.events[at:]), default=MAX_TIMESTAMP)
+
+
+class Counted:
+    """An allowance of so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def spent(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+
+@dataclass
+class Attempt:
+    """What one attempt of a step has made so far."""
+
+    rows: dict[tuple[str, int], list[tuple[bytes, list[Came]]]] = field(default_factory=dict)
+    markers: list[list[Marker]] = field(default_factory=list)
+    views: dict[tuple[int, int], MemoryView] = field(default_factory=dict)
+    rates: dict[bytes, list[int]] = field(default_factory=dict)
+    out: list[tuple[Any, ...]] = field(default_factory=list)
+    drops: list[object] = field(default_factory=list)
+
+
+class Nothing:
+    """A runner of a stage that is not called in any other way than its own."""
+
+    def __init__(self, toy: Toy, attempt: Attempt, stage: str, view: MemoryView) -> None:
+        self.toy = toy
+        self.attempt = attempt
+        self.stage = stage
+        self.view = view
+        self.published: set[Port] = set()
+        self.wrote = False
+
+    def put_out(self, *row: Any) -> Did:
+        self.wrote = True
+        self.attempt.out.append((self.stage, *row))
+        return Did(1)
+
+    def process(self, key: bytes, elements: Sequence[Came]) -> Did:
+        raise AssertionError(f"{self.stage} has no elements")
+
+    def panes(self, panes: Sequence[EmitPane]) -> Did:
+        raise AssertionError(f"{self.stage} has no panes")
+
+    def fire(self, fired: Fired) -> Did:
+        raise AssertionError(f"{self.stage} has no timers")
+
+    def expire(self, key: bytes, window: Window) -> Did:
+        raise AssertionError(f"{self.stage} has no callback")
+
+    def restriction(self, key: bytes, element: Came) -> Remainder:
+        raise AssertionError(f"{self.stage} has no restrictions")
+
+    def resume(self, restriction: Restriction, allowance: Allowance) -> Ran:
+        raise AssertionError(f"{self.stage} has no restrictions")
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        raise AssertionError(f"{self.stage} has no restrictions")
+
+    def prepare(self) -> Did:
+        self.toy.prepared += 1
+        return Did()
+
+    def finish(self) -> Closed:
+        committables = (Committable(self.stage, b"part"),) if self.wrote else ()
+        return Closed(published=tuple(self.published), committables=committables)
+
+
+class Source(Nothing):
+    """Reads a feed: positions from `lo` to `hi`."""
+
+    def restriction(self, key: bytes, element: Came) -> Remainder:
+        return Remainder(element[0], float(len(element[0])))
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        self.toy.truncated += 1
+        return None
+
+    def resume(self, restriction: Restriction, allowance: Allowance) -> Ran:
+        feed = self.toy.feeds[self.stage]
+        lo, hi = map(int, restriction.remainder.element.split(b":"))
+        splits: list[Remainder] = []
+        if self.toy.chance.random() < 0.3 and hi - lo > 4:
+            # The second half goes on by itself, and this one ends earlier.
+            half = (lo + hi) // 2
+            splits.append(self._rest(half, hi, None))
+            hi = half
+        for count, at in enumerate(range(lo, hi)):
+            if count and (count >= feed.piece or allowance.spent()):
+                due = self.toy.now + feed.pause if feed.pause and at % feed.every == 0 else None
+                return Ran((*splits,), self._rest(at, hi, due), {}, Did(count))
+            self._read(*feed.events[at])
+        return Ran((*splits,), None, {}, Did(hi - lo))
+
+    def _rest(self, lo: int, hi: int, due: int | None) -> Remainder:
+        mark = self.toy.feeds[self.stage].watermark(lo)
+        return Remainder(b"%d:%d" % (lo, hi), hi - lo, None if due is None else Timestamp(due), {"main": mark})
+
+    def _read(self, key: bytes, time: int) -> None:
+        windows = WINDOWS.assign(Timestamp(time))
+        if self.stage == "rates":
+            for window in windows:
+                self.attempt.rates.setdefault(window.ordered(), []).append(time)
+            self.published.add(RATES)
+            return
+        element = (b"%d" % time, Timestamp(time), windows)
+        for stage in ("sum", "alarm", "join"):
+            self.attempt.rows.setdefault((stage, sum(key) % SHARDS), []).append((key, [element]))
+
+
+class Sum(Nothing):
+    def panes(self, panes: Sequence[EmitPane]) -> Did:
+        for pane in panes:
+            values = sorted(int(value) for value in pane.contents)
+            self.put_out(pane.key, pane.window.max_timestamp, tuple(values), pane.pane.timing.value)
+        return Did(len(panes))
+
+
+class Alarm(Nothing):
+    """Counts, and puts the count out when the window is over."""
+
+    def process(self, key: bytes, elements: Sequence[Came]) -> Did:
+        cell, timers = self._cell(), {}
+        for _, _, windows in elements:
+            for window in windows:
+                encoded = window.ordered()
+                cell.write(key, encoded, b"%d" % (int(cell.read(key, encoded) or b"0") + 1))
+                # For later than the end: it fires at the end.
+                fire_at = Timestamp(window.max_timestamp + 3)
+                timers[window] = TimerSet(key, window, "end", fire_at, window.max_timestamp)
+        return Did(0, tuple(timers.values()))
+
+    def fire(self, fired: Fired) -> Did:
+        count = self._cell().read(fired.key, fired.window)
+        assert count is not None
+        return self.put_out(fired.key, IntervalWindow.from_ordered(fired.window).max_timestamp, int(count))
+
+    def _cell(self) -> ValueCell:
+        return ValueCell(Cells(self.view, _STAGES["alarm"].number), "count")
+
+
+class Join(Nothing):
+    def process(self, key: bytes, elements: Sequence[Came]) -> Did:
+        for value, _, windows in elements:
+            for window in windows:
+                rates = self.toy.rates.get(window.ordered(), [])
+                self.put_out(key, int(value), bool(rates))
+        return Did(len(elements))
+
+
+_RUNNERS = {"read": Source, "rates": Source, "sum": Sum, "alarm": Alarm, "join": Join}
+
+
+class Toy:
+    """The job. What counts: `out` (committed and published), `seen` (all attempts' drops that were committed).
+
+    Args:
+        feeds: of the sources.
+        seed: of all chance.
+        failures: how often the attempt of a step fails, of all.
+        looks: the allowance of a task.
+    """
+
+    def __init__(self, feeds: Mapping[str, Feed], seed: int = 0, failures: float = 0.0, looks: int = 5) -> None:
+        self.feeds = feeds
+        self.chance = random.Random(seed)
+        self.failures = failures
+        self.looks = looks
+        self.now = Timestamp(1000)
+        self.store: dict[tuple[int, int], dict[bytes, bytes]] = {}
+        self.rates: dict[bytes, list[int]] = {}
+        self.head, self.head_time, self.times = 0, Timestamp(0), Times()
+        self.out: list[tuple[Any, ...]] = []
+        self.drops: list[object] = []
+        self.prepared = self.truncated = 0
+        self.fresh = True
+        self.attempt: Attempt | None = None
+        self.warnings: list[str] = []
+        self.waits: list[Timestamp] = []
+        self.calls: list[str] = []
+        self.savepoints: list[str] = []
+        self.steps = 0
+
+    def run(self, request: Callable[[int], Event | None] = lambda step: None, settings: Settings | None = None) -> End:
+        """Drives the job to its end; `request` gives an event after a commit of that step, if any."""
+        machine = JobMachine(LAYOUT, settings)
+        todo: list[Event] = [JobStarted(self.now, self.head, self.head_time, self.times, fresh=self.fresh)]
+        waiting: Timestamp | None = None
+        for _ in range(5000):
+            if not todo:
+                assert waiting is not None, f"nothing happens any more: {machine.story()[-3:]}"
+                self.now = max(self.now, waiting)
+                todo.append(ClockTold(self.now))
+            event = todo.pop(0)
+            commands = machine.handle(event)
+            machine.validate()
+            for command in commands:
+                match command:
+                    case WaitUntil(moment):
+                        waiting = moment
+                        if moment is not None:
+                            self.waits.append(moment)
+                    case End():
+                        return command
+                    case _:
+                        todo += self._carry_out(command)
+            if isinstance(event, CommitDecided) and (asked := request(event.step)):
+                todo.append(asked)
+        raise AssertionError("the job does not end")
+
+    def _carry_out(self, command: Command) -> Iterable[Event]:
+        self.now = Timestamp(self.now + 1)
+        match command:
+            case RunStep(plan):
+                self.steps += 1
+                if self.chance.random() < self.failures:
+                    self._run(plan, levels=self.chance.randrange(len(LAYOUT.tasks)))
+                    return [StepFailed(self.now, plan.step, plan.attempt, "lost", True)]
+                return [StepReported(self.now, plan.step, plan.attempt, Duration(1), self._run(plan))]
+            case Propose():
+                return [self._commit(command)]
+            case Publish(step):
+                return [Published(self.now, step)]
+            case Finalize(step):
+                return [Finalized(self.now, step)]
+            case CallShutdown():
+                self.calls.append("shutdown")
+                return [ShutDown(self.now)]
+            case TearDown():
+                self.calls.append("teardown")
+                return [TornDown(self.now)]
+            case Warn(text):
+                self.warnings.append(text)
+        assert not isinstance(command, Resolve | Abandon)
+        return []
+
+    def _run(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
+        attempt = self.attempt = Attempt()
+        reports: list[TaskReport] = []
+        for level in range(levels):
+            attempt.markers.append([])
+            for task in range(LAYOUT.tasks[level]):
+                token = b"%d.%d.%d.%d" % (plan.step, plan.attempt, level, task)
+                specs = {placed.name: SPECS[placed.name] for placed in LAYOUT.at(level)}
+                around = _Task(self, attempt, level, plan.initial)
+                step = TaskStep(LAYOUT, specs, level, task, token, plan)
+                reports.append(step.run(around, around, around, Counted(self.looks)))
+        return tuple(reports)
+
+    def _commit(self, command: Propose) -> Event:
+        command.times.check_after(self.times)
+        if command.reports:
+            assert self.attempt is not None
+            self.store.update({place: view.snapshot() for place, view in self.attempt.views.items()})
+            for window, times in self.attempt.rates.items():
+                self.rates.setdefault(window, []).extend(times)
+            self.out += self.attempt.out
+            self.drops += self.attempt.drops
+            self.fresh = False
+        self.attempt = None
+        self.head, self.head_time, self.times = command.step, command.time, command.times
+        self.savepoints += command.savepoints
+        return CommitDecided(self.now, command.step)
+
+
+class _Task:
+    """All that is around a task: exchange, shards, side inputs."""
+
+    def __init__(self, toy: Toy, attempt: Attempt, level: int, initial: bool) -> None:
+        self.toy = toy
+        self.attempt = attempt
+        self.level = level
+        self.initial = initial
+
+    def markers(self) -> Sequence[Marker]:
+        return self.attempt.markers[self.level - 1]
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[Came]]]:
+        if self.level == 0:
+            if self.initial and shard == 0:
+                whole = b"0:%d" % len(self.toy.feeds[stage].events)
+                yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,))]
+            return
+        yield from self.attempt.rows.get((stage, shard), ())
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        self.attempt.drops.append(drop)
+
+    def send(self, marker: Marker) -> None:
+        self.attempt.markers[-1].append(marker)
+
+    def view(self, shard: int) -> MemoryView:
+        place = (self.level, shard)
+        return self.attempt.views.setdefault(place, MemoryView(self.toy.store.get(place)))
+
+    def runner(self, stage: str, shard: int) -> Nothing:
+        return _RUNNERS[stage](self.toy, self.attempt, stage, self.view(shard))
+
+    def needed(self, stage: str, window: Window) -> Sequence[Lot]:
+        return (Lot("rates", window.ordered()),)
+
+    def until(self, stage: str, lot: Lot) -> Timestamp:
+        return IntervalWindow.from_ordered(lot.window).max_timestamp
+
+    def exists(self, stage: str, lot: Lot) -> bool:
+        return lot.window in self.toy.rates
+
+
+def expected(feeds: Mapping[str, Feed]) -> list[tuple[Any, ...]]:
+    """What the job puts out, by a plain computation; `join` tells only whether there was any rate."""
+    groups: dict[tuple[bytes, Timestamp], list[int]] = {}
+    rows: list[tuple[Any, ...]] = []
+    rates = {WINDOWS.assign(Timestamp(time))[0] for _, time in feeds["rates"].events}
+    for key, time in feeds["read"].events:
+        window = WINDOWS.assign(Timestamp(time))[0]
+        groups.setdefault((key, window.max_timestamp), []).append(time)
+        rows.append(("join", key, time, window in rates))
+    for (key, end), times in groups.items():
+        rows.append(("sum", key, end, tuple(sorted(times)), "on time"))
+        rows.append(("alarm", key, end, len(times)))
+    return sorted(rows, key=repr)
