@@ -16,6 +16,7 @@ from arcbeam.engine.agenda import Late
 from arcbeam.engine.bundles import Allowance, Closed, Did, Ran, TimerSet
 from arcbeam.engine.cells import Cells, ValueCell
 from arcbeam.engine.clocks import Port
+from arcbeam.engine.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping import Came
 from arcbeam.engine.layout import Layout, Placed
@@ -36,7 +37,6 @@ from arcbeam.engine.progress import (
     Propose,
     Publish,
     Published,
-    Resolve,
     RunStep,
     Settings,
     ShutDown,
@@ -54,7 +54,6 @@ from arcbeam.engine.shard import TaskStep
 from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.strategy import Strategy
 from arcbeam.engine.timers import Fired
-from arcbeam.engine.triggers import Default
 from arcbeam.engine.watermarks import StageFlow, Times
 from arcbeam.engine.windows import FixedWindows
 from arcbeam.model.plan import TimeDomain
@@ -63,7 +62,7 @@ from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
 from arcbeam.testing.views import MemoryView
 
 SIZE = 10
-WINDOWS = FixedWindows(Duration(SIZE))
+WINDOWS = FixedWindows(Duration(SIZE), Duration(0))
 READ, RATES = Port("read", "main"), Port("rates", "main")
 SHARDS = 2
 
@@ -93,7 +92,7 @@ def _end(window: Window) -> Timestamp:
 SPECS = {
     "read": StageSpec(_STAGES["read"], Splittable()),
     "rates": StageSpec(_STAGES["rates"], Splittable()),
-    "sum": StageSpec(_STAGES["sum"], Grouped(Strategy(Default()), IntervalWindow.from_ordered)),
+    "sum": StageSpec(_STAGES["sum"], Grouped(Strategy(Repeatedly(AfterWatermark())), IntervalWindow.from_ordered)),
     "alarm": StageSpec(_STAGES["alarm"], Stateful({"end": TimeDomain.EVENT}, IntervalWindow.from_ordered, _end)),
     "join": StageSpec(_STAGES["join"], Plain(), IntervalWindow.from_ordered),
 }
@@ -326,7 +325,7 @@ class Toy:
                     case _:
                         todo += self._carry_out(command)
             if isinstance(event, CommitDecided) and (asked := request(event.step)):
-                todo.append(asked)
+                todo.insert(0, asked)
         raise AssertionError("the job does not end")
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
@@ -352,7 +351,8 @@ class Toy:
                 return [TornDown(self.now)]
             case Warn(text):
                 self.warnings.append(text)
-        assert not isinstance(command, Resolve | Abandon)
+            case Abandon():
+                self.attempt = None
         return []
 
     def _run(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
