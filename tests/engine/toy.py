@@ -377,10 +377,10 @@ class Toy:
                 self.rates.setdefault(window, []).extend(times)
             self.out += self.attempt.out
             self.drops += self.attempt.drops
-            self.fresh = False
         self.attempt = None
         self.head, self.head_time, self.times = command.step, command.time, command.times
         self.savepoints += command.savepoints
+        self.fresh = command.fresh
         return CommitDecided(self.now, command.step)
 
 

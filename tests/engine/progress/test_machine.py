@@ -145,6 +145,11 @@ def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_u
         fails                       -> warn; propose 1 suspended bare as here
         committed                   -> tear down sum rates read; wait 100
     """)
+    driver = Driver()
+    for line in ("suspend here", "start fresh"):
+        driver.say(line)
+    assert driver.proposed is not None
+    assert driver.proposed.fresh
 
 
 @pytest.mark.contract("END-03")
@@ -173,7 +178,7 @@ def test_user_code_that_raises_ends_the_job_with_teardown_only_and_nothing_is_pu
         start fresh                 -> run 1.0 initial
         reports more with sink      -> propose 1 running
         committed                   -> publish 1; run 2.0
-        breaks                      -> abandon 2.0; tear down sum rates read; wait 100
+        breaks                      -> tear down sum rates read; wait 100
         published                   -> -
         drain last                  -> warn
         torn down                   -> failed
@@ -228,7 +233,7 @@ def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
         clock 40                    -> run 2.1
         fails                       -> warn; wait 60
         clock 60                    -> run 2.2
-        fails                       -> abandon 2.2; tear down sum rates read; wait 160
+        fails                       -> tear down sum rates read; wait 160
         torn down                   -> failed
     """)
     assert driver.end is not None

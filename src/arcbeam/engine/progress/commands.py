@@ -73,7 +73,8 @@ class Propose:
         cut: digest of all attempts that make the step.
         reports: of its tasks; none: a commit without a step, that changes nothing but the mode and savepoints.
         savepoints: names that it gets.
-        drains_to: the name that the last commit will get, if the job is being drained: the next driver must know.
+        drains_to: the name that the last commit will get, if the job is being drained; the next driver must know it.
+        fresh: no step is real with it: sources have not begun; the next driver must know it.
     """
 
     step: int
@@ -84,6 +85,7 @@ class Propose:
     reports: tuple[TaskReport, ...]
     savepoints: tuple[str, ...] = ()
     drains_to: str = ""
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

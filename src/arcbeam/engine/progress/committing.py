@@ -25,6 +25,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
         cut.reports if cut else (),
         tuple(dict.fromkeys(name for name in names if name)),
         state.last_savepoint if mode is CommitMode.DRAINING else "",
+        fresh=state.fresh and cut is None,
     )
     state.cut, state.proposal = None, Proposal(command, cut)
     state.ask(command)

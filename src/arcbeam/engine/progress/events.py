@@ -20,7 +20,7 @@ class JobStarted:
         step: number of the opening: the head.
         time: its recorded time.
         times: its watermarks.
-        fresh: no step was ever committed: the sources have not begun.
+        fresh: the head is new, or `Propose.fresh` of it: no step was ever committed, the sources have not begun.
         draining: the job was being drained when the driver before died.
         savepoint: that the drain is to end with: `Propose.drains_to` of the head.
         unpublished: the head has committables; whether they were published is not known.

@@ -203,10 +203,10 @@ class JobMachine:
 
     def _step_failed(self, why: str, again: bool) -> None:
         state = self._state
+        state.running = None
         if not again:
             ending.fail(state, why)
         elif (failures := ending.failed(state, RunStep, why)) is not None:
-            state.running = None
             state.attempt += 1
             state.not_before = shifted(state.now, state.settings.retry.pause(failures))
 
@@ -222,7 +222,7 @@ class JobMachine:
             state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
             state.drained = state.drained or cut.plan.drain
             state.prepares += cut.plan.prepare
-            used_up = any(report.leftover or report.counts.resumed for report in cut.places.values())
+            used_up = any(report.leftover for report in cut.places.values())
             self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up)
         committing.committed(state, proposal)
         if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.told(state.fruitless):
