@@ -74,3 +74,10 @@ def test_one_straggler_is_not_moved_for_nothing() -> None:
 def test_many_restrictions_of_one_shard_are_spread_over_all() -> None:
     moves = rebalance({0: [Sized(b"%d" % i, 1.0) for i in range(4000)], 1: [], 2: [], 3: []}, 0.1)
     assert 2800 <= len(moves) <= 3000
+
+
+def test_what_cannot_be_moved_counts() -> None:
+    held = {0: [Sized(b"a", 1.0), Sized(b"b", 1.0)], 1: []}
+    assert [move.target for move in rebalance(held)] == [1]
+    assert rebalance(held, fixed={1: 2.0}) == []
+    assert [move.target for move in rebalance({0: [], 1: [Sized(b"a", 1.0)]}, fixed={1: 5.0})] == [0]

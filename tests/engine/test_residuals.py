@@ -313,3 +313,20 @@ def test_what_is_truncated_is_due_at_once_and_truncated_once() -> None:
     assert rest.due == _NOW + 7
     with pytest.raises(ValueError, match="is truncated already"):
         residuals.truncate(rest.id, None, _NOW)
+
+
+@pytest.mark.contract("SDF-08")
+def test_what_may_move_is_offered_as_it_will_be_handed_over_but_for_one() -> None:
+    residuals = Residuals(MemoryView(), 5, _OUTPUTS)
+    for root in ("a", "b", "c", "d"):
+        residuals.admit(root, Remainder(b"x" * 100), Timestamp(0))
+    taken = residuals.take(Timestamp(0))
+    assert taken is not None
+    offered = list(residuals.movable(10, 10_000))
+    assert len(offered) == 2
+    assert taken.id not in {restriction.id for restriction, _ in offered}
+    assert len(list(residuals.movable(1, 10_000))) == 1
+    assert len(list(residuals.movable(10, 200))) == 1
+    for restriction, handed in offered:
+        assert residuals.hand_over(restriction.id) == handed
+    assert list(residuals.movable(10, 10_000)) == []

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.progress import CancelRequested, DrainRequested, EndState, SuspendRequested
+from arcbeam.model.timestamps import MAX_TIMESTAMP
 from tests.engine.toy import Feed, Toy, expected
 
 _EVENTS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(0, 45)), max_size=25)
@@ -48,6 +49,15 @@ def test_elements_that_wait_for_nothing_are_out_in_the_step_that_reads_them() ->
     # wait. The window's end waits for the source.
     assert seen[:2] == [[], ["join", "join"]]
     assert "sum" in seen[2]
+
+
+@pytest.mark.contract("SDF-08")
+def test_restrictions_are_shared_by_all_shards() -> None:
+    events = [(b"a", time) for time in range(200)]
+    toy = Toy({"read": Feed(events, piece=4), "rates": Feed([])}, seed=1)
+    assert toy.run().state is EndState.DONE
+    assert toy.read_in[0] + toy.read_in[1] == 200
+    assert min(toy.read_in.values()) > 60
 
 
 @pytest.mark.contract("ENG-07", "SDF-04")
@@ -103,3 +113,38 @@ def test_a_cancelled_job_tears_down_and_commits_no_more() -> None:
     assert toy.head == 2
     assert toy.calls == ["teardown"]
     assert toy.prepared == 0
+
+
+@pytest.mark.contract("ENG-06", "WM-06")
+def test_a_source_that_will_never_go_on_fails_the_job_with_who_waits_for_it() -> None:
+    feeds = {"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=MAX_TIMESTAMP)}
+    toy = Toy(feeds)
+    end = toy.run()
+    assert end.state is EndState.FAILED
+    assert end.why.startswith(
+        "nothing is left that could go on, but something waits:\n  - 'rates': input of 'rates' is at"
+    )
+    assert "1 restriction(s) of size 0 are not done\n    what is first by the clock is due never" in end.why
+    assert "'join': input of 'join' is at 1970-01-01T00:00:00.000011Z: held by parked element" in end.why
+    assert "elements are parked until output 'main' of 'rates' is past 1970-01-01T00:00:00.000019Z; it is at" in end.why
+    # What does not wait for it is out, and stays.
+    assert sum(row[0] == "sum" for row in toy.out) == 6
+    assert toy.calls == ["teardown"]
+
+
+@pytest.mark.contract("ENG-06", "ENG-07")
+def test_a_source_that_is_polled_without_a_delay_is_told_and_costs_little() -> None:
+    toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=0)})
+    end = toy.run(lambda step: CancelRequested(toy.now) if len(toy.warnings) == 3 else None)
+    assert end.state is EndState.CANCELLED
+    assert [text.split(" steps")[0] for text in toy.warnings] == ["100", "200", "400"]
+    # All but the first few of these steps are a second apart.
+    assert toy.now > (toy.steps - 20) * 1_000_000
+
+
+def test_a_drain_ends_a_source_that_would_never_end() -> None:
+    toy = Toy({"read": _SOME["read"], "rates": Feed([(b"", 4)], behind=0)})
+    end = toy.run(lambda step: DrainRequested(toy.now, "last") if step == 20 else None)
+    assert end.state is EndState.DRAINED
+    assert toy.truncated == 1
+    assert _rows(toy) == expected({"read": _SOME["read"], "rates": Feed([(b"", 4)])})

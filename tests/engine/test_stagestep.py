@@ -24,10 +24,11 @@ from arcbeam.engine.residuals import Remainder, Restriction
 from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageKind, StageSpec, Stateful
 from arcbeam.engine.stageplace import StagePlace
 from arcbeam.engine.stagestep import StageStep
+from arcbeam.engine.stepplan import Handover, StepBudget, StepPlan
 from arcbeam.engine.strategy import Strategy
 from arcbeam.engine.timers import Fired
 from arcbeam.engine.triggers import AfterTime
-from arcbeam.engine.watermarks import StageFlow
+from arcbeam.engine.watermarks import StageFlow, Times
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import IntervalWindow, Window
@@ -62,16 +63,18 @@ class World:
         self.looks = 1000
         self.steps = 0
 
-    def step(self, watermark: int, *came: Any, now: int = 0, drain: bool = False, prepare: bool = False) -> StageReport:
+    def step(self, watermark: int, *came: Any, now: int = 0, shard: int = 3, **of_plan: Any) -> StageReport:
         """A step up to that watermark; of the elements that come: a time, or time and window."""
         elements = [each if isinstance(each, tuple) else (each, _W if each < 10 else _V) for each in came]
         self.came = [(b"k", [(b"%d" % time, Timestamp(time), (window,)) for time, window in elements])] if came else []
         self.steps += 1
+        budget = StepBudget(Duration(1), 1, 1)
+        plan = StepPlan(self.steps, 0, Timestamp(now), self.steps - 1, Times(), budget, **of_plan)
         clock = Clock(self.view, 1, ("main",))
         place = StagePlace(
-            self.spec.placed, 3, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
+            self.spec.placed, shard, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
         )
-        report, _ = StageStep(self.spec, place, self, self.said).run(Timestamp(watermark), drain=drain, prepare=prepare)
+        report, _ = StageStep(self.spec, place, self, self.said).run(Timestamp(watermark), plan)
         return report
 
     def told(self) -> list[str]:
@@ -361,6 +364,23 @@ def test_at_least_one_restriction_runs_and_the_rest_waits_if_the_budget_is_spent
     world.looks = 1000
     world.step(MAX_TIMESTAMP)
     assert len(world.told()) == 2
+
+
+@pytest.mark.contract("SDF-08", "SDF-11")
+def test_a_restriction_changes_its_shard_with_its_hold_and_runs_there() -> None:
+    world, other = World(Splittable()), World(Splittable())
+    later = Remainder(b"later", 3.0, Timestamp(50), {"main": Timestamp(4)})
+    world.on = {"resume 3": Ran((later,), later)}
+    report = world.step(MAX_TIMESTAMP, 3)
+    (movable,) = report.restrictions.movable
+    assert movable.size == 3
+    move = Handover("it", movable.id, 3, 4, movable.handed)
+    here = world.step(MAX_TIMESTAMP, moves=(move, Handover("else", b"", 3, 4, b"")))
+    there = other.step(MAX_TIMESTAMP, shard=4, moves=(move,))
+    assert (here.restrictions.live, there.restrictions.live) == (1, 1)
+    assert (here.restrictions.movable, there.input, there.next_due) == ((), 4, 50)
+    other.step(MAX_TIMESTAMP, shard=4, now=50)
+    assert other.told() == ["resume later"]
 
 
 @pytest.mark.contract("END-02")

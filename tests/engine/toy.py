@@ -8,6 +8,7 @@ timer. What they put out is written to a sink: it counts when the step is commit
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,16 +106,21 @@ class Feed:
     Attributes:
         pause: processing time until what is next can be read, behind every `every` events.
         piece: how many are read before a checkpoint.
+        behind: there may be more some time: processing time at which to look, 0 for at once; None: there is not.
     """
 
     events: Sequence[tuple[bytes, int]]
     every: int = 5
     pause: int = 0
     piece: int = 3
+    behind: int | None = None
 
     def watermark(self, at: int) -> Timestamp:
         """An honest one: the earliest of what is to come."""
-        return min((Timestamp(time) for _, time in self.events[at:]), default=MAX_TIMESTAMP)
+        more = (
+            MAX_TIMESTAMP if self.behind is None else Timestamp(1 + max((time for _, time in self.events), default=0))
+        )
+        return min((Timestamp(time) for _, time in self.events[at:]), default=more)
 
 
 class Counted:
@@ -138,15 +144,17 @@ class Attempt:
     rates: dict[bytes, list[int]] = field(default_factory=dict)
     out: list[tuple[Any, ...]] = field(default_factory=list)
     drops: list[object] = field(default_factory=list)
+    read_in: list[int] = field(default_factory=list)
 
 
 class Nothing:
     """A runner of a stage that is not called in any other way than its own."""
 
-    def __init__(self, toy: Toy, attempt: Attempt, stage: str, view: MemoryView) -> None:
+    def __init__(self, toy: Toy, attempt: Attempt, stage: str, shard: int, view: MemoryView) -> None:
         self.toy = toy
         self.attempt = attempt
         self.stage = stage
+        self.shard = shard
         self.view = view
         self.published: set[Port] = set()
         self.wrote = False
@@ -210,6 +218,8 @@ class Source(Nothing):
                 due = self.toy.now + feed.pause if feed.pause and at % feed.every == 0 else None
                 return Ran((*splits,), self._rest(at, hi, due), {}, Did(count))
             self._read(*feed.events[at])
+        if feed.behind is not None and hi == len(feed.events):
+            return Ran((*splits,), self._rest(hi, hi, feed.behind or None), {}, Did(hi - lo))
         return Ran((*splits,), None, {}, Did(hi - lo))
 
     def _rest(self, lo: int, hi: int, due: int | None) -> Remainder:
@@ -223,6 +233,7 @@ class Source(Nothing):
                 self.attempt.rates.setdefault(window.ordered(), []).append(time)
             self.published.add(RATES)
             return
+        self.attempt.read_in.append(self.shard)
         element = (b"%d" % time, Timestamp(time), windows)
         for stage in ("sum", "alarm", "join"):
             self.attempt.rows.setdefault((stage, sum(key) % SHARDS), []).append((key, [element]))
@@ -272,7 +283,7 @@ _RUNNERS = {"read": Source, "rates": Source, "sum": Sum, "alarm": Alarm, "join":
 
 
 class Toy:
-    """The job. What counts: `out` (committed and published), `seen` (all attempts' drops that were committed).
+    """The job. What counts: `out` (committed and published), `drops`, `read_in` (elements by shard).
 
     Args:
         feeds: of the sources.
@@ -292,6 +303,7 @@ class Toy:
         self.head, self.head_time, self.times = 0, Timestamp(0), Times()
         self.out: list[tuple[Any, ...]] = []
         self.drops: list[object] = []
+        self.read_in: Counter[int] = Counter()
         self.prepared = self.truncated = 0
         self.fresh = True
         self.attempt: Attempt | None = None
@@ -377,6 +389,7 @@ class Toy:
                 self.rates.setdefault(window, []).extend(times)
             self.out += self.attempt.out
             self.drops += self.attempt.drops
+            self.read_in.update(self.attempt.read_in)
         self.attempt = None
         self.head, self.head_time, self.times = command.step, command.time, command.times
         self.savepoints += command.savepoints
@@ -415,7 +428,7 @@ class _Task:
         return self.attempt.views.setdefault(place, MemoryView(self.toy.store.get(place)))
 
     def runner(self, stage: str, shard: int) -> Nothing:
-        return _RUNNERS[stage](self.toy, self.attempt, stage, self.view(shard))
+        return _RUNNERS[stage](self.toy, self.attempt, stage, shard, self.view(shard))
 
     def needed(self, stage: str, window: Window) -> Sequence[Lot]:
         return (Lot("rates", window.ordered()),)

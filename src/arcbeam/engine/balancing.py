@@ -56,12 +56,15 @@ def pack(sizes: Sequence[float], shards: int) -> list[int]:
     return places
 
 
-def rebalance(held: Mapping[int, Sequence[Sized]], slack: float = 0.25) -> list[Move]:
+def rebalance(
+    held: Mapping[int, Sequence[Sized]], slack: float = 0.25, fixed: Mapping[int, float] | None = None
+) -> list[Move]:
     """What to move so that no shard has much more than its share. Nothing moves twice, and nothing for nothing.
 
     Args:
         held: what each shard has; shards that have nothing are there too.
         slack: a shard keeps what it has up to so much above the mean.
+        fixed: work of shards that cannot be moved; none if a shard is not there.
 
     Returns:
         The moves; the same for the same argument, in whatever order its mapping is.
@@ -72,7 +75,8 @@ def rebalance(held: Mapping[int, Sequence[Sized]], slack: float = 0.25) -> list[
         return []
     weights = dict(zip((thing.id for thing in things), _weights([thing.size for thing in things]), strict=True))
     left = {shard: sorted(((weights[thing.id], thing.id) for thing in held[shard]), reverse=True) for shard in shards}
-    loads = {shard: sum(weights[thing.id] for thing in held[shard]) for shard in shards}
+    fixed = fixed or {}
+    loads = {shard: fixed.get(shard, 0.0) + sum(weights[thing.id] for thing in held[shard]) for shard in shards}
     limit = sum(loads.values()) / len(shards) * (1 + slack)
     fullest = [(-loads[shard], shard) for shard in shards]
     emptiest = [(loads[shard], shard) for shard in shards]

@@ -26,6 +26,7 @@ from arcbeam.engine.keyspace import Kind, prefix
 from arcbeam.engine.reports import Restrictions
 from arcbeam.engine.stagekinds import Grouped
 from arcbeam.engine.stageplace import StagePlace
+from arcbeam.engine.stepplan import Handover
 from arcbeam.engine.timers import Fired, Timers
 from arcbeam.model import plan
 from arcbeam.model.timestamps import Timestamp
@@ -53,7 +54,7 @@ class GroupedWork:
         self._agenda = Agenda(self._timers)
         self._holds = Holds(place.view, number)
 
-    def begin(self, drain: bool) -> None:
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:

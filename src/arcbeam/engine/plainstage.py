@@ -6,12 +6,18 @@ Owns the order in which restrictions are admitted, truncated and resumed. Must n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from arcbeam.engine.grouping import Came
-from arcbeam.engine.reports import Restrictions
+from arcbeam.engine.reports import Movable, Restrictions
 from arcbeam.engine.residuals import Residuals
 from arcbeam.engine.stageplace import StagePlace
+from arcbeam.engine.stepplan import Handover
 from arcbeam.model.timestamps import Timestamp
+
+_MOVABLE: Final = 16
+"""So many restrictions of a stage and shard are offered to other shards in each step: they travel in the reports."""
+_MOVABLE_BYTES: Final = 16 << 10
 
 
 class PlainWork:
@@ -20,7 +26,7 @@ class PlainWork:
     def __init__(self, place: StagePlace) -> None:
         self._place = place
 
-    def begin(self, drain: bool) -> None:
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
@@ -62,9 +68,15 @@ class SplittableWork(PlainWork):
         self._drain = False
         self._admitted = 0
 
-    def begin(self, drain: bool) -> None:
-        """A drain truncates what waits."""
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+        """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
         self._drain = drain
+        for move in moves:
+            if move.source == self._place.shard:
+                if self._residuals.hand_over(move.id) != move.handed:
+                    raise ValueError(f"restriction {move.id.hex()} of {move.stage!r} is not what the plan takes it for")
+            else:
+                self._residuals.adopt(move.handed)
         if drain:
             for restriction in list(self._residuals.untruncated()):
                 kept = self._place.runner.truncate(restriction)
@@ -116,4 +128,8 @@ class SplittableWork(PlainWork):
             live += 1
             size += restriction.remainder.size
             silent.update(dict.fromkeys(restriction.silent(self._place.placed.flow.outputs)))
-        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()))
+        movable = tuple(
+            Movable(restriction.id, restriction.remainder.size, handed)
+            for restriction, handed in self._residuals.movable(_MOVABLE, _MOVABLE_BYTES)
+        )
+        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()), movable)

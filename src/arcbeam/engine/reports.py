@@ -27,6 +27,21 @@ class Awaited:
 
 
 @dataclass(frozen=True, slots=True)
+class Movable:
+    """A restriction that waits, and may be given to another shard.
+
+    Attributes:
+        id: of it.
+        size: of it.
+        handed: what the other shard needs.
+    """
+
+    id: bytes
+    size: float
+    handed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Restrictions:
     """The restrictions of a stage in one shard when a step ends.
 
@@ -35,12 +50,14 @@ class Restrictions:
         size: of all together.
         silent: outputs that some of them report no watermark for.
         crowded: roots of which too many live.
+        movable: some of them.
     """
 
     live: int = 0
     size: float = 0.0
     silent: tuple[str, ...] = ()
     crowded: tuple[Crowded, ...] = ()
+    movable: tuple[Movable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

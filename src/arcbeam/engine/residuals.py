@@ -16,6 +16,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
 from arcbeam.engine import sequences
@@ -151,6 +152,23 @@ class Residuals:
         self._due.delete(self._due_row(restriction))
         self._remove(restriction)
         return id + _packed(restriction)
+
+    def movable(self, count: int, limit: int) -> Iterator[tuple[Restriction, bytes]]:
+        """Some of those that wait, but not all: one that is alone has no reason to move. They stay; with what
+        `hand_over` will give.
+
+        Args:
+            count: no more than so many.
+            limit: of bytes of all together.
+        """
+        waiting = (restriction for restriction in self.all() if restriction.id not in self._running)
+        next(waiting, None)
+        for restriction in islice(waiting, count):
+            handed = restriction.id + _packed(restriction)
+            limit -= len(handed)
+            if limit < 0:
+                return
+            yield restriction, handed
 
     def adopt(self, handed: bytes) -> Restriction:
         """Takes in what another shard handed over.

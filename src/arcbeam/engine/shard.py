@@ -75,7 +75,7 @@ class TaskStep:
                     allowance,
                 )
                 stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
-                report, closed = stage.run(upstream, drain=plan.drain, prepare=plan.prepare)
+                report, closed = stage.run(upstream, plan)
                 reports.append(report)
                 ends.append(closed)
                 for port in placed.ports:

@@ -16,6 +16,7 @@ from arcbeam.engine.effects import DropHeld, DropLate
 from arcbeam.engine.grouping import Came
 from arcbeam.engine.layout import Placed
 from arcbeam.engine.reports import Restrictions
+from arcbeam.engine.stepplan import Handover
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 
@@ -78,8 +79,8 @@ class StagePlace:
 class Work(Protocol):
     """What a kind of stage does in a shard, in the order of its methods."""
 
-    def begin(self, drain: bool) -> None:
-        """Before anything else."""
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+        """Before anything else; `moves` are those of the stage from and to this shard."""
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         """Elements have come; the watermark has not moved yet."""

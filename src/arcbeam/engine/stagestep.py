@@ -21,6 +21,7 @@ from arcbeam.engine.reports import Awaited, Counts, StageReport
 from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.stageplace import StagePlace, Work
 from arcbeam.engine.statefulstage import StatefulWork
+from arcbeam.engine.stepplan import StepPlan
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 
@@ -59,16 +60,18 @@ class StageStep:
         self._ports = dict(spec.placed.side_inputs)
         self._parking = Parking(place.view, spec.placed.number) if self._ports else None
 
-    def run(self, upstream: Timestamp, *, drain: bool, prepare: bool) -> tuple[StageReport, Closed]:
+    def run(self, upstream: Timestamp, plan: StepPlan) -> tuple[StageReport, Closed]:
         """Does all of it.
 
         Args:
             upstream: the stage's upstream watermark, in this step.
-            drain: truncate restrictions.
-            prepare: call `prepare_to_shutdown` at the end.
+            plan: of the step.
         """
         place, work = self._place, self._work
-        work.begin(drain)
+        here = (place.placed.name, place.shard)
+        work.begin(
+            plan.drain, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
+        )
         self._unpark()
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             place.tally.read += len(elements)
@@ -77,7 +80,7 @@ class StageStep:
         # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
         watermark = place.clock.advance(upstream)
         leftover |= work.fire(watermark)
-        if prepare:
+        if plan.prepare:
             place.did(place.runner.prepare())
         closed = place.runner.finish()
         place.did(closed.did)

@@ -17,6 +17,7 @@ from arcbeam.engine.passing import passed
 from arcbeam.engine.reports import Restrictions
 from arcbeam.engine.stagekinds import Stateful
 from arcbeam.engine.stageplace import StagePlace
+from arcbeam.engine.stepplan import Handover
 from arcbeam.engine.timers import EXPIRATION, Fired, Timers, within
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Timestamp
@@ -41,7 +42,7 @@ class StatefulWork:
         self._cells = Cells(place.view, number)
         self._holds = Holds(place.view, number)
 
-    def begin(self, drain: bool) -> None:
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:

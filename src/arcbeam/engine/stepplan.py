@@ -5,7 +5,7 @@ Owns the shape of a plan. Must not know why it is so (`progress`), nor what is m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from arcbeam.engine.watermarks import Times
 from arcbeam.model.timestamps import Duration, Timestamp
@@ -27,6 +27,24 @@ class StepBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class Handover:
+    """A restriction goes from one shard to another, before anything else happens in the step.
+
+    Attributes:
+        stage: whose it is.
+        id: of it.
+        source, target: the shards.
+        handed: what the target needs; as the source has it at the head.
+    """
+
+    stage: str
+    id: bytes
+    source: int
+    target: int
+    handed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """What all tasks of a step are told.
 
@@ -39,6 +57,7 @@ class StepPlan:
         budget: how much to do.
         initial: sources begin: no step was committed before.
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
+        moves: restrictions that change their shard.
         prepare: nothing is left to do: call `prepare_to_shutdown`.
     """
 
@@ -51,3 +70,4 @@ class StepPlan:
     initial: bool = False
     drain: bool = False
     prepare: bool = False
+    moves: tuple[Handover, ...] = ()

@@ -41,7 +41,7 @@ from arcbeam.engine.progress.livelock import Patience
 from arcbeam.engine.progress.machine import JobMachine
 from arcbeam.engine.progress.settings import Retry, Settings
 from arcbeam.engine.progress.state import Mode, Phase
-from arcbeam.engine.stepplan import StepBudget, StepPlan
+from arcbeam.engine.stepplan import Handover, StepBudget, StepPlan
 
 __all__ = [
     "JobMachine",
@@ -53,6 +53,7 @@ __all__ = [
     "Patience",
     "StepBudget",
     "StepPlan",
+    "Handover",
     "Event",
     "JobStarted",
     "ClockTold",

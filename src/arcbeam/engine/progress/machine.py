@@ -20,6 +20,7 @@ from arcbeam.engine.progress import events as on
 from arcbeam.engine.progress.commands import Command, End, EndState, Publish, RunStep, WaitUntil
 from arcbeam.engine.progress.inflight import Cut, Head
 from arcbeam.engine.progress.livelock import Footing, moved
+from arcbeam.engine.progress.moving import handovers
 from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
@@ -297,5 +298,6 @@ class JobMachine:
             initial=state.fresh,
             drain=state.mode is Mode.DRAINING,
             prepare=prepare,
+            moves=handovers(state.places) if state.places else (),
         )
         state.ask(RunStep(state.running))
