@@ -105,6 +105,28 @@ def test_a_job_that_was_suspended_and_resumed_gives_what_one_gives_that_was_not(
     assert _rows(toy) == expected(feeds)
 
 
+@pytest.mark.contract("WM-03", "END-01", "END-02")
+@settings(max_examples=30, deadline=None)
+@given(feeds=_FEEDS, seed=st.integers(0, 1000), lives=st.lists(st.integers(1, 30), max_size=8), drain=st.booleans())
+def test_a_driver_that_dies_between_any_two_events_loses_and_repeats_nothing(
+    feeds: dict[str, Feed], seed: int, lives: list[int], drain: bool
+) -> None:
+    toy = Toy(feeds, seed, failures=0.1)
+    end = None
+    for events in lives:
+        end = end or toy.drive(events, lambda step: DrainRequested(toy.now, "last") if drain and step == 3 else None)
+    end = end or toy.run()
+    assert not toy.unpublished
+    assert toy.calls[-2:] == ["shutdown", "teardown"]
+    if end.state is EndState.DRAINED:
+        assert toy.savepoints == ["last"]
+    else:
+        assert end.state is EndState.DONE
+        assert _rows(toy) == expected(feeds)
+    read = sorted(row[1:3] for row in toy.out if row[0] == "join")
+    assert read == sorted((row[1], time) for row in toy.out if row[0] == "sum" for time in row[3])
+
+
 @pytest.mark.contract("END-04")
 def test_a_cancelled_job_tears_down_and_commits_no_more() -> None:
     toy = Toy(_SOME, looks=1)

@@ -29,6 +29,7 @@ from arcbeam.engine.progress import (
     ClockTold,
     Command,
     CommitDecided,
+    CommitMode,
     End,
     Event,
     Finalize,
@@ -145,6 +146,7 @@ class Attempt:
     out: list[tuple[Any, ...]] = field(default_factory=list)
     drops: list[object] = field(default_factory=list)
     read_in: list[int] = field(default_factory=list)
+    prepared: int = 0
 
 
 class Nothing:
@@ -186,7 +188,7 @@ class Nothing:
         raise AssertionError(f"{self.stage} has no restrictions")
 
     def prepare(self) -> Did:
-        self.toy.prepared += 1
+        self.attempt.prepared += 1
         return Did()
 
     def finish(self) -> Closed:
@@ -306,6 +308,7 @@ class Toy:
         self.read_in: Counter[int] = Counter()
         self.prepared = self.truncated = 0
         self.fresh = True
+        self.mode, self.drains_to, self.unpublished = CommitMode.RUNNING, "", False
         self.attempt: Attempt | None = None
         self.warnings: list[str] = []
         self.waits: list[Timestamp] = []
@@ -315,10 +318,34 @@ class Toy:
 
     def run(self, request: Callable[[int], Event | None] = lambda step: None, settings: Settings | None = None) -> End:
         """Drives the job to its end; `request` gives an event after a commit of that step, if any."""
+        end = self.drive(5000, request, settings)
+        assert end is not None, "the job does not end"
+        return end
+
+    def drive(
+        self,
+        events: int,
+        request: Callable[[int], Event | None] = lambda step: None,
+        settings: Settings | None = None,
+    ) -> End | None:
+        """A driver takes the job over, and dies after so many events: None if the job has not ended by then."""
         machine = JobMachine(LAYOUT, settings)
-        todo: list[Event] = [JobStarted(self.now, self.head, self.head_time, self.times, fresh=self.fresh)]
+        draining = self.mode is CommitMode.DRAINING
+        start = JobStarted(
+            self.now,
+            self.head,
+            self.head_time,
+            self.times,
+            self.fresh,
+            draining,
+            self.drains_to,
+            self.unpublished,
+            self.mode if self.mode in (CommitMode.DONE, CommitMode.DRAINED) else None,
+        )
+        todo: list[Event] = [start]
+        self.attempt = None
         waiting: Timestamp | None = None
-        for _ in range(5000):
+        for _ in range(events):
             if not todo:
                 assert waiting is not None, f"nothing happens any more: {machine.story()[-3:]}"
                 self.now = max(self.now, waiting)
@@ -338,7 +365,7 @@ class Toy:
                         todo += self._carry_out(command)
             if isinstance(event, CommitDecided) and (asked := request(event.step)):
                 todo.insert(0, asked)
-        raise AssertionError("the job does not end")
+        return None
 
     def _carry_out(self, command: Command) -> Iterable[Event]:
         self.now = Timestamp(self.now + 1)
@@ -352,6 +379,7 @@ class Toy:
             case Propose():
                 return [self._commit(command)]
             case Publish(step):
+                self.unpublished = False
                 return [Published(self.now, step)]
             case Finalize(step):
                 return [Finalized(self.now, step)]
@@ -382,6 +410,7 @@ class Toy:
 
     def _commit(self, command: Propose) -> Event:
         command.times.check_after(self.times)
+        assert not self.unpublished, "what was not published is forgotten"
         if command.reports:
             assert self.attempt is not None
             self.store.update({place: view.snapshot() for place, view in self.attempt.views.items()})
@@ -390,10 +419,13 @@ class Toy:
             self.out += self.attempt.out
             self.drops += self.attempt.drops
             self.read_in.update(self.attempt.read_in)
+            self.prepared += self.attempt.prepared
         self.attempt = None
         self.head, self.head_time, self.times = command.step, command.time, command.times
         self.savepoints += command.savepoints
         self.fresh = command.fresh
+        self.mode, self.drains_to = command.mode, command.drains_to
+        self.unpublished = any(report.committables for report in command.reports)
         return CommitDecided(self.now, command.step)
 
 

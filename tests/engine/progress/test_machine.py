@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from arcbeam.engine.progress import EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.engine.progress import CommitMode, EndState, JobMachine, Mode, Phase, Propose
 from tests.engine.progress.script import LAYOUT, Driver, play
 
 
@@ -354,6 +356,15 @@ def test_a_poll_that_finds_nothing_is_no_livelock() -> None:
             driver,
         )
     assert not driver.warnings
+
+
+@pytest.mark.contract("END-01")
+def test_a_driver_that_died_behind_the_last_commit_leaves_publishing_and_the_last_calls_to_the_next() -> None:
+    driver = Driver()
+    started = replace(driver.event("start unpublished"), ended=CommitMode.DRAINED)
+    assert driver.send(started) == "publish 0 of the head"
+    play("drain last -> warn\npublished -> shut down sum rates read; wait 100", driver)
+    play("shut down -> tear down sum rates read\ntorn down -> drained", driver)
 
 
 def test_a_preparation_that_always_makes_new_work_is_given_up() -> None:

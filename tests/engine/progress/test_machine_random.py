@@ -141,7 +141,7 @@ class JobWorld(RuleBasedStateMachine):
         self._answer(RunStep, "fails")
 
     @precondition(lambda self: Propose in self.open)
-    @rule(answer=st.sampled_from(["committed", "committed", "committed", "unknown", "refused"]))
+    @rule(answer=st.sampled_from([*["committed"] * 5, "unknown", "unknown", "refused", "conflict"]))
     def a_commit_is_answered(self, answer: str) -> None:
         proposed = self.driver.proposed
         assert proposed is not None

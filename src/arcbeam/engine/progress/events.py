@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arcbeam.engine.progress.commands import CommitMode
 from arcbeam.engine.reports import TaskReport
 from arcbeam.engine.watermarks import Times
 from arcbeam.model.timestamps import Duration, Timestamp
@@ -24,6 +25,8 @@ class JobStarted:
         draining: the job was being drained when the driver before died.
         savepoint: that the drain is to end with: `Propose.drains_to` of the head.
         unpublished: the head has committables; whether they were published is not known.
+        ended: the head is the last commit of the job, as a driver made it that died behind it (DONE or DRAINED): all
+            that is left is to publish it, and the last calls of user code.
     """
 
     at: Timestamp
@@ -34,6 +37,7 @@ class JobStarted:
     draining: bool = False
     savepoint: str = ""
     unpublished: bool = False
+    ended: CommitMode | None = None
 
 
 @dataclass(frozen=True, slots=True)

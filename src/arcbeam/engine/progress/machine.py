@@ -181,6 +181,8 @@ class JobMachine:
             state.last_savepoint = event.savepoint or state.last_savepoint
         if event.unpublished:
             committing.publish(state, Publish(event.step, None))
+        if event.ended:
+            ending.close(state, ending.LAST[event.ended])
 
     def _is_running(self, step: int, attempt: int) -> bool:
         running = self._state.running
