@@ -167,6 +167,8 @@ class Exchange(Protocol):
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[Came]]]:
         """What has come to a stage in a shard: user keys (empty without keys) and elements, a key any number of times.
         Of a source in the first step of a job: that from which it begins.
+
+        Asked for once for each, shards ascending, stages of a shard in the layout's order.
         """
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:

@@ -7,7 +7,7 @@ Must not know other shards and stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 from arcbeam.engine import sequences
 from arcbeam.engine.bundles import Closed, SideInputs
@@ -24,6 +24,9 @@ from arcbeam.engine.statefulstage import StatefulWork
 from arcbeam.engine.stepplan import StepPlan
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
+
+_TOGETHER: Final = 1000
+"""Elements of a key that go on from where they were parked are handed over so many at once, at most."""
 
 
 def work_of(spec: StageSpec, place: StagePlace) -> Work:
@@ -127,12 +130,20 @@ class StageStep:
         """What waited for a side input that is ready goes on, or waits for another one."""
         if self._parking is None:
             return
+        assert self._spec.decode is not None
         for lot in [lot for lot, _ in self._parking.lots() if self._ready(lot)]:
+            together: list[Came] = []
+            key = b""
             for parked in self._parking.take(lot):
                 self._place.tally.unparked += 1
-                key, window, value = sequences.unframed(parked.value)
-                assert self._spec.decode is not None
-                self._deliver(key, [(value, parked.time, (self._spec.decode(window),))])
+                owner, window, value = sequences.unframed(parked.value)
+                if together and (owner != key or len(together) == _TOGETHER):
+                    self._deliver(key, together)
+                    together = []
+                key = owner
+                together.append((value, parked.time, (self._spec.decode(window),)))
+            if together:
+                self._deliver(key, together)
 
     def _deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         if self._parking is None:

@@ -1,9 +1,9 @@
 """Drives a job's machine by lines of text: `what happens -> what is to be done`.
 
 What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `breaks`, `committed`,
-`conflict`, `unknown`, `refused`, `published`, `publish fails`, `finalized`, `shut down`, `torn down`, `drain NAME`,
-`suspend NAME`, `savepoint NAME`, `cancel`; `late STEP.RUN` is a report that nobody waits for. WHAT is in `REPORTS`, or
-`due N`: all that is left is due then.
+`conflict`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`, `shut down`, `torn down`,
+`drain NAME`, `suspend NAME`, `savepoint NAME`, `cancel`; `late STEP.RUN` is a report that nobody waits for. WHAT is in
+`REPORTS`, or `due N`: all that is left is due then.
 
 What is to be done: `run STEP.RUN`, `propose STEP MODE` (`bare` without a step), `wait N` (or `wait`), and so on; `-`
 for nothing. After each line the machine is validated.
@@ -29,6 +29,7 @@ from arcbeam.engine.progress import (
     CommitRefused,
     CommitUnknown,
     DrainRequested,
+    DriverFailed,
     End,
     Event,
     Finalize,
@@ -242,6 +243,8 @@ class Driver:
                 return CommitUnknown(now, proposed, "timeout")
             case ["refused"]:
                 return CommitRefused(now, proposed, "no space")
+            case ["driver", "fails"]:
+                return DriverFailed(now, "a watermark falls")
             case ["published"]:
                 return Published(now, published)
             case ["publish", "fails"]:

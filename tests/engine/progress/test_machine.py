@@ -258,6 +258,17 @@ def test_a_conflict_ends_the_job_and_a_refusal_is_tried_again() -> None:
     assert driver.end.why == "another driver took the job over: host7"
 
 
+def test_what_the_driver_cannot_do_at_all_fails_the_job() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports more                -> propose 1 running
+        driver fails                -> tear down sum rates read; wait 100
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert driver.end.why == "a watermark falls"
+
+
 @pytest.mark.contract("STORE-03")
 def test_an_unknown_outcome_is_asked_about_until_it_is_known_and_nothing_else_is_done() -> None:
     play("""

@@ -116,6 +116,14 @@ class CommitRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class DriverFailed:
+    """A command cannot be carried out, and trying again would not help: a proposal contradicts the head, say."""
+
+    at: Timestamp
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """All committables of a step are published."""
 
@@ -204,6 +212,7 @@ Event = (
     | CommitConflicted
     | CommitUnknown
     | CommitRefused
+    | DriverFailed
     | Published
     | PublishFailed
     | Finalized

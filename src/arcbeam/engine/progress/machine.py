@@ -120,6 +120,8 @@ class JobMachine:
                 committing.unknown(state, committing.proposed(state, step), why)
             case on.CommitRefused(_, step, why):
                 committing.refused(state, committing.proposed(state, step), why)
+            case on.DriverFailed(_, why):
+                ending.fail(state, why)
             case on.Published(_, step):
                 committing.published(state, step)
             case on.PublishFailed(_, step, why):

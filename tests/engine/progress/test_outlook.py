@@ -1,0 +1,63 @@
+"""What there is to do: now, later, never, or nothing more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.engine.clocks import Local, OutputTime, Port
+from arcbeam.engine.progress.outlook import Finished, Later, Never, Ready, look
+from arcbeam.engine.reports import Awaited, Restrictions, StageReport
+from arcbeam.engine.watermarks import Times
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+
+_RATES, _JOIN = Port("rates", "main"), Port("join", "main")
+_DONE = StageReport("join", 0, MAX_TIMESTAMP, Local(None, {"main": OutputTime()}))
+_NOW = Timestamp(100)
+
+
+def _times(rates: int = MAX_TIMESTAMP, join: int = MAX_TIMESTAMP) -> Times:
+    return Times({"join": Timestamp(join)}, {_RATES: Timestamp(rates), _JOIN: Timestamp(join)})
+
+
+def _look(*reports: StageReport, times: Times | None = None, published: frozenset[Port] = frozenset()) -> object:
+    places = {(report.stage, shard): replace(report, shard=shard) for shard, report in enumerate((_DONE, *reports))}
+    return look(places, times or _times(), published, _NOW)
+
+
+@pytest.mark.contract("ENG-06")
+def test_when_all_is_at_the_end_and_nothing_waits_all_is_done() -> None:
+    assert _look() == Finished()
+
+
+@pytest.mark.contract("ENG-06")
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        {"next_event": Timestamp(5)},
+        {"next_due": MAX_TIMESTAMP},
+        {"restrictions": Restrictions(1, 1.0)},
+    ],
+)
+def test_what_waits_for_nothing_that_can_come_waits_for_ever(waiting: dict[str, object]) -> None:
+    assert _look(replace(_DONE, **waiting)) == Never()  # type: ignore[arg-type]
+    assert _look(times=_times(join=5)) == Never()
+
+
+@pytest.mark.contract("ENG-07")
+def test_the_first_that_is_due_counts() -> None:
+    later = replace(_DONE, next_due=Timestamp(150))
+    assert _look(later, replace(_DONE, next_due=Timestamp(120))) == Later(Timestamp(120))
+    assert _look(later, replace(_DONE, next_due=Timestamp(100))) == Ready(Timestamp(100))
+    assert _look(later, replace(_DONE, next_due=Timestamp(100), leftover=True)) == Ready()
+    assert _look(later, replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))) == Ready()
+
+
+@pytest.mark.contract("ENG-05")
+def test_a_side_input_is_looked_at_when_it_is_complete_or_was_added_to() -> None:
+    parked = replace(_DONE, awaited=(Awaited(_RATES, Timestamp(9)),))
+    assert _look(parked, times=_times(rates=9, join=7)) == Never()
+    assert _look(parked, times=_times(rates=10, join=7)) == Ready()
+    assert _look(parked, times=_times(rates=9, join=7), published=frozenset({_RATES})) == Ready()
+    assert _look(parked, times=_times(rates=9, join=7), published=frozenset({_JOIN})) == Never()
