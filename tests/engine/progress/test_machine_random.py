@@ -38,6 +38,7 @@ class JobWorld(RuleBasedStateMachine):
         self.driver = Driver()
         self.open: dict[type, object] = {}  # commands that were not answered, by kind
         self.woken: Timestamp | None = None
+        self.before = (0, Mode.RUNNING, -1)
         self.real = 0
         self.undecided = False
         self.done = False  # the source has nothing more
@@ -56,7 +57,15 @@ class JobWorld(RuleBasedStateMachine):
         self.look()
 
     def look(self) -> None:
-        """What holds of every command, as it comes."""
+        """What holds of every command, as it comes, and from event to event."""
+        machine = self.driver.machine
+        phase, mode, step = self.before
+        now = list(Phase).index(machine.phase), machine.mode, machine.head.step if machine.head else -1
+        assert now[0] >= phase, "it goes back"
+        assert now[2] >= step, "the head goes back"
+        assert mode is now[1] or now[1] in (Mode.CANCELLING, Mode.FAILING) or mode is Mode.RUNNING
+        assert mode is now[1] or mode not in (Mode.CANCELLING, Mode.FAILING)
+        self.before = now
         for command in self.driver.last:
             assert not self.ended, "a command behind the end"
             match command:

@@ -102,7 +102,8 @@ class JobState:
     savepoints: list[str] = field(default_factory=list)
     last_savepoint: str = ""
 
-    # Failures in a row, by the command that failed. Only of what is open.
+    # Failures in a row, by the command that failed: forgotten when one succeeds. Never more than are allowed, while the
+    # job goes on; but asking for an unknown outcome may fail for ever.
     failures: dict[type[Command], int] = field(default_factory=dict)
     # What is given again, and when: at most one about the commit, while there is a proposal; and one about publishing,
     # while something is being published. Empty behind phase CLOSING.
@@ -114,7 +115,8 @@ class JobState:
     # How the job will end. There exactly from phase CLOSING on.
     end: End | None = None
 
-    # The last WaitUntil that still counts, None if there is none; and, while an event is handled, what is wanted.
+    # The last WaitUntil that still counts, None if there is none: always ahead. And, while an event is handled, what is
+    # wanted.
     told: Timestamp | None = None
     wanted: Timestamp | None = None
     # What the event that is handled has led to so far.
@@ -158,6 +160,10 @@ class JobState:
         assert len(commits) <= (self.proposal is not None), "a commit is tried again that is not open"
         assert publishes in ([], [self.publishing]), "something is published again that is published"
         assert not self.drained or self.mode is not Mode.RUNNING, "truncated, and running"
+        assert self.told is None or self.told > self.now, "it waits for what has been"
+        allowed = self.settings.retry.times
+        if self.phase in (Phase.NEW, Phase.STEPPING, Phase.CLOSING):
+            assert all(each is Resolve or tries <= allowed for each, tries in self.failures.items()), "not given up"
         assert not self.fresh or self.places is None, "a step was committed, and the sources have not begun"
 
     def _validate_flight(self) -> None:
