@@ -196,6 +196,13 @@ def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -
     assert report.awaited == ()
 
 
+def test_a_timer_where_there_can_be_none_is_an_error_that_names_it() -> None:
+    world = World(Plain())
+    world.on = {"process 7": Did(1, (_timer("event", 8),))}
+    with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
+        world.step(5, 7)
+
+
 def test_what_does_not_go_together_is_refused_by_name() -> None:
     strategy = Grouped(Strategy(Repeatedly(AfterWatermark())), _DECODE)
     with pytest.raises(ValueError, match="'it' groups, and has side inputs"):

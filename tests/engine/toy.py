@@ -39,6 +39,7 @@ from arcbeam.engine.progress import (
     Propose,
     Publish,
     Published,
+    Retry,
     RunStep,
     Settings,
     ShutDown,
@@ -100,6 +101,10 @@ SPECS = {
 }
 
 
+_PATIENT = Settings(retry=Retry(1000, Duration(1), Duration(1)))
+"""However often chance lets a step fail, it is tried again."""
+
+
 @dataclass(frozen=True)
 class Feed:
     """A source's events (key, time), in the order in which they come.
@@ -140,7 +145,7 @@ class Attempt:
     """What one attempt of a step has made so far."""
 
     rows: dict[tuple[str, int], list[tuple[bytes, list[Came]]]] = field(default_factory=dict)
-    markers: list[list[Marker]] = field(default_factory=list)
+    markers: list[Marker] = field(default_factory=list)
     views: dict[tuple[int, int], MemoryView] = field(default_factory=dict)
     rates: dict[bytes, list[int]] = field(default_factory=dict)
     out: list[tuple[Any, ...]] = field(default_factory=list)
@@ -290,14 +295,18 @@ class Toy:
     Args:
         feeds: of the sources.
         seed: of all chance.
-        failures: how often the attempt of a step fails, of all.
+        failures: how often a run of a step fails, of all.
+        doubles: how often the tasks of the first level run twice, and one of the second level reads the second output.
         looks: the allowance of a task.
     """
 
-    def __init__(self, feeds: Mapping[str, Feed], seed: int = 0, failures: float = 0.0, looks: int = 5) -> None:
+    def __init__(
+        self, feeds: Mapping[str, Feed], seed: int = 0, failures: float = 0.0, looks: int = 5, doubles: float = 0.0
+    ) -> None:
         self.feeds = feeds
         self.chance = random.Random(seed)
         self.failures = failures
+        self.doubles = doubles
         self.looks = looks
         self.now = Timestamp(1000)
         self.store: dict[tuple[int, int], dict[bytes, bytes]] = {}
@@ -329,7 +338,7 @@ class Toy:
         settings: Settings | None = None,
     ) -> End | None:
         """A driver takes the job over, and dies after so many events: None if the job has not ended by then."""
-        machine = JobMachine(LAYOUT, settings)
+        machine = JobMachine(LAYOUT, settings or _PATIENT)
         draining = self.mode is CommitMode.DRAINING
         start = JobStarted(
             self.now,
@@ -397,16 +406,22 @@ class Toy:
 
     def _run(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
         attempt = self.attempt = Attempt()
-        reports: list[TaskReport] = []
-        for level in range(levels):
-            attempt.markers.append([])
-            for task in range(LAYOUT.tasks[level]):
-                token = b"%d.%d.%d.%d" % (plan.step, plan.attempt, level, task)
-                specs = {placed.name: SPECS[placed.name] for placed in LAYOUT.at(level)}
-                around = _Task(self, attempt, level, plan.initial)
-                step = TaskStep(LAYOUT, specs, level, task, token, plan)
-                reports.append(step.run(around, around, around, Counted(self.looks)))
+        reports = [report for task in range(LAYOUT.tasks[0]) for report in self._task(plan, attempt, 0, task, 0)]
+        again = attempt
+        if self.chance.random() < self.doubles:
+            again = Attempt()
+            for task in range(LAYOUT.tasks[0]):
+                self._task(plan, again, 0, task, 1)
+        for task in range(LAYOUT.tasks[1] if levels > 1 else 0):
+            reports += self._task(plan, again if task else attempt, 1, task, 0)
         return tuple(reports)
+
+    def _task(self, plan: StepPlan, attempt: Attempt, level: int, task: int, time: int) -> tuple[TaskReport]:
+        token = b"%d.%d.%d.%d.%d" % (plan.step, plan.attempt, level, task, time)
+        specs = {placed.name: SPECS[placed.name] for placed in LAYOUT.at(level)}
+        around = _Task(self, attempt, level, plan.initial)
+        step = TaskStep(LAYOUT, specs, level, task, token, plan)
+        return (step.run(around, around, around, Counted(self.looks)),)
 
     def _commit(self, command: Propose) -> Event:
         command.times.check_after(self.times)
@@ -439,7 +454,7 @@ class _Task:
         self.initial = initial
 
     def markers(self) -> Sequence[Marker]:
-        return self.attempt.markers[self.level - 1]
+        return self.attempt.markers
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[Came]]]:
         if self.level == 0:
@@ -453,7 +468,8 @@ class _Task:
         self.attempt.drops.append(drop)
 
     def send(self, marker: Marker) -> None:
-        self.attempt.markers[-1].append(marker)
+        if self.level == 0:
+            self.attempt.markers.append(marker)
 
     def view(self, shard: int) -> MemoryView:
         place = (self.level, shard)

@@ -63,12 +63,21 @@ class StagePlace:
     allowance: Allowance
     tally: Tally = field(default_factory=Tally)
 
-    def did(self, did: Did) -> Did:
-        """Takes note of what user code did; the timers are the caller's."""
+    def did(self, did: Did, timers: bool = False) -> None:
+        """Takes note of what user code did.
+
+        Args:
+            did: that.
+            timers: it may set timers; the caller sees to them.
+
+        Raises:
+            ValueError: it has set a timer where it may not.
+        """
+        if did.timers and not timers:
+            raise ValueError(f"{self.placed.name!r} has set a timer of {did.timers[0].family!r} where it can set none")
         self.tally.written += did.written
         for (source, output), time in did.estimates.items():
             self.clock.estimate(source, output, time)
-        return did
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:
         """Something came too late."""

@@ -123,7 +123,7 @@ class StatefulWork:
             return
         if self._kind.at_expiration:
             # What it sets would fire behind the end of everything: it never does.
-            place.did(place.runner.expire(fired.key, self._kind.decode(fired.window)))
+            place.did(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
         self._timers.drop(fired.key, fired.window)
         self._cells.drop(fired.key, fired.window)
         self._holds.drop(fired.key, fired.window)
@@ -133,7 +133,7 @@ class StatefulWork:
         self._timers.set(key, window.ordered(), EXPIRATION, expires, hold)
 
     def _did(self, did: Did, origin: Timestamp | None) -> None:
-        self._place.did(did)
+        self._place.did(did, timers=True)
         for timer in did.timers:
             window = timer.window.ordered()
             if not isinstance(timer, TimerSet):
