@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 from pyarrow import fs
@@ -14,6 +15,7 @@ class RenamesOnce(fs.FileSystemHandler):
     def __init__(self) -> None:
         self.inner = fs.LocalFileSystem()
         self.silent_moves = 0
+        self._renaming = threading.Lock()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -49,9 +51,11 @@ class RenamesOnce(fs.FileSystemHandler):
         self.inner.delete_file(path)
 
     def move(self, src: str, dest: str) -> None:
-        if os.path.exists(dest):
-            raise OSError(f"rename refused: {dest} exists")
-        self.inner.move(src, dest)
+        # HDFS looks and renames in one.
+        with self._renaming:
+            if os.path.exists(dest):
+                raise OSError(f"rename refused: {dest} exists")
+            self.inner.move(src, dest)
         if self.silent_moves:
             self.silent_moves -= 1
             raise OSError("connection reset")
