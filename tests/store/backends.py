@@ -9,13 +9,11 @@ from typing import Any
 from pyarrow import fs
 
 
-class RenamesOnce(fs.FileSystemHandler):
-    """A local folder with HDFS's rename: refused where the name exists. It can be told to fail after it has done it."""
+class Local(fs.FileSystemHandler):
+    """The local file system, for others that differ in something."""
 
     def __init__(self) -> None:
         self.inner = fs.LocalFileSystem()
-        self.silent_moves = 0
-        self._renaming = threading.Lock()
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -24,7 +22,7 @@ class RenamesOnce(fs.FileSystemHandler):
         return self is not other
 
     def get_type_name(self) -> str:
-        return "renames-once"
+        return "local stand-in"
 
     def normalize_path(self, path: str) -> str:
         return path
@@ -51,14 +49,7 @@ class RenamesOnce(fs.FileSystemHandler):
         self.inner.delete_file(path)
 
     def move(self, src: str, dest: str) -> None:
-        # HDFS looks and renames in one.
-        with self._renaming:
-            if os.path.exists(dest):
-                raise OSError(f"rename refused: {dest} exists")
-            self.inner.move(src, dest)
-        if self.silent_moves:
-            self.silent_moves -= 1
-            raise OSError("connection reset")
+        self.inner.move(src, dest)
 
     def copy_file(self, src: str, dest: str) -> None:
         self.inner.copy_file(src, dest)
@@ -74,3 +65,22 @@ class RenamesOnce(fs.FileSystemHandler):
 
     def open_append_stream(self, path: str, metadata: object) -> Any:
         raise AssertionError
+
+
+class RenamesOnce(Local):
+    """A local folder with HDFS's rename: refused where the name exists. It can be told to fail after it has done it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent_moves = 0
+        self._renaming = threading.Lock()
+
+    def move(self, src: str, dest: str) -> None:
+        # HDFS looks and renames in one.
+        with self._renaming:
+            if os.path.exists(dest):
+                raise OSError(f"rename refused: {dest} exists")
+            self.inner.move(src, dest)
+        if self.silent_moves:
+            self.silent_moves -= 1
+            raise OSError("connection reset")

@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import fs
@@ -13,6 +14,7 @@ from pyarrow import fs
 from arcbeam.store.blobs import ArrowBlobs
 from arcbeam.store.errors import StoreError
 from arcbeam.store.location import JobLocation
+from tests.store.backends import Local
 
 
 @pytest.fixture(params=["local", "arrow"])
@@ -117,61 +119,16 @@ def test_a_local_file_crosses_file_systems(tmp_path: Path) -> None:
     assert location.get_bytes("x") == b"data"
 
 
-class CountingFileSystem(fs.FileSystemHandler):
+class CountingFileSystem(Local):
     """Counts how often a file is opened for reading."""
 
     def __init__(self) -> None:
-        self.inner = fs.LocalFileSystem()
+        super().__init__()
         self.opened = 0
 
-    def open_input_stream(self, path: str) -> object:
+    def open_input_stream(self, path: str) -> Any:
         self.opened += 1
-        return self.inner.open_input_stream(path)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.inner, name)
-
-    def get_type_name(self) -> str:
-        return "counting"
-
-    def normalize_path(self, path: str) -> str:
-        return path
-
-    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
-        return self.inner.get_file_info(paths)
-
-    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
-        return self.inner.get_file_info(selector)
-
-    def create_dir(self, path: str, recursive: bool) -> None:
-        self.inner.create_dir(path, recursive=recursive)
-
-    def delete_dir(self, path: str) -> None:
-        self.inner.delete_dir(path)
-
-    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
-        self.inner.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
-
-    def delete_root_dir_contents(self) -> None:
-        raise AssertionError
-
-    def delete_file(self, path: str) -> None:
-        self.inner.delete_file(path)
-
-    def move(self, src: str, dest: str) -> None:
-        self.inner.move(src, dest)
-
-    def copy_file(self, src: str, dest: str) -> None:
-        self.inner.copy_file(src, dest)
-
-    def open_input_file(self, path: str) -> object:
-        return self.inner.open_input_file(path)
-
-    def open_output_stream(self, path: str, metadata: object) -> object:
-        return self.inner.open_output_stream(path)
-
-    def open_append_stream(self, path: str, metadata: object) -> object:
-        return self.inner.open_append_stream(path)
+        return super().open_input_stream(path)
 
 
 def test_a_remote_file_is_downloaded_once(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class Chain:
         )
         self._fallen: tuple[int, Any] | None = None
         self._blocks = 0
+        self._falls = [self._fall_of(place) for place in range(len(members))]
         for op in members:
             op.chains.append(self)
 
@@ -99,7 +100,12 @@ class Chain:
         """
         self._outputs = outputs = _Outputs(self._tail, block)
         self._element = block.element(0)
-        self._bound = [each for place in range(len(self._members)) for each in self._given(place)]
+        # The loop's local variables for each operation, in the order of `_names`.
+        self._bound = [
+            each
+            for op, fell in zip(self._members, self._falls, strict=True)
+            for each in (op.user, op.plain_types, fell, op.bound_kwargs, *op.bound_args)
+        ]
         done = 0
         with self._state:
             try:
@@ -126,8 +132,7 @@ class Chain:
         if done < len(block):
             self._head.run(block.slice(done, None))
 
-    def _given(self, place: int) -> list[Any]:
-        """What the loop's local variables for an operation are, in the order of `_names`."""
+    def _fall_of(self, place: int) -> Callable[[Any], bool]:
         op = self._members[place]
 
         def fell(output: Any) -> bool:
@@ -137,7 +142,7 @@ class Chain:
             self._fallen = place, output
             return True
 
-        return [op.user, op.plain_types, fell, op.bound_kwargs, *op.bound_args]
+        return fell
 
     def _run(self, values: list[Any]) -> int:
         """Runs the loop over some values, and counts what leaves each operation but the last.

@@ -8,6 +8,7 @@ contract with the SDK's `Operation` is held by a test.
 from __future__ import annotations
 
 import traceback
+from abc import abstractmethod
 from typing import Any
 
 from apache_beam.runners.worker import operations
@@ -159,8 +160,9 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
             self._take_waiting()
         super().finish()
 
+    @abstractmethod
     def _take(self, block: Block) -> None:
-        raise NotImplementedError
+        """Takes a block; all that came before it has been taken."""
 
 
 def user_error(operation: Any, error: Exception) -> UserCodeError:
