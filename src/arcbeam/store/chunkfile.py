@@ -22,10 +22,10 @@ from pathlib import Path
 from zlib import crc32
 
 from arcbeam.store.errors import StoreError
+from arcbeam.store.fileheader import HEADER_BYTES, file_header, version_in
 
 _MAGIC = b"arcside\0"
 VERSION = 1
-_HEADER = struct.Struct("<8sII")
 _ENTRY = struct.Struct("<II")
 _CHUNK = struct.Struct("<QQI")
 _OFFSET = struct.Struct("<Q")
@@ -34,11 +34,6 @@ _CRC = struct.Struct("<I")
 
 _JOINED_BYTES = 1 << 20
 """Adjacent chunks of a window become one up to this size: fewer entries, few enough bytes to hold at once."""
-
-
-def _header(version: int) -> bytes:
-    start = _HEADER.pack(_MAGIC, version, 0)[: -_CRC.size]
-    return start + _CRC.pack(crc32(start))
 
 
 class ChunkFileWriter:
@@ -50,8 +45,8 @@ class ChunkFileWriter:
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115 - lives as long as the writer
-        self._file.write(_header(VERSION))
-        self._end = _HEADER.size
+        self._file.write(file_header(_MAGIC, VERSION))
+        self._end = HEADER_BYTES
         self._index: dict[bytes, array[int]] = {}
         self._last: bytes | None = None
 
@@ -117,11 +112,11 @@ class ChunkFile:
         self._name = name
         with open(path, "rb") as file:
             found = os.fstat(file.fileno()).st_size
-            if found != size or size < _HEADER.size + _TRAILER.size + _CRC.size:
+            if found != size or size < HEADER_BYTES + _TRAILER.size + _CRC.size:
                 raise StoreError(f"side-input file '{name}' is cut off: {found} bytes of {size}")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        magic, version, _ = _HEADER.unpack_from(self._map)
-        if magic != _MAGIC or self._map[: _HEADER.size] != _header(version):
+        version = version_in(self._map[:HEADER_BYTES], _MAGIC)
+        if version is None:
             raise self._damaged("header")
         if version > VERSION:
             raise StoreError(

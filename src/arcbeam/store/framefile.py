@@ -20,11 +20,11 @@ from typing import Any
 from zlib import crc32
 
 from arcbeam.store.errors import LostFileError, StoreError
+from arcbeam.store.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.location import JobLocation
 
 _MAGIC = b"arcframe"
 VERSION = 1
-_HEADER = struct.Struct("<8sII")
 _FRAME = struct.Struct("<QI")
 _NUMBER = struct.Struct("<Q")
 _END = (1 << 64) - 1
@@ -49,7 +49,7 @@ class FrameFileWriter:
         self._frames = 0
         try:
             self._file = open(self._path, "xb", buffering=1 << 20)  # noqa: SIM115 - lives as long as the writer
-            self._file.write(_header(VERSION))
+            self._file.write(file_header(_MAGIC, VERSION))
         except OSError as e:
             raise self._unwritten(e) from e
 
@@ -87,11 +87,8 @@ def read_frames(location: JobLocation, name: str) -> Iterator[bytes]:
         StoreError: written by a newer version, or cannot be read.
     """
     with location.reader(name) as read:
-        header = read(_HEADER.size)
-        if len(header) != _HEADER.size or not header.startswith(_MAGIC):
-            raise _damaged(name, "header")
-        _, version, _ = _HEADER.unpack(header)
-        if header != _header(version):
+        version = version_in(read(HEADER_BYTES), _MAGIC)
+        if version is None:
             raise _damaged(name, "header")
         if version > VERSION:
             raise StoreError(
@@ -113,11 +110,6 @@ def read_frames(location: JobLocation, name: str) -> Iterator[bytes]:
             yield frame
         if crc32(_NUMBER.pack(number)) != crc:
             raise _damaged(name, "number of frames")
-
-
-def _header(version: int) -> bytes:
-    start = _HEADER.pack(_MAGIC, version, 0)[:-4]
-    return start + struct.pack("<I", crc32(start))
 
 
 def _damaged(name: str, what: str) -> StoreError:

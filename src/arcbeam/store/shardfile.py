@@ -27,11 +27,11 @@ from typing import BinaryIO
 from zlib import crc32
 
 from arcbeam.store.errors import DamagedFileError, NewerFormatError, StoreError
+from arcbeam.store.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.manifest import FileKind
 
 VERSION = 1
 _MAGIC = b"arcshard"
-_HEADER = struct.Struct("<8sII")
 _COUNT = struct.Struct("<I")
 _FOOTER = struct.Struct("<BQQII")
 _BLOCK = struct.Struct("<QIIII")
@@ -95,7 +95,7 @@ def write_shard_file(path: Path, kind: FileKind, entries: Iterable[Entry]) -> Su
 class _Writer:
     def __init__(self, file: BinaryIO, kind: FileKind) -> None:
         self._file, self._kind = file, kind
-        self._position = self._put(_header(VERSION))
+        self._position = self._put(file_header(_MAGIC, VERSION))
         self._index: list[bytes] = []
         self._entries = self._tombstones = 0
         self._first = self._last = b""
@@ -162,11 +162,6 @@ class _Writer:
         return Summary(self._kind, self._position, crc, self._entries, self._tombstones, self._first, self._last)
 
 
-def _header(version: int) -> bytes:
-    start = _HEADER.pack(_MAGIC, version, 0)[: -_COUNT.size]
-    return start + _COUNT.pack(crc32(start))
-
-
 class ShardFileReader:
     """Reads one file.
 
@@ -188,9 +183,9 @@ class ShardFileReader:
     def __init__(self, read: ReadRange, size: int, crc: int | None, name: str, where: object) -> None:
         self._read, self._name, self._where = read, name, where
         self._check_header()
-        if size < _HEADER.size + _TRAILER.size:
+        if size < HEADER_BYTES + _TRAILER.size:
             raise self._damaged("it is cut off")
-        tail_start = max(_HEADER.size, size - _TAIL_BYTES)
+        tail_start = max(HEADER_BYTES, size - _TAIL_BYTES)
         tail = read(tail_start, size - tail_start + 1)
         if len(tail) != size - tail_start:
             raise self._damaged(f"it has not the {size} bytes that the manifest says")
@@ -208,11 +203,11 @@ class ShardFileReader:
         self.summary = self._parsed(footer, size, footer_crc)
 
     def _check_header(self) -> None:
-        header = self._read(0, _HEADER.size)
-        if len(header) != _HEADER.size or not header.startswith(_MAGIC):
+        header = self._read(0, HEADER_BYTES)
+        if len(header) != HEADER_BYTES or not header.startswith(_MAGIC):
             raise self._damaged("its beginning is not a shard file's")
-        version = _HEADER.unpack(header)[1]
-        if header != _header(version):
+        version = version_in(header, _MAGIC)
+        if version is None:
             raise self._damaged("its header is changed")
         if version > VERSION:
             raise NewerFormatError(
