@@ -62,7 +62,8 @@ class StageProcessor:
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         ops = self.sdk.ops.values()
         name_what_is_sampled(ops)
-        chains.join(op for op in ops if isinstance(op, values.ValueOperation))
+        if settings.loops:
+            chains.join(op for op in ops if isinstance(op, values.ValueOperation))
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None

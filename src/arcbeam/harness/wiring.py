@@ -22,6 +22,8 @@ class Settings:
         group_memory_bytes: what grouping buffers of one task may hold.
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
         value_chains: whether transforms that look at values only run block by block.
+        loops: whether such transforms in a row share a compiled loop.
+        folds: whether CombineFns that are known are added to without a call for each element.
     """
 
     shards: int = 2
@@ -30,6 +32,8 @@ class Settings:
     group_memory_bytes: int = 128 << 20
     sdf_round_seconds: float = 10.0
     value_chains: bool = True
+    loops: bool = True
+    folds: bool = True
 
 
 class _Nowhere:
