@@ -16,6 +16,7 @@ OPTIMIZATIONS = {
     "fusion": "Run every transform in a stage of its own.",
     "value_chains": "Run transforms that look at values only element by element, as all others.",
     "loops": "Run such transforms in a row one after the other, not in one compiled loop.",
+    "record_lists": "Hand on what a bounded source reads record by record.",
     "folds": "Call the add_input of every CombineFn for every element, also of those that everybody uses.",
 }
 """What each option `--no_…` does."""

@@ -16,7 +16,18 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import chains, claims, combine, keycoders, precombine, read, values, windowcoder, writes
+from arcbeam.harness import (
+    chains,
+    claims,
+    combine,
+    keycoders,
+    precombine,
+    read,
+    recordlists,
+    values,
+    windowcoder,
+    writes,
+)
 from arcbeam.harness.blocks import Block
 from arcbeam.harness.codererrors import name_what_is_sampled
 from arcbeam.harness.feeds import Feed, feed_of
@@ -197,7 +208,7 @@ class Bundles:
             ]
         finally:
             self._leave()
-        self._metrics.add(sdk.monitoring_infos())
+        self._metrics.add(info for info in sdk.monitoring_infos() if not recordlists.is_added(info))
         self.count += 1
         self.callbacks.keep_from(sdk.reset)
         return deferred
@@ -251,6 +262,8 @@ class Bundles:
 
 def _descriptor(stage: Stage, settings: Settings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
+    if settings.record_lists:
+        recordlists.rewrite(components)
     if settings.value_chains:
         claims.claim(components.transforms)
         for transform in components.transforms.values():

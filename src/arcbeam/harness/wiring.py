@@ -23,6 +23,7 @@ class Settings:
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
         value_chains: whether transforms that look at values only run block by block.
         loops: whether such transforms in a row share a compiled loop.
+        record_lists: whether bounded sources hand on lists of records.
         folds: whether CombineFns that are known are added to without a call for each element.
     """
 
@@ -33,6 +34,7 @@ class Settings:
     sdf_round_seconds: float = 10.0
     value_chains: bool = True
     loops: bool = True
+    record_lists: bool = True
     folds: bool = True
 
 
