@@ -85,6 +85,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             help="Run transforms that look at values only element by element, as all others. Same results, slower.",
         )
         batch.add_argument(
+            "--no_batches",
+            action="store_true",
+            default=False,
+            help="Run DoFns that take or make batches as the SDK does, and encode elements of any kind one by one. Same "
+            "results, slower.",
+        )
+        batch.add_argument(
             "--arcbeam_temp",
             default=None,
             help="Folder or URL for side inputs and other files of a running job (default: a folder in the system's "

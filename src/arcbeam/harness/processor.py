@@ -16,7 +16,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import chains, claims, combine, keycoders, precombine, read, values, windowcoder, writes
+from arcbeam.harness import batches, chains, claims, combine, keycoders, precombine, read, values, windowcoder, writes
 from arcbeam.harness.blocks import Block
 from arcbeam.harness.codererrors import name_what_is_sampled
 from arcbeam.harness.feeds import Feed, feed_of
@@ -36,6 +36,7 @@ windowcoder.register()
 writes.register()
 precombine.register()
 combine.register()
+batches.register()
 claims.register()
 
 _instructions = itertools.count()

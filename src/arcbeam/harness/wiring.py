@@ -22,6 +22,7 @@ class Settings:
         group_memory_bytes: what grouping buffers of one task may hold.
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
         value_chains: whether transforms that look at values only run block by block.
+        batches: whether batches of user code go on as batches.
     """
 
     shards: int = 2
@@ -30,6 +31,7 @@ class Settings:
     group_memory_bytes: int = 128 << 20
     sdf_round_seconds: float = 10.0
     value_chains: bool = True
+    batches: bool = True
 
 
 class _Nowhere:

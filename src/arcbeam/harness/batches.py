@@ -1,0 +1,324 @@
+"""DoFns that take or make batches (numpy arrays, Arrow tables, pandas frames, lists), run on blocks and batches.
+
+Owns their operation, and how batches meet blocks: a block becomes one batch; a batch goes whole to whatever takes the
+same kind of batch, and becomes blocks where elements are taken. User code is called by the SDK. What qualifies: one
+output, and neither state, timers, restrictions, finalization nor checks at run time; the rest is the SDK's own operation.
+
+Batches have at most as many elements as the SDK's, and one time, one set of windows and one pane, as the SDK has it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from apache_beam.internal import pickler
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners import common
+from apache_beam.runners.worker import bundle_processor, operations
+from apache_beam.transforms import core
+from apache_beam.typehints.batch import BatchConverter
+from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
+
+from arcbeam.harness.batchforms import batch_maker, exploder
+from arcbeam.harness.blocks import Block, Each
+from arcbeam.harness.operations import PIECE, BlockOperation, Output, fitting, longest_of
+from arcbeam.harness.wiring import Wiring
+
+_PAR_DO_URN = common_urns.primitives.PAR_DO.urn
+_MOST = operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE
+
+
+class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
+    """The output of a batch DoFn, as the SDK hands it on: a batch, or one element.
+
+    Invariant: elements wait to become blocks only while user code runs.
+
+    Args:
+        operation: whose output it is.
+        receiver: the SDK's receiver of it.
+        output: where blocks go.
+        consumers: the operations behind it.
+        estimate: sizes of what comes out.
+    """
+
+    def __init__(self, operation: BatchOperation, receiver: Any, output: Output, consumers: list[Any], estimate: Any):
+        self._receiver, self._output, self._estimate = receiver, output, estimate
+        self._converter = converter = operation.get_output_batch_converter()
+        self._explode = None if converter is None else exploder(converter)
+        ours = [c for c in consumers if isinstance(c, BlockOperation)]
+        self._whole = [c for c in ours if isinstance(c, BatchOperation) and c.takes(converter)]
+        self._in_blocks = [c for c in ours if c not in self._whole]
+        self._one_by_one = [c for c in consumers if not isinstance(c, BlockOperation)]
+        self._rebatching = [c for c in self._in_blocks if c.get_batching_preference().requires_batches]
+        # An operation of the SDK that takes batches is fed by the SDK's receiver only, which then feeds ours, too.
+        self._mixed = any(c.get_batching_preference().supports_batches for c in self._one_by_one)
+        self._waiting: list[Any] = []
+        self._longest = 1
+
+    def receive(self, windowed_value: Any) -> None:
+        """Takes an element."""
+        self._waiting.append(windowed_value)
+        if len(self._waiting) >= self._longest:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hands on the elements that wait."""
+        waiting = self._waiting
+        if waiting:
+            self._waiting = []
+            self._longest = min(PIECE, longest_of(len(waiting), self._estimate, waiting[0], waiting[-1]))
+            self._output.emit(Block.of(waiting))
+
+    def drop(self) -> None:
+        """Forgets the elements that wait: what a bundle that failed has left."""
+        self._waiting = []
+
+    def receive_batch(self, windowed_batch: Any) -> None:
+        """Takes a batch."""
+        self.flush()
+        if self._mixed:
+            self._receiver.receive_batch(windowed_batch)
+            return
+        for consumer in self._rebatching:
+            warnings.warn(
+                f"Input to operation {consumer} must be rebatched from type "
+                f"{self._converter.batch_type!r} to {consumer.get_input_batch_converter().batch_type!r}.\n"
+                "This is very inefficient, consider re-structuring your pipeline "
+                "or adding a DoFn to directly convert between these types.",
+                operations.InefficientExecutionWarning,
+                stacklevel=2,
+            )
+        if self._in_blocks or self._one_by_one:
+            for block in self._blocks(windowed_batch):
+                for consumer in self._in_blocks:
+                    consumer.take(block)
+                for consumer in self._one_by_one:
+                    for element in block.elements():
+                        consumer.process(element)
+        for consumer in self._whole:
+            consumer.process_batch(windowed_batch)
+        self._receiver.update_counters_batch(windowed_batch)
+
+    def _blocks(self, windowed_batch: Any) -> Iterator[Block]:
+        of = windowed_batch.as_empty_windowed_value()
+        windows = tuple(of.windows)
+        for values in self._explode(windowed_batch.values):  # type: ignore[misc]  # whoever makes batches has it
+            yield Block(values, of.timestamp_micros, windows, of.pane_info)
+
+
+class BatchOperation(BlockOperation):
+    """A DoFn that takes batches, makes batches, or both.
+
+    Invariant: blocks wait to become a batch at most until the bundle ends; what comes after them waits behind them.
+
+    Args:
+        spec: the SDK's specification.
+        input_coder: of the windowed values it takes.
+        sides: the SDK's maps of side inputs.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, sides: list[Any]) -> None:
+        super().__init__(name, spec, factory, input_coder)
+        self._fn, self._args, self._kwargs, _, self._windowing = pickler.loads(spec.serialized_fn)
+        self._sides = sides
+        self._takes_batches = bool(self._fn._process_batch_defined)
+        self._input = self._fn.input_batch_converter if self._takes_batches else None
+        self._make = None if self._input is None else batch_maker(self._input)
+        (coder,) = spec.output_coders
+        self._estimate_output = coder.get_impl().estimate_size
+        self._held: list[Block] = []
+        self._count = 0
+
+    # What the SDK asks of whoever may take or make batches.
+
+    def get_batching_preference(self) -> Any:
+        """See the SDK's `Operation`."""
+        if not self._takes_batches:
+            return common.BatchingPreference.BATCH_FORBIDDEN
+        both = self._fn._process_defined
+        return common.BatchingPreference.DO_NOT_CARE if both else common.BatchingPreference.BATCH_REQUIRED
+
+    def get_input_batch_converter(self) -> BatchConverter | None:
+        """See the SDK's `Operation`."""
+        return self._input
+
+    def get_output_batch_converter(self) -> BatchConverter | None:
+        """See the SDK's `Operation`."""
+        converter: BatchConverter | None = getattr(self._fn, "output_batch_converter", None)
+        return converter
+
+    def takes(self, converter: BatchConverter | None) -> bool:
+        """Whether batches of a converter are what it takes."""
+        return self._takes_batches and converter is not None and self._input == converter
+
+    # Its life.
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().setup(data_sampler)
+            self._receiver = BatchOutput(
+                self, self.receivers[0], self._outputs[0], self._consumers_of.get(0, []), self._estimate_output
+            )
+            receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
+            receivers[None] = receivers[self.spec.output_tags[0]] = self._receiver
+            state = common.DoFnState(self.counter_factory)
+            state.step_name = self.name_context.logging_name()
+            self._runner = common.DoFnRunner(
+                self._fn,
+                self._args,
+                self._kwargs,
+                self._sides,
+                self._windowing,
+                tagged_receivers=receivers,
+                step_name=self.name_context.logging_name(),
+                state=state,
+                transform_id=self.name_context.transform_id,
+                operation_name=self.name_context.metrics_name(),
+            )
+            self._runner.setup()
+
+    def start(self) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().start()
+            self._held, self._count = [], 0
+            self._receiver.drop()
+            self._runner.start()
+
+    def finish(self) -> None:
+        """The bundle ends; what waits is taken first."""
+        super().finish()
+        with self.scoped_process_state:
+            self._guarded(self._process_held)
+        with self.scoped_finish_state:
+            self._runner.finish()
+            self._guarded(self._receiver.flush)
+        # SUBTLE: the SDK's receivers may hold what has come since `super` has flushed them.
+        for receiver in self.receivers:
+            receiver.flush()
+
+    def teardown(self) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_finish_state:
+            self._runner.teardown()
+
+    def reset(self) -> None:
+        """See the SDK's `Operation`."""
+        super().reset()
+        for side in self._sides:
+            side.reset()
+
+    # Elements and batches.
+
+    def process_batch(self, windowed_batch: Any) -> None:
+        """Takes a batch of the type it takes."""
+        if self._waiting:
+            self._take_waiting()
+        with self.scoped_process_state:
+            self._guarded(self._process_held)
+            self._runner.process_batch(windowed_batch)
+            self._guarded(self._receiver.flush)
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            self._guarded(partial(self._hold if self._takes_batches else self._process, block))
+
+    def _guarded(self, call: Any) -> None:
+        """Calls what may raise; the message says which step, as the SDK does it, unless it says so already."""
+        try:
+            call()
+        except BaseException as e:
+            self._runner._reraise_augmented(e)
+
+    def _process(self, block: Block) -> None:
+        for element in block.elements():
+            self._runner.process(element)
+        self._receiver.flush()
+
+    def _hold(self, block: Block) -> None:
+        most = min(_MOST, fitting(self._estimate_input, block.element(0), block.element(len(block) - 1)))
+        for part in block.parts(max(1, most)):
+            if self._count + len(part) > most:
+                self._process_held()
+            self._held.append(part)
+            self._count += len(part)
+
+    def _process_held(self) -> None:
+        if not self._held:
+            return
+        block = Block.join(self._held)
+        self._held, self._count = [], 0
+        for part in _alike(block):
+            of = create(self._make(part.values), part.micros, part.windows, part.panes)  # type: ignore[misc]
+            self._runner.process_batch(HomogeneousWindowedBatch(of))
+        self._receiver.flush()
+
+
+def _alike(block: Block) -> Iterator[Block]:
+    """A block for each time, windows and pane that there is, in the order in which they first come."""
+    if block.uniform:
+        yield block
+        return
+    columns = [_numbered(column) for column in (block.micros, block.windows, block.panes) if type(column) is Each]
+    places: dict[Any, list[int]] = {}
+    for place, key in enumerate(zip(*columns, strict=True)):
+        places.setdefault(key, []).append(place)
+    for alike in places.values():
+        first = block.element(alike[0])
+        values = [block.values[place] for place in alike]
+        yield Block(values, first.timestamp_micros, tuple(first.windows), first.pane_info)
+
+
+def _numbered(column: Each) -> Iterator[int]:
+    """A number for each entry, the same for equal ones."""
+    # Equal ones are mostly the same object, and identity is faster than a window's hash.
+    distinct = dict(zip(map(id, column), column, strict=True))
+    numbers: dict[Any, int] = {}
+    number_of = {identity: numbers.setdefault(what, len(numbers)) for identity, what in distinct.items()}
+    return map(number_of.__getitem__, map(id, column))
+
+
+def register() -> None:
+    """Teaches the SDK's factory our operation; what is not ours is made as before. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(  # type: ignore[untyped-decorator]
+        _PAR_DO_URN, runner_pb.ParDoPayload
+    )
+    def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+        wiring = factory.data_channel_factory
+        if isinstance(wiring, Wiring) and wiring.settings.batches and _may_qualify(transform, payload):
+            serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
+            if handles_batches(pickler.loads(serialized)[0]):
+                (main,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
+                coder = factory.get_windowed_coder(main)
+
+                def operation(name: Any, spec: Any, counters: Any, sampler: Any, sides: Any, state: Any) -> Any:
+                    return BatchOperation(name, spec, factory, coder, sides)
+
+                return bundle_processor._create_pardo_operation(
+                    factory, transform_id, transform, consumers, serialized, payload, operation
+                )
+        return bundle_processor.create_par_do(factory, transform_id, transform, payload, consumers)
+
+
+def _may_qualify(transform: Any, payload: Any) -> bool:
+    """Whether a transform's proto leaves it possible that it is ours."""
+    return len(transform.outputs) == 1 and not (
+        payload.state_specs
+        or payload.timer_family_specs
+        or payload.restriction_coder_id
+        or payload.requests_finalization
+        or payload.requires_stable_input
+        or payload.requires_time_sorted_input
+    )
+
+
+def handles_batches(fn: Any) -> bool:
+    """Whether a DoFn takes or makes batches, and is checked by nothing at run time."""
+    makes = getattr(common.DoFnSignature(fn).process_method.method_value, "_beam_yields_batches", False)
+    return bool(fn._process_batch_defined or makes) and not getattr(fn, "_runtime_output_constraints", None)

@@ -1,0 +1,125 @@
+"""Batches: elements as a user's batch type (numpy, pandas, Arrow, lists), and batches as elements, whole lists at once.
+
+Owns what is done faster than the SDK's `BatchConverter`s do it, with the same outcome: each short cut is for one
+converter, by its exact type, and for values that it is known to be the same for; all else is the converter's own. The
+SDK's internals that are leaned on are held by a contract test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, starmap
+from typing import Any
+
+import numpy as np
+from apache_beam.typehints.batch import ListBatchConverter, NumpyBatchConverter
+
+from arcbeam.harness.operations import LONGEST
+
+Explode = Callable[[Any], Iterator[list[Any]]]
+
+_OF_PYTHON = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
+
+
+def batch_maker(converter: Any) -> Callable[[list[Any]], Any]:
+    """What makes a batch of elements, of which there is at least one."""
+    produce: Callable[[list[Any]], Any] = converter.produce_batch
+    if type(converter) is not NumpyBatchConverter or converter.element_shape != ():
+        return produce
+
+    def array_of(values: list[Any]) -> Any:
+        # `numpy.stack`, which the SDK calls, makes an array of each number first.
+        kind, *others = set(map(type, values))
+        dtype = _OF_PYTHON.get(kind)
+        if issubclass(kind, np.number | np.bool_):
+            dtype = values[0].dtype
+        if dtype is None or others:
+            return produce(values)
+        try:
+            return np.fromiter(values, dtype, len(values))
+        except OverflowError:
+            return produce(values)
+
+    return array_of
+
+
+def exploder(converter: Any) -> Explode:
+    """What takes a batch apart: into lists of elements, none of them empty or too long.
+
+    The batch may be changed when the last of them has been taken.
+    """
+    kind = type(converter)
+    if kind is ListBatchConverter:
+        return lambda batch: _sliced(batch, len(batch), list)
+    if kind is NumpyBatchConverter:
+        dimension = converter.partition_dimension
+        return lambda batch: _sliced(batch.swapaxes(dimension, 0), batch.shape[dimension], list)
+    if kind.__module__.endswith(".arrow_type_compatibility") and kind.__name__ == "PyarrowBatchConverter":
+        return _table_exploder(converter)
+    if kind.__module__.endswith(".pandas_type_compatibility") and kind.__name__.startswith("DataFrame"):
+        return _frame_exploder(converter)
+    return lambda batch: _gathered(converter.explode_batch(batch))
+
+
+def _gathered(elements: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(elements)
+    while values := list(islice(rest, LONGEST)):
+        yield values
+
+
+def _sliced(batch: Any, length: int, values_of: Callable[[Any], list[Any]]) -> Iterator[list[Any]]:
+    for start in range(0, length, LONGEST):
+        yield values_of(batch[start : start + LONGEST])
+
+
+def _table_exploder(converter: Any) -> Explode:
+    """For Arrow tables: a whole column at a time becomes Python's values."""
+    make = _row_maker(converter.element_type.user_type, converter._arrow_schema.names)
+
+    def explode(batch: Any) -> Iterator[list[Any]]:
+        if make is None or batch.num_columns != len(converter._arrow_schema.names):
+            yield from _gathered(converter.explode_batch(batch))
+            return
+        for start in range(0, batch.num_rows, LONGEST):
+            part = batch.slice(start, LONGEST)
+            yield make([column.to_pylist() for column in part.columns])
+
+    return explode
+
+
+def _frame_exploder(converter: Any) -> Explode:
+    """For pandas' frames: a whole column at a time is looked through for nulls."""
+    columns = converter._columns
+    make = _row_maker(converter.element_type.user_type, columns)
+
+    def explode(batch: Any) -> Iterator[list[Any]]:
+        all_series = converter._get_series(batch)
+        if make is None or len(all_series) != len(columns):
+            yield from _gathered(converter.explode_batch(batch))
+            return
+        for start in range(0, len(batch), LONGEST):
+            yield make([_column(series[start : start + LONGEST]) for series in all_series])
+
+    return explode
+
+
+def _column(series: Any) -> list[Any]:
+    """The values of a pandas series or index as iterating over it gives them, None for a null."""
+    import pandas as pd
+
+    array = series.array
+    if isinstance(array, pd.arrays.StringArray):
+        values = array.to_numpy(object).tolist()
+    else:
+        values = list(series)
+    nulls = np.asarray(pd.isnull(series))
+    if nulls.any():
+        return [None if null else value for null, value in zip(nulls.tolist(), values, strict=True)]
+    return values
+
+
+def _row_maker(kind: type, names: list[str]) -> Callable[[list[list[Any]]], list[Any]] | None:
+    """What makes rows of columns, if it is known how rows are made: of a named tuple as it was generated."""
+    if kind.__bases__ != (tuple,) or getattr(kind, "_fields", None) != tuple(names):
+        return None
+    return lambda columns: list(starmap(kind, zip(*columns, strict=True)))
