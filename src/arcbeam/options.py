@@ -88,8 +88,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--no_batches",
             action="store_true",
             default=False,
-            help="Run DoFns that take or make batches as the SDK does, and encode elements of any kind one by one. Same "
-            "results, slower.",
+            help="Run DoFns that take or make batches as the SDK does, by way of single elements. Slower.",
         )
         batch.add_argument(
             "--arcbeam_temp",

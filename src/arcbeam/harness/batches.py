@@ -1,8 +1,8 @@
 """DoFns that take or make batches (numpy arrays, Arrow tables, pandas frames, lists), run on blocks and batches.
 
 Owns their operation, and how batches meet blocks: a block becomes one batch; a batch goes whole to whatever takes the
-same kind of batch, and becomes blocks where elements are taken. User code is called by the SDK. What qualifies: one
-output, and neither state, timers, restrictions, finalization nor checks at run time; the rest is the SDK's own operation.
+same kind of batch, and becomes blocks where elements are taken. User code is called by the SDK. What qualifies has one
+output, and neither state, timers, restrictions, finalization nor checks at run time; the rest is the SDK's own.
 
 Batches have at most as many elements as the SDK's, and one time, one set of windows and one pane, as the SDK has it.
 """
