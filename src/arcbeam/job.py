@@ -92,6 +92,7 @@ class Job:
                     sdf_round_seconds=options.sdf_round_seconds,
                     value_chains=not options.no_value_chains,
                     batches=not options.no_batches,
+                    bulk_values=not options.no_bulk_values,
                 )
                 self._run = BatchRun(
                     self._plan, self._spark, settings, self.id, location, self._reported, self._prelude, watched()

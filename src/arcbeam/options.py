@@ -88,7 +88,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--no_batches",
             action="store_true",
             default=False,
-            help="Run DoFns that take or make batches as the SDK does, by way of single elements. Slower.",
+            help="Run DoFns that take or make batches as the SDK does, by way of elements. Same results, slower.",
+        )
+        batch.add_argument(
+            "--no_bulk_values",
+            action="store_true",
+            default=False,
+            help="Encode elements one by one in exchanges, also where many at once are faster. Same results, slower.",
         )
         batch.add_argument(
             "--arcbeam_temp",

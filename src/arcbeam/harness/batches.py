@@ -47,7 +47,8 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self, operation: BatchOperation, receiver: Any, output: Output, consumers: list[Any], estimate: Any):
         self._receiver, self._output, self._estimate = receiver, output, estimate
-        self._converter = converter = operation.get_output_batch_converter()
+        self._converter: Any = operation.get_output_batch_converter()
+        converter = self._converter
         self._explode = None if converter is None else exploder(converter)
         ours = [c for c in consumers if isinstance(c, BlockOperation)]
         self._whole = [c for c in ours if isinstance(c, BatchOperation) and c.takes(converter)]

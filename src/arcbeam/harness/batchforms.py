@@ -105,14 +105,11 @@ def _frame_exploder(converter: Any) -> Explode:
 
 def _column(series: Any) -> list[Any]:
     """The values of a pandas series or index as iterating over it gives them, None for a null."""
-    import pandas as pd
-
     array = series.array
-    if isinstance(array, pd.arrays.StringArray):
-        values = array.to_numpy(object).tolist()
-    else:
-        values = list(series)
-    nulls = np.asarray(pd.isnull(series))
+    # Iterating over strings asks the array for one after the other.
+    strings = type(array).__name__ == "StringArray"
+    values: list[Any] = array.to_numpy(object).tolist() if strings else list(series)
+    nulls = np.asarray(series.isnull())
     if nulls.any():
         return [None if null else value for null, value in zip(nulls.tolist(), values, strict=True)]
     return values

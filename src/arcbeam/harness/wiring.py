@@ -23,6 +23,7 @@ class Settings:
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
         value_chains: whether transforms that look at values only run block by block.
         batches: whether batches of user code go on as batches.
+        bulk_values: whether an exchange writes values in bulk where it can.
     """
 
     shards: int = 2
@@ -32,6 +33,7 @@ class Settings:
     sdf_round_seconds: float = 10.0
     value_chains: bool = True
     batches: bool = True
+    bulk_values: bool = True
 
 
 class _Nowhere:
