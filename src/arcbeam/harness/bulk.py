@@ -97,7 +97,7 @@ def _form(coder: Any) -> Form:
             return _Objects(coder)
     if kind is coders.StrUtf8Coder:
         return _Strings()
-    if kind is coders.TupleCoder:
+    if kind is coders.TupleCoder and coder.coders():
         return _Tuples(coder)
     if kind is row_coder.RowCoder and coder.components and not coder.schema.encoding_positions_set:
         return _Rows(coder)
