@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.blocks import Block, BlockCoder
-from arcbeam.harness.bulk import Bulk, is_named_tuple
+from arcbeam.harness.bulk import Bulk, ListBytes
 from arcbeam.harness.feeds import ONLY_PANE
+from arcbeam.harness.untyped import is_named_tuple
 from tests.harness.drive import Collect, Driven
 
 
@@ -94,10 +95,20 @@ def through(coder: Any, values: list[Any], *, bulk: bool) -> Any:
     return [value for block in BlockCoder(windowed).read(stream.get()) for value in block.values]
 
 
+def grouped(coder: Any, values: list[Any], *, bulk: bool) -> Any:
+    """The same of a group's values."""
+    try:
+        encoded = ListBytes(coder, bulk=bulk).encode(values)
+    except Exception as e:
+        return type(e), str(e)
+    return ListBytes(coder).decode(encoded)
+
+
 def check(coder: Any, values: list[Any], *, fits: bool | None = None) -> None:
     """A list comes back the same in bulk; `fits` says whether it is written in bulk."""
     bulk, listed = (through(coder, values, bulk=on) for on in (True, False))
     assert same(bulk, listed), (bulk, listed)
+    assert same(grouped(coder, values, bulk=True), grouped(coder, values, bulk=False))
     if fits is not None:
         assert (Bulk(coder).encode(values) is not None) is fits
 
@@ -243,6 +254,16 @@ def test_what_is_a_named_tuple() -> None:
 
 
 # In a pipeline.
+
+
+@pytest.mark.parametrize("bulk", [True, False])
+@pytest.mark.parametrize("memory", [64, 1 << 20])
+def test_values_of_groups(bulk: bool, memory: int) -> None:
+    with Driven(shards=2, bulk_values=bulk, group_memory_bytes=memory) as p:
+        pairs = p | beam.Create(range(100)) | beam.Map(lambda n: (n % 2, Pair(n, np.int64(n))))
+        pairs | beam.GroupByKey() | beam.MapTuple(lambda key, values: sorted(values)) | Collect()
+    found = sorted(p.values())
+    assert same(found, [[Pair(n, np.int64(n)) for n in range(first, 100, 2)] for first in (0, 1)])
 
 
 @pytest.mark.parametrize("bulk", [True, False])

@@ -23,8 +23,8 @@ from apache_beam.transforms import core
 from apache_beam.typehints.batch import BatchConverter
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
 
-from arcbeam.harness.batchforms import batch_maker, exploder
-from arcbeam.harness.blocks import Block, Each
+from arcbeam.harness.batchforms import alike, batch_maker, exploder
+from arcbeam.harness.blocks import Block
 from arcbeam.harness.operations import PIECE, BlockOperation, Output, fitting, longest_of
 from arcbeam.harness.wiring import Wiring
 
@@ -254,34 +254,10 @@ class BatchOperation(BlockOperation):
             return
         block = Block.join(self._held)
         self._held, self._count = [], 0
-        for part in _alike(block):
+        for part in alike(block):
             of = create(self._make(part.values), part.micros, part.windows, part.panes)  # type: ignore[misc]
             self._runner.process_batch(HomogeneousWindowedBatch(of))
         self._receiver.flush()
-
-
-def _alike(block: Block) -> Iterator[Block]:
-    """A block for each time, windows and pane that there is, in the order in which they first come."""
-    if block.uniform:
-        yield block
-        return
-    columns = [_numbered(column) for column in (block.micros, block.windows, block.panes) if type(column) is Each]
-    places: dict[Any, list[int]] = {}
-    for place, key in enumerate(zip(*columns, strict=True)):
-        places.setdefault(key, []).append(place)
-    for alike in places.values():
-        first = block.element(alike[0])
-        values = [block.values[place] for place in alike]
-        yield Block(values, first.timestamp_micros, tuple(first.windows), first.pane_info)
-
-
-def _numbered(column: Each) -> Iterator[int]:
-    """A number for each entry, the same for equal ones."""
-    # Equal ones are mostly the same object, and identity is faster than a window's hash.
-    distinct = dict(zip(map(id, column), column, strict=True))
-    numbers: dict[Any, int] = {}
-    number_of = {identity: numbers.setdefault(what, len(numbers)) for identity, what in distinct.items()}
-    return map(number_of.__getitem__, map(id, column))
 
 
 def register() -> None:

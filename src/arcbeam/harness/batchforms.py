@@ -8,17 +8,43 @@ SDK's internals that are leaned on are held by a contract test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, starmap
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
 from apache_beam.typehints.batch import ListBatchConverter, NumpyBatchConverter
 
+from arcbeam.harness.blocks import Block, Each
 from arcbeam.harness.operations import LONGEST
+from arcbeam.harness.untyped import is_named_tuple, new_tuple
 
 Explode = Callable[[Any], Iterator[list[Any]]]
 
 _OF_PYTHON = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
+
+
+def alike(block: Block) -> Iterator[Block]:
+    """A block for each time, windows and pane that there is, in the order in which they first come."""
+    if block.uniform:
+        yield block
+        return
+    columns = [_numbered(column) for column in (block.micros, block.windows, block.panes) if type(column) is Each]
+    places: dict[Any, list[int]] = {}
+    for place, key in enumerate(zip(*columns, strict=True)):
+        places.setdefault(key, []).append(place)
+    for same in places.values():
+        first = block.element(same[0])
+        values = [block.values[place] for place in same]
+        yield Block(values, first.timestamp_micros, tuple(first.windows), first.pane_info)
+
+
+def _numbered(column: Each) -> Iterator[int]:
+    """A number for each entry, the same for equal ones."""
+    # Equal ones are mostly the same object, and identity is faster than a window's hash.
+    distinct = dict(zip(map(id, column), column, strict=True))
+    numbers: dict[Any, int] = {}
+    number_of = {identity: numbers.setdefault(what, len(numbers)) for identity, what in distinct.items()}
+    return map(number_of.__getitem__, map(id, column))
 
 
 def batch_maker(converter: Any) -> Callable[[list[Any]], Any]:
@@ -116,7 +142,7 @@ def _column(series: Any) -> list[Any]:
 
 
 def _row_maker(kind: type, names: list[str]) -> Callable[[list[list[Any]]], list[Any]] | None:
-    """What makes rows of columns, if it is known how rows are made: of a named tuple as it was generated."""
-    if kind.__bases__ != (tuple,) or getattr(kind, "_fields", None) != tuple(names):
+    """What makes rows of columns, if it is known how rows are made."""
+    if not is_named_tuple(kind) or kind._fields != tuple(names):  # type: ignore[attr-defined]
         return None
-    return lambda columns: list(starmap(kind, zip(*columns, strict=True)))
+    return lambda columns: list(map(new_tuple, repeat(kind), zip(*columns, strict=True)))
