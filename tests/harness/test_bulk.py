@@ -145,7 +145,7 @@ LISTS: dict[str, tuple[Any, list[Any], bool]] = {
     "named tuples with a dict": (ANYTHING, [Named(n, n) for n in MANY], False),
     "named tuples with a way of their own": (ANYTHING, [Remade(n) for n in MANY], False),
     "pairs of named tuples": (ANYTHING, [(n, Pair(n)) for n in MANY], True),
-    "pairs of lists": (ANYTHING, [(n, [n, Pair(n)]) for n in MANY], True),
+    "pairs of lists": (ANYTHING, [(n, [n, Pair(n)]) for n in MANY], False),
     "tuples of two lengths": (ANYTHING, [(Pair(n),) * (1 + n % 2) for n in MANY], False),
     "enumerations": (ANYTHING, [Colour.RED for n in MANY], False),
     "few": (ANYTHING, [Pair(1)] * 5, False),

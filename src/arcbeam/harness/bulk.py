@@ -103,14 +103,13 @@ class ListBytes:
         self.decode: Callable[[bytes], list[Any]] = impl.decode if never else self._decode
 
     def _encode(self, values: list[Any]) -> bytes:
-        bulk = self._bulk.encode(values) if len(values) >= _FEWEST else None
-        if bulk is None:
+        if len(values) < _FEWEST or (bulk := self._bulk.encode(values)) is None:
             encoded: bytes = self._encode_list(values)
             return encoded
         return _NOT_A_COUNT + _COUNT.pack(len(values)) + bulk
 
     def _decode(self, encoded: bytes) -> list[Any]:
-        if encoded[: len(_NOT_A_COUNT)] != _NOT_A_COUNT:
+        if encoded[0] != _NOT_A_COUNT[0]:
             values: list[Any] = self._decode_list(encoded)
             return values
         (count,) = _COUNT.unpack_from(encoded, len(_NOT_A_COUNT))

@@ -21,6 +21,8 @@ _NUMBERS = "biufc"
 """numpy's kinds of numbers."""
 _FLAT = frozenset((int, float, str, bytes, bool, type(None)))
 """Types that the coder of anything brings back as pickling does."""
+_NATIVE = _FLAT | {list, dict, set}
+"""Types that it does not pickle, whatever is in them."""
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 """By what a class may say how its instances are pickled."""
 
@@ -92,7 +94,7 @@ class Objects:
         if is_named_tuple(kind) and _pickles_as_itself(kind) and kind._fields:  # type: ignore[attr-defined]
             return _RECORDS
         # Tuples of what is not pickled anyway are as fast in a list.
-        if kind is tuple and not _FLAT.issuperset(map(type, values[0])) and len(set(map(len, values))) == 1:
+        if kind is tuple and not _NATIVE.issuperset(map(type, values[0])) and len(set(map(len, values))) == 1:
             return _COLUMNS
         return _PICKLED if inside else _LISTED
 
