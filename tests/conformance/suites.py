@@ -58,9 +58,11 @@ SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1}, long=True)
 ONE_SHARD = Variant("OneShard", {"shards": 1}, long=True)
 SEVEN_SHARDS = Variant("SevenShards", {"shards": 7}, long=True)
 NO_VALUE_CHAINS = Variant("NoValueChains", {"no_value_chains": True}, long=True)
+NO_BATCHES = Variant("NoBatches", {"no_batches": True}, long=True)
+NO_BULK_VALUES = Variant("NoBulkValues", {"no_bulk_values": True}, long=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
-VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS, NO_VALUE_CHAINS)
+VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS, NO_VALUE_CHAINS, NO_BATCHES, NO_BULK_VALUES)
 
 
 class Conformance(unittest.TestCase):

@@ -42,6 +42,16 @@ class FnApiNoValueChains(suites.FnApi):
     variant = suites.NO_VALUE_CHAINS
 
 
+@pytest.mark.long
+class FnApiNoBatches(suites.FnApi):
+    variant = suites.NO_BATCHES
+
+
+@pytest.mark.long
+class FnApiNoBulkValues(suites.FnApi):
+    variant = suites.NO_BULK_VALUES
+
+
 class MetricsDefault(suites.FnApiMetrics):
     variant = suites.DEFAULT
 
@@ -53,6 +63,11 @@ class MetricsNoFusion(suites.FnApiMetrics):
 @pytest.mark.long
 class MetricsNoValueChains(suites.FnApiMetrics):
     variant = suites.NO_VALUE_CHAINS
+
+
+@pytest.mark.long
+class MetricsNoBatches(suites.FnApiMetrics):
+    variant = suites.NO_BATCHES
 
 
 class SplitDefault(suites.FnApiSplit):

@@ -120,9 +120,7 @@ class ListBytes:
 def _form(coder: Any) -> Form:
     kind = type(coder)
     if kind is coders.FastPrimitivesCoder:
-        impl = coder.get_impl()
-        if getattr(impl, "requires_deterministic_step_label", None) is None:
-            return Objects(coder)
+        return Objects(coder)
     if kind is coders.StrUtf8Coder:
         return _Strings()
     if kind is coders.TupleCoder and coder.coders():
