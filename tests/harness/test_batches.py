@@ -147,6 +147,21 @@ def same(build: Callable[[Driven], Any], names: tuple[str, ...] = ("",), **more:
     return on
 
 
+class Ends(beam.DoFn):
+    """Looks at nothing but the value."""
+
+    def process(self, element: Any) -> Any:
+        yield element
+
+    def finish_bundle(self) -> Any:
+        yield beam.transforms.window.GlobalWindows.windowed_value(np.int64(-1))
+
+
+class EndsLooking(Ends):
+    def process(self, element: Any, when: Any = beam.DoFn.TimestampParam) -> Any:
+        yield element
+
+
 STEPS: dict[str, Callable[[Any, str], Any]] = {
     "arrays": lambda c, at: c | at >> beam.ParDo(Arrays()),
     "lists": lambda c, at: c | at >> beam.ParDo(Lists()),
@@ -174,7 +189,7 @@ STEPS: dict[str, Callable[[Any, str], Any]] = {
 
 
 @pytest.mark.contract("PLAN-05")
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.integers(0, 40), max_size=30),
     st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
@@ -298,9 +313,12 @@ def test_an_error_names_the_step() -> None:
         wide_numbers(p, 40) | "before" >> beam.ParDo(Arrays()) | "breaks" >> beam.ParDo(Breaks()) | Collect()
 
 
-def test_what_a_bundle_puts_out_at_its_end_is_not_lost() -> None:
-    with Driven(shards=1) as p:
-        ends = wide_numbers(p, 5) | "ends" >> beam.ParDo(AtTheEnd())
+@pytest.mark.parametrize("fn", [AtTheEnd, Ends, EndsLooking])
+@pytest.mark.parametrize("batches", [True, False])
+@pytest.mark.parametrize("chains", [True, False])
+def test_what_a_bundle_puts_out_at_its_end_is_not_lost(fn: type[beam.DoFn], batches: bool, chains: bool) -> None:
+    with Driven(shards=1, batches=batches, value_chains=chains) as p:
+        ends = wide_numbers(p, 5) | "ends" >> beam.ParDo(fn()).with_output_types(np.int64)
         ends | "more" >> beam.ParDo(Arrays()) | Collect()
         ends | "elements" >> beam.Map(int) | Collect("elements")
     assert sorted(p.values("elements")) == [-1, 0, 1, 2, 3, 4]

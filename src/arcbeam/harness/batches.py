@@ -54,7 +54,7 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         self._whole = [c for c in ours if isinstance(c, BatchOperation) and c.takes(converter)]
         self._in_blocks = [c for c in ours if c not in self._whole]
         self._one_by_one = [c for c in consumers if not isinstance(c, BlockOperation)]
-        self._rebatching = [c for c in self._in_blocks if c.get_batching_preference().requires_batches]
+        self._rebatching = [c for c in self._in_blocks if isinstance(c, BatchOperation) and c.needs_batches]
         # An operation of the SDK that takes batches is fed by the SDK's receiver only, which then feeds ours, too.
         self._mixed = any(c.get_batching_preference().supports_batches for c in self._one_by_one)
         self._waiting: list[Any] = []
@@ -137,11 +137,9 @@ class BatchOperation(BlockOperation):
     # What the SDK asks of whoever may take or make batches.
 
     def get_batching_preference(self) -> Any:
-        """See the SDK's `Operation`."""
-        if not self._takes_batches:
-            return common.BatchingPreference.BATCH_FORBIDDEN
-        both = self._fn._process_defined
-        return common.BatchingPreference.DO_NOT_CARE if both else common.BatchingPreference.BATCH_REQUIRED
+        """See the SDK's `Operation`: elements are taken by all, and become batches here."""
+        preference = common.BatchingPreference
+        return preference.DO_NOT_CARE if self._takes_batches else preference.BATCH_FORBIDDEN
 
     def get_input_batch_converter(self) -> BatchConverter | None:
         """See the SDK's `Operation`."""
@@ -151,6 +149,11 @@ class BatchOperation(BlockOperation):
         """See the SDK's `Operation`."""
         converter: BatchConverter | None = getattr(self._fn, "output_batch_converter", None)
         return converter
+
+    @property
+    def needs_batches(self) -> bool:
+        """Whether user code takes nothing but batches."""
+        return self._takes_batches and not self._fn._process_defined
 
     def takes(self, converter: BatchConverter | None) -> bool:
         """Whether batches of a converter are what it takes."""
@@ -199,9 +202,6 @@ class BatchOperation(BlockOperation):
         with self.scoped_finish_state:
             self._runner.finish()
             self._guarded(self._receiver.flush)
-        # SUBTLE: the SDK's receivers may hold what has come since `super` has flushed them.
-        for receiver in self.receivers:
-            receiver.flush()
 
     def teardown(self) -> None:
         """See the SDK's `Operation`."""

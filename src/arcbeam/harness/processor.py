@@ -192,6 +192,9 @@ class Bundles:
         try:
             for op in self._ops:
                 op.finish()
+                # SUBTLE: the SDK flushes what waits for an operation of batches before `finish_bundle`, not after it.
+                for receiver in op.receivers:
+                    receiver.flush()
             deferred = [
                 sdk.delayed_bundle_application(op, residual) for op, residual in self._context.delayed_applications
             ]
