@@ -87,7 +87,7 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         for consumer in self._rebatching:
             warnings.warn(
                 f"Input to operation {consumer} must be rebatched from type "
-                f"{self._converter.batch_type!r} to {consumer.get_input_batch_converter().batch_type!r}.\n"
+                f"{self._converter.batch_type!r} to {consumer.input_batch_type!r}.\n"
                 "This is very inefficient, consider re-structuring your pipeline "
                 "or adding a DoFn to directly convert between these types.",
                 operations.InefficientExecutionWarning,
@@ -149,6 +149,11 @@ class BatchOperation(BlockOperation):
         """See the SDK's `Operation`."""
         converter: BatchConverter | None = getattr(self._fn, "output_batch_converter", None)
         return converter
+
+    @property
+    def input_batch_type(self) -> Any:
+        """The type of batches that it takes; None if it takes elements."""
+        return getattr(self._input, "batch_type", None)
 
     @property
     def needs_batches(self) -> bool:

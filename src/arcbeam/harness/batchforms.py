@@ -8,6 +8,7 @@ SDK's internals that are leaned on are held by a contract test.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
@@ -49,24 +50,45 @@ def _numbered(column: Each) -> Iterator[int]:
 
 def batch_maker(converter: Any) -> Callable[[list[Any]], Any]:
     """What makes a batch of elements, of which there is at least one."""
+    if type(converter) is NumpyBatchConverter and converter.element_shape == ():
+        return partial(_array_of, converter)
+    if _is(converter, "arrow", "PyarrowBatchConverter"):
+        return partial(_table_of, converter)
     produce: Callable[[list[Any]], Any] = converter.produce_batch
-    if type(converter) is not NumpyBatchConverter or converter.element_shape != ():
-        return produce
+    return produce
 
-    def array_of(values: list[Any]) -> Any:
-        # `numpy.stack`, which the SDK calls, makes an array of each number first.
-        kind, *others = set(map(type, values))
-        dtype = _OF_PYTHON.get(kind)
-        if issubclass(kind, np.number | np.bool_):
-            dtype = values[0].dtype
-        if dtype is None or others:
-            return produce(values)
-        try:
-            return np.fromiter(values, dtype, len(values))
-        except OverflowError:
-            return produce(values)
 
-    return array_of
+def _array_of(converter: Any, values: list[Any]) -> Any:
+    # `numpy.stack`, which the SDK calls, makes an array of each number first.
+    kind, *others = set(map(type, values))
+    dtype = _OF_PYTHON.get(kind)
+    if issubclass(kind, np.number | np.bool_):
+        dtype = values[0].dtype
+    if dtype is None or others:
+        return converter.produce_batch(values)
+    try:
+        return np.fromiter(values, dtype, len(values))
+    except OverflowError:
+        return converter.produce_batch(values)
+
+
+def _table_of(converter: Any, values: list[Any]) -> Any:
+    # The SDK asks every row for every field by name.
+    schema = converter._arrow_schema
+    kind, *others = set(map(type, values))
+    if others or not is_named_tuple(kind) or kind._fields != tuple(schema.names):  # type: ignore[attr-defined]
+        return converter.produce_batch(values)
+    import pyarrow
+
+    columns = zip(*values, strict=True)
+    arrays = [pyarrow.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    return pyarrow.Table.from_arrays(arrays, schema=schema)
+
+
+def _is(converter: Any, of: str, name: str) -> bool:
+    """Whether a converter is of a class of the SDK's module for Arrow or pandas, which may not be there."""
+    kind = type(converter)
+    return kind.__module__ == f"apache_beam.typehints.{of}_type_compatibility" and kind.__name__.startswith(name)
 
 
 def exploder(converter: Any) -> Explode:
@@ -80,9 +102,9 @@ def exploder(converter: Any) -> Explode:
     if kind is NumpyBatchConverter:
         dimension = converter.partition_dimension
         return lambda batch: _sliced(batch.swapaxes(dimension, 0), batch.shape[dimension], list)
-    if kind.__module__.endswith(".arrow_type_compatibility") and kind.__name__ == "PyarrowBatchConverter":
+    if _is(converter, "arrow", "PyarrowBatchConverter"):
         return _table_exploder(converter)
-    if kind.__module__.endswith(".pandas_type_compatibility") and kind.__name__.startswith("DataFrame"):
+    if _is(converter, "pandas", "DataFrameBatchConverter"):
         return _frame_exploder(converter)
     return lambda batch: _gathered(converter.explode_batch(batch))
 

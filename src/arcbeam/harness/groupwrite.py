@@ -240,7 +240,7 @@ class KeyedWrite(GroupWrite):
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
         self._payload_coder = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
-        self._encode_payload = BlockCoder(self._payload_coder).encode
+        self._encode_payload = BlockCoder(self._payload_coder, bulk=self._wiring.settings.bulk_values).encode
         self._overhead = _ELEMENT_OVERHEAD
 
     def _absorb(self, block: Block) -> None:
