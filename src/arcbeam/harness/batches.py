@@ -1,16 +1,14 @@
 """DoFns that take or make batches (numpy arrays, Arrow tables, pandas frames, lists), run on blocks and batches.
 
-Owns their operation, and how batches meet blocks: a block becomes one batch; a batch goes whole to whatever takes the
-same kind of batch, and becomes blocks where elements are taken. User code is called by the SDK. What qualifies has one
-output, and neither state, timers, restrictions, finalization nor checks at run time; the rest is the SDK's own.
+Owns their operation: blocks become batches; what is put out is `harness.batchoutput`'s. User code is called by the SDK.
+What qualifies has one output, and neither state, timers, restrictions, finalization nor checks at run time; the rest is
+the SDK's own.
 
 Batches have at most as many elements as the SDK's, and one time, one set of windows and one pane, as the SDK has it.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,95 +21,17 @@ from apache_beam.transforms import core
 from apache_beam.typehints.batch import BatchConverter
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
 
-from arcbeam.harness.batchforms import alike, batch_maker, exploder
+from arcbeam.harness.batchforms import alike, batch_maker
+from arcbeam.harness.batchoutput import BatchOutput, BatchTaker
 from arcbeam.harness.blocks import Block
-from arcbeam.harness.operations import PIECE, BlockOperation, Output, fitting, longest_of
+from arcbeam.harness.operations import fitting
 from arcbeam.harness.wiring import Wiring
 
 _PAR_DO_URN = common_urns.primitives.PAR_DO.urn
 _MOST = operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE
 
 
-class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
-    """The output of a batch DoFn, as the SDK hands it on: a batch, or one element.
-
-    Invariant: elements wait to become blocks only while user code runs.
-
-    Args:
-        operation: whose output it is.
-        receiver: the SDK's receiver of it.
-        output: where blocks go.
-        consumers: the operations behind it.
-        estimate: sizes of what comes out.
-    """
-
-    def __init__(self, operation: BatchOperation, receiver: Any, output: Output, consumers: list[Any], estimate: Any):
-        self._receiver, self._output, self._estimate = receiver, output, estimate
-        self._converter: Any = operation.get_output_batch_converter()
-        converter = self._converter
-        self._explode = None if converter is None else exploder(converter)
-        ours = [c for c in consumers if isinstance(c, BlockOperation)]
-        self._whole = [c for c in ours if isinstance(c, BatchOperation) and c.takes(converter)]
-        self._in_blocks = [c for c in ours if c not in self._whole]
-        self._one_by_one = [c for c in consumers if not isinstance(c, BlockOperation)]
-        self._rebatching = [c for c in self._in_blocks if isinstance(c, BatchOperation) and c.needs_batches]
-        # An operation of the SDK that takes batches is fed by the SDK's receiver only, which then feeds ours, too.
-        self._mixed = any(c.get_batching_preference().supports_batches for c in self._one_by_one)
-        self._waiting: list[Any] = []
-        self._longest = 1
-
-    def receive(self, windowed_value: Any) -> None:
-        """Takes an element."""
-        self._waiting.append(windowed_value)
-        if len(self._waiting) >= self._longest:
-            self.flush()
-
-    def flush(self) -> None:
-        """Hands on the elements that wait."""
-        waiting = self._waiting
-        if waiting:
-            self._waiting = []
-            self._longest = min(PIECE, longest_of(len(waiting), self._estimate, waiting[0], waiting[-1]))
-            self._output.emit(Block.of(waiting))
-
-    def drop(self) -> None:
-        """Forgets the elements that wait: what a bundle that failed has left."""
-        self._waiting = []
-
-    def receive_batch(self, windowed_batch: Any) -> None:
-        """Takes a batch."""
-        self.flush()
-        if self._mixed:
-            self._receiver.receive_batch(windowed_batch)
-            return
-        for consumer in self._rebatching:
-            warnings.warn(
-                f"Input to operation {consumer} must be rebatched from type "
-                f"{self._converter.batch_type!r} to {consumer.input_batch_type!r}.\n"
-                "This is very inefficient, consider re-structuring your pipeline "
-                "or adding a DoFn to directly convert between these types.",
-                operations.InefficientExecutionWarning,
-                stacklevel=2,
-            )
-        if self._in_blocks or self._one_by_one:
-            for block in self._blocks(windowed_batch):
-                for consumer in self._in_blocks:
-                    consumer.take(block)
-                for consumer in self._one_by_one:
-                    for element in block.elements():
-                        consumer.process(element)
-        for consumer in self._whole:
-            consumer.process_batch(windowed_batch)
-        self._receiver.update_counters_batch(windowed_batch)
-
-    def _blocks(self, windowed_batch: Any) -> Iterator[Block]:
-        of = windowed_batch.as_empty_windowed_value()
-        windows = tuple(of.windows)
-        for values in self._explode(windowed_batch.values):  # type: ignore[misc]  # whoever makes batches has it
-            yield Block(values, of.timestamp_micros, windows, of.pane_info)
-
-
-class BatchOperation(BlockOperation):
+class BatchOperation(BatchTaker):
     """A DoFn that takes batches, makes batches, or both.
 
     Invariant: blocks wait to become a batch at most until the bundle ends; what comes after them waits behind them.
@@ -151,17 +71,12 @@ class BatchOperation(BlockOperation):
         return converter
 
     @property
-    def input_batch_type(self) -> Any:
-        """The type of batches that it takes; None if it takes elements."""
-        return getattr(self._input, "batch_type", None)
-
-    @property
-    def needs_batches(self) -> bool:
-        """Whether user code takes nothing but batches."""
-        return self._takes_batches and not self._fn._process_defined
+    def needs(self) -> Any:
+        """See `BatchTaker`."""
+        return None if self._input is None or self._fn._process_defined else self._input.batch_type
 
     def takes(self, converter: BatchConverter | None) -> bool:
-        """Whether batches of a converter are what it takes."""
+        """See `BatchTaker`."""
         return self._takes_batches and converter is not None and self._input == converter
 
     # Its life.
@@ -171,7 +86,11 @@ class BatchOperation(BlockOperation):
         with self.scoped_start_state:
             super().setup(data_sampler)
             self._receiver = BatchOutput(
-                self, self.receivers[0], self._outputs[0], self._consumers_of.get(0, []), self._estimate_output
+                self.get_output_batch_converter(),
+                self.receivers[0],
+                self._outputs[0],
+                self._consumers_of.get(0, []),
+                self._estimate_output,
             )
             receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
             receivers[None] = receivers[self.spec.output_tags[0]] = self._receiver
@@ -222,7 +141,7 @@ class BatchOperation(BlockOperation):
     # Elements and batches.
 
     def process_batch(self, windowed_batch: Any) -> None:
-        """Takes a batch of the type it takes."""
+        """See `BatchTaker`."""
         if self._waiting:
             self._take_waiting()
         with self.scoped_process_state:
