@@ -231,7 +231,7 @@ def test_a_dofn_says_which_batches_it_takes_and_makes() -> None:
     assert (takes._process_batch_defined, takes._process_defined) == (True, False)
     assert (makes._process_batch_defined, makes._process_defined) == (False, True)
     assert takes.input_batch_converter == takes.output_batch_converter == makes.output_batch_converter
-    assert common.DoFnSignature(makes).process_method.method_value._beam_yields_batches
+    assert makes.process._beam_yields_batches
 
 
 def test_an_operations_class_may_be_chosen() -> None:

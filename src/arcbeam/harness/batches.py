@@ -147,7 +147,6 @@ class BatchOperation(BatchTaker):
         with self.scoped_process_state:
             self._guarded(self._process_held)
             self._runner.process_batch(windowed_batch)
-            self._guarded(self._receiver.flush)
 
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
@@ -163,7 +162,6 @@ class BatchOperation(BatchTaker):
     def _process(self, block: Block) -> None:
         for element in block.elements():
             self._runner.process(element)
-        self._receiver.flush()
 
     def _hold(self, block: Block) -> None:
         most = min(_MOST, fitting(self._estimate_input, block.element(0), block.element(len(block) - 1)))
@@ -181,7 +179,6 @@ class BatchOperation(BatchTaker):
         for part in alike(block):
             of = create(self._make(part.values), part.micros, part.windows, part.panes)  # type: ignore[misc]
             self._runner.process_batch(HomogeneousWindowedBatch(of))
-        self._receiver.flush()
 
 
 def register() -> None:
@@ -221,5 +218,6 @@ def _may_qualify(transform: Any, payload: Any) -> bool:
 
 def handles_batches(fn: Any) -> bool:
     """Whether a DoFn takes or makes batches, and is checked by nothing at run time."""
-    makes = getattr(common.DoFnSignature(fn).process_method.method_value, "_beam_yields_batches", False)
+    # SUBTLE: no `DoFnSignature`, which takes a millisecond or two to look through a DoFn.
+    makes = getattr(fn.process, "_beam_yields_batches", False)
     return bool(fn._process_batch_defined or makes) and not getattr(fn, "_runtime_output_constraints", None)

@@ -39,7 +39,7 @@ class BatchTaker(BlockOperation):
 class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
     """The output of a batch DoFn, as the SDK hands it on: a batch, or one element.
 
-    Invariant: elements wait to become blocks only while user code runs.
+    Invariant: elements wait to become blocks at most until the bundle ends; no batch goes past them.
 
     Args:
         converter: of the batches that come; None if there are none.
