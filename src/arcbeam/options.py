@@ -17,6 +17,8 @@ OPTIMIZATIONS = {
     "value_chains": "Run transforms that look at values only element by element, as all others.",
     "loops": "Run such transforms in a row one after the other, not in one compiled loop.",
     "record_lists": "Hand on what a bounded source reads record by record.",
+    "batches": "Run DoFns that take or make batches as the SDK does, by way of elements.",
+    "bulk_values": "Encode elements one by one in exchanges, also where many at once are faster.",
     "folds": "Call the add_input of every CombineFn for every element, also of those that everybody uses.",
 }
 """What each option `--no_…` does."""

@@ -17,6 +17,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness import (
+    batches,
     chains,
     claims,
     combine,
@@ -47,6 +48,7 @@ windowcoder.register()
 writes.register()
 precombine.register()
 combine.register()
+batches.register()
 claims.register()
 
 _instructions = itertools.count()
@@ -203,6 +205,9 @@ class Bundles:
         try:
             for op in self._ops:
                 op.finish()
+                # SUBTLE: the SDK flushes what waits for an operation of batches before `finish_bundle`, not after it.
+                for receiver in op.receivers:
+                    receiver.flush()
             deferred = [
                 sdk.delayed_bundle_application(op, residual) for op, residual in self._context.delayed_applications
             ]

@@ -25,6 +25,8 @@ class Settings:
         loops: whether such transforms in a row share a compiled loop.
         record_lists: whether bounded sources hand on lists of records.
         folds: whether CombineFns that are known are added to without a call for each element.
+        batches: whether batches of user code go on as batches.
+        bulk_values: whether an exchange writes values in bulk where it can.
     """
 
     shards: int = 2
@@ -36,6 +38,8 @@ class Settings:
     loops: bool = True
     record_lists: bool = True
     folds: bool = True
+    batches: bool = True
+    bulk_values: bool = True
 
 
 class _Nowhere:
