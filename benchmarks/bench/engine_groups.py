@@ -1,15 +1,12 @@
-"""How fast the engine groups by key and window, on one core, with its state in memory.
-
-    PYTHONPATH=src python benchmarks/grouping.py
+"""What the engine's grouping by key and window costs, on one core.
 
 Elements come in steps; in each, all elements of a key at once; then the watermark passes the step's windows, their
 timers fire, and the panes are read. Processor time of the grouping alone: elements are made before, timers are kept by
-hand. Best of several runs, as other loads on the machine only slow it down.
+hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import time
@@ -26,6 +23,7 @@ from arcbeam.engine.triggers import AfterCount
 from arcbeam.engine.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
+from bench.figures import Figure, per_second
 
 SECOND = 1_000_000
 STEP = 60 * SECOND
@@ -107,6 +105,7 @@ def measure(strategy: Strategy, steps: list[dict[bytes, list[Element]]]) -> floa
             carry_out(grouping.fire(*name, clocks))
         spent += time.process_time() - started
     assert not len(view), "state is left"
+    gc.unfreeze()
     return spent
 
 
@@ -120,22 +119,23 @@ WORKS: dict[str, tuple[Strategy, WindowFn]] = {
     "sliding": (Strategy(DEFAULT), SLIDING),
     "sessions": (Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(5 * SECOND))),
 }
+TOLD = {
+    "elements": "windows of a minute",
+    "earliest": "the same at the earliest element's time",
+    "combined": "the same with a combiner",
+    "early": "the same with a pane after five elements",
+    "sliding": "three sliding windows",
+    "sessions": "sessions",
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("works", nargs="*", default=list(WORKS), help=f"of {', '.join(WORKS)}; all")
-    parser.add_argument("--elements", type=int, default=200_000)
-    parser.add_argument("--per-key", type=int, nargs="*", default=[1, 10, 100], help="elements of a key in a step")
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
-    for name in options.works:
-        for per_key in options.per_key:
-            strategy, windowfn = WORKS[name]
-            steps = steps_of(options.elements, 10, options.elements // 10 // per_key, windowfn)
-            best = min(measure(strategy, steps) for _ in range(options.runs))
-            print(f"{name:10s} {per_key:4d} of a key in a step: {options.elements / best / 1e6:5.2f} M elements/s")
-
-
-if __name__ == "__main__":
-    main()
+def groups(elements: int) -> list[Figure]:
+    """Each kind of grouping, with few and with many elements of a key in a window and step."""
+    figures = []
+    for name, (strategy, windowfn) in WORKS.items():
+        for per_key in (1, 10, 100):
+            steps = steps_of(elements, 10, elements // 10 // per_key, windowfn)
+            target = 400.0 if name == "elements" and per_key == 10 else None
+            what = f"grouping, {TOLD[name]}: {per_key} of a key in a step"
+            figures.append(per_second(what, elements, measure(strategy, steps), target))
+    return figures
