@@ -338,12 +338,9 @@ def _fired(entry: bytes, value: bytes) -> Fired:
         key, window, family, tag, payload = sequences.unframed(value, 9)
         return Fired(key, window, family.decode(), tag.decode(), fire_at, hold, payload)
     key, window, family, tag, _ = entry[12:].split(END)
-    if b"\xff" in entry:
-        key, window, tag = (
-            key.replace(b"\0\xff", b"\0"),
-            window.replace(b"\0\xff", b"\0"),
-            tag.replace(b"\0\xff", b"\0"),
-        )
+    if b"\0\xff" in entry:
+        key, window = key.replace(b"\0\xff", b"\0"), window.replace(b"\0\xff", b"\0")
+        tag = tag and tag.replace(b"\0\xff", b"\0")
     return _new(Fired, (key, window, family[1:].decode(), tag.decode() if tag else "", fire_at, hold, value[9:]))
 
 
