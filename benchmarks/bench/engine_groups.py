@@ -14,16 +14,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from arcbeam.engine.bundles import Did
+from arcbeam.engine.clocks import Clock, Port
 from arcbeam.engine.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.effects import ClearTimer, Effect, EmitPane, SetTimer
+from arcbeam.engine.groupedstage import GroupedWork
 from arcbeam.engine.grouping import Clocks, Element, Grouping
+from arcbeam.engine.layout import Placed
 from arcbeam.engine.merging import SessionMerging
+from arcbeam.engine.stagekinds import Grouped
+from arcbeam.engine.stageplace import StagePlace
 from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.engine.triggers import AfterCount
+from arcbeam.engine.watermarks import StageFlow
 from arcbeam.engine.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import IntervalWindow
+from arcbeam.store.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView
-from bench.figures import Figure, per_second
+from bench.figures import Figure, core_seconds, per_second
 
 SECOND = 1_000_000
 STEP = 60 * SECOND
@@ -127,6 +136,63 @@ TOLD = {
     "sliding": "three sliding windows",
     "sessions": "sessions",
 }
+
+
+class _Reads:
+    """User code that reads each pane."""
+
+    def panes(self, panes: Sequence[EmitPane]) -> Did:
+        for pane in panes:
+            for _ in pane.contents:
+                pass
+        return _DID
+
+
+class _NoEnd:
+    """As long as it takes."""
+
+    def spent(self) -> bool:
+        return False
+
+
+_DID = Did()
+
+
+def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
+    """Seconds of processor time of a whole grouping stage, with its holds and timers, over the store's overlay."""
+    view: Any = Overlay(EmptyBase())
+    placed = Placed(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
+    clock = Clock(view, 1, ("main",))
+    kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
+    watermark = said = MIN_TIMESTAMP
+    runner: Any = _Reads()
+    nowhere: Any = None
+
+    def run() -> None:
+        nonlocal watermark, said
+        for number, by_key in enumerate(steps, 1):
+            place = StagePlace(placed, 0, number, Timestamp(number), said, view, clock, runner, nowhere, _NoEnd())
+            work = GroupedWork(place, kind)
+            for key, elements in by_key.items():
+                work.deliver(key, elements)
+            watermark = Timestamp(number * STEP) if number < len(steps) else MAX_TIMESTAMP
+            clock.advance(watermark)
+            assert not work.fire(watermark)
+            assert place.tally.fired >= len(by_key)
+            said = watermark
+
+    return core_seconds(run)
+
+
+def stages(elements: int) -> list[Figure]:
+    """A grouping stage as it stands in a step: with few and with many elements of a key in a window and step."""
+    figures = []
+    for per_key in (1, 10, 100):
+        steps = steps_of(elements, 10, elements // 10 // per_key, FIXED)
+        target = 400.0 if per_key == 10 else None
+        what = f"grouping stage, its holds and timers included: {per_key} of a key in a step"
+        figures.append(per_second(what, elements, stage_seconds(steps), target))
+    return figures
 
 
 def groups(elements: int) -> list[Figure]:
