@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from arcbeam.engine.keyspace import (
     NAME_LIMIT,
@@ -66,9 +66,8 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """What a hold is known by: setting it again moves it.
+class Holder(NamedTuple):
+    """What a hold is known by: setting it again moves it. A tuple, because one is made for every window of a key.
 
     Attributes:
         kind: of thing that holds.
@@ -119,7 +118,10 @@ class Holds:
         side: whose holds.
     """
 
-    __slots__ = ("_free", "_index", "_keyed", "_others", "_section", "_view")
+    __slots__ = (
+        "_ending", "_free", "_index", "_keyed", "_name", "_named", "_others", "_output", "_section", "_view", "_who",
+        "_window",
+    )  # fmt: skip
 
     def __init__(self, view: StateView, stage: int, side: Side = Side.OUTPUT) -> None:
         self._view = view
@@ -128,6 +130,11 @@ class Holds:
         self._index = prefix(Kind.HOLDS if outward else Kind.PENDING, stage)
         self._keyed = prefix(Kind.KEYED, stage)
         self._free = prefix(Kind.FREE, stage) + self._section
+        self._name = self._output = ALL
+        self._named = name(ALL)
+        self._who = self._named * 2
+        self._window = b""
+        self._ending = part(b"", NAME_LIMIT) + self._section
         others = (Kind.EVENT_HELD, Kind.SORTED) if outward else ()
         self._others = tuple(prefix(kind, stage) for kind in others)
 
@@ -232,14 +239,26 @@ class Holds:
             start = found
 
     def _row(self, holder: Holder, output: str) -> bytes:
-        who = bytes((holder.kind,)) + name(holder.name) + name(output)
+        # Most calls are about the same name, output and window as the one before.
+        if holder.name != self._name or output != self._output:
+            self._name, self._output, self._named = holder.name, output, name(output)
+            self._who = name(holder.name) + self._named
+        who = _KINDS[holder.kind] + self._who
         if holder.key is None:
             return self._free + who
-        return self._keyed + part(holder.key) + part(holder.window, NAME_LIMIT) + self._section + who
+        if holder.window != self._window:
+            self._window, self._ending = holder.window, part(holder.window, NAME_LIMIT) + self._section
+        return self._keyed + part(holder.key) + self._ending + who
 
     def _entry(self, row: bytes, output: str | bytes, time: bytes) -> bytes:
-        named = name(output) if isinstance(output, str) else output + b"\0\1"
+        if output is self._output:
+            named = self._named
+        else:
+            named = name(output) if isinstance(output, str) else output + b"\0\1"
         return self._index + named + time + row[:1] + row[3:]
+
+
+_KINDS: Final = {int(kind): bytes((kind,)) for kind in HolderKind}
 
 
 def entry_of(stage: int, time: bytes, owner: bytes) -> bytes:
