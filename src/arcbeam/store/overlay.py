@@ -73,16 +73,18 @@ class Overlay(StateView):
 
     def put(self, key: bytes, value: bytes) -> None:
         """See `StateView`."""
-        if key not in self._changes:
+        changes = self._changes
+        if key not in changes:
             self._unsorted[key[:1]].append(key)
-        self._changes[key] = value
+        changes[key] = value
         self.size += len(key) + len(value)
 
     def delete(self, key: bytes) -> None:
         """See `StateView`."""
-        if key not in self._changes:
+        changes = self._changes
+        if key not in changes:
             self._unsorted[key[:1]].append(key)
-        self._changes[key] = None
+        changes[key] = None
         self.size += len(key)
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
