@@ -159,10 +159,8 @@ _DID = Did()
 
 
 def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
-    """Seconds of processor time of a whole grouping stage, with its holds and timers, over the store's overlay."""
-    view: Any = Overlay(EmptyBase())
+    """Seconds of processor time of a whole grouping stage, with its holds and timers, over the store's overlays."""
     placed = Placed(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
-    clock = Clock(view, 1, ("main",))
     kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
     watermark = said = MIN_TIMESTAMP
     runner: Any = _Reads()
@@ -171,6 +169,9 @@ def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
     def run() -> None:
         nonlocal watermark, said
         for number, by_key in enumerate(steps, 1):
+            view: Any = Overlay(EmptyBase())
+            clock = Clock(view, 1, ("main",))
+            clock.advance(watermark)
             place = StagePlace(placed, 0, number, Timestamp(number), said, view, clock, runner, nowhere, _NoEnd())
             work = GroupedWork(place, kind)
             for key, elements in by_key.items():
@@ -180,6 +181,7 @@ def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
             assert not work.fire(watermark)
             assert place.tally.fired >= len(by_key)
             said = watermark
+            assert len(list(view.changes())) == 1, "state is left, beside the clock"
 
     return core_seconds(run)
 

@@ -34,6 +34,7 @@ from arcbeam.model.windows import Window
 
 _DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
 _FAMILIES: Final = {"window": plan.TimeDomain.EVENT, "clock": plan.TimeDomain.PROCESSING}
+_STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
 
 
@@ -56,13 +57,17 @@ class GroupedWork:
         # Most effects and timers are about the same window as the one before.
         self._window: Window | None = None
         self._encoded = b""
+        self._before: Clocks | None = None
+        """What time it is as long as the watermark has not moved."""
 
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         """See `Work`."""
-        self._carry_out(self._grouping.add(key, elements, self._clocks(self._place.clock.input)))
+        if self._before is None:
+            self._before = self._clocks(self._place.clock.input)
+        self._carry_out(self._grouping.add(key, elements, self._before))
 
     def resume(self) -> bool:
         """See `Work`."""
@@ -101,16 +106,21 @@ class GroupedWork:
         place = self._place
         panes: list[EmitPane] = []
         for effect in effects:
+            # Taken apart as tuples: a pattern with fields looks each of them up by its name.
             match effect:
                 case EmitPane():
                     panes.append(effect)
-                case SetHold(key, window, at):
-                    self._holds.set(self._holder(key, window), at, floor=place.said)
-                case ClearHold(key, window):
-                    self._holds.clear(self._holder(key, window))
-                case SetTimer(key, window, domain, at):
+                case SetHold():
+                    key, window, at = effect
+                    self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.said)
+                case SetTimer():
+                    key, window, domain, at = effect
                     self._timers.set(key, self._ordered(window), _family(domain), at, None)
-                case ClearTimer(key, window, domain):
+                case ClearHold():
+                    key, window = effect
+                    self._holds.clear(Holder(_STATE, _PANE, key, self._ordered(window)))
+                case ClearTimer():
+                    key, window, domain = effect
                     self._timers.clear(key, self._ordered(window), _family(domain))
                 case DropLate() | DropHeld():
                     place.drop(effect)
@@ -118,9 +128,6 @@ class GroupedWork:
                     assert_never(effect)
         if panes:
             place.did(place.runner.panes(panes))
-
-    def _holder(self, key: bytes, window: Window) -> Holder:
-        return Holder(HolderKind.STATE, _PANE, key, self._ordered(window))
 
     def _ordered(self, window: Window) -> bytes:
         if window is not self._window:

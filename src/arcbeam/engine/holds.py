@@ -119,8 +119,8 @@ class Holds:
     """
 
     __slots__ = (
-        "_ending", "_free", "_index", "_keyed", "_name", "_named", "_others", "_output", "_section", "_view", "_who",
-        "_window",
+        "_ending", "_free", "_index", "_keyed", "_kind", "_name", "_named", "_others", "_output", "_section", "_view",
+        "_who", "_window",
     )  # fmt: skip
 
     def __init__(self, view: StateView, stage: int, side: Side = Side.OUTPUT) -> None:
@@ -130,9 +130,8 @@ class Holds:
         self._index = prefix(Kind.HOLDS if outward else Kind.PENDING, stage)
         self._keyed = prefix(Kind.KEYED, stage)
         self._free = prefix(Kind.FREE, stage) + self._section
-        self._name = self._output = ALL
-        self._named = name(ALL)
-        self._who = self._named * 2
+        self._kind: HolderKind | None = None
+        self._name, self._output, self._named, self._who = "", ALL, name(ALL), b""
         self._window = b""
         self._ending = part(b"", NAME_LIMIT) + self._section
         others = (Kind.EVENT_HELD, Kind.SORTED) if outward else ()
@@ -239,16 +238,16 @@ class Holds:
             start = found
 
     def _row(self, holder: Holder, output: str) -> bytes:
-        # Most calls are about the same name, output and window as the one before.
-        if holder.name != self._name or output != self._output:
-            self._name, self._output, self._named = holder.name, output, name(output)
-            self._who = name(holder.name) + self._named
-        who = _KINDS[holder.kind] + self._who
-        if holder.key is None:
-            return self._free + who
-        if holder.window != self._window:
-            self._window, self._ending = holder.window, part(holder.window, NAME_LIMIT) + self._section
-        return self._keyed + part(holder.key) + self._ending + who
+        kind, named, key, window = holder
+        # Most calls are about the same kind, name, output and window as the one before.
+        if kind is not self._kind or named != self._name or output != self._output:
+            self._kind, self._name, self._output, self._named = kind, named, output, name(output)
+            self._who = bytes((kind,)) + name(named) + self._named
+        if key is None:
+            return self._free + self._who
+        if window != self._window:
+            self._window, self._ending = window, part(window, NAME_LIMIT) + self._section
+        return self._keyed + part(key) + self._ending + self._who
 
     def _entry(self, row: bytes, output: str | bytes, time: bytes) -> bytes:
         if output is self._output:
@@ -256,9 +255,6 @@ class Holds:
         else:
             named = name(output) if isinstance(output, str) else output + b"\0\1"
         return self._index + named + time + row[:1] + row[3:]
-
-
-_KINDS: Final = {int(kind): bytes((kind,)) for kind in HolderKind}
 
 
 def entry_of(stage: int, time: bytes, owner: bytes) -> bytes:
