@@ -1,7 +1,7 @@
 """Peak memory of one step on a shard of many keys: `python -m bench.engine_memory KEYS`; prints MiB.
 
-Makes the shard, brings its copy, reads and writes 50,000 of its keys, commits. Only the process's own memory counts:
-pages of mapped files are the system's to take back.
+Makes the shard, brings its copy, reads and writes some of its keys at random, commits. Only the process's own memory
+counts: pages of mapped files are the system's to take back.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import threading
 from pathlib import Path
 
 from arcbeam.engine.cells import Cells, ValueCell
-from bench.engine_state import VALUE, WINDOW, key_of, rows_of, scratch
+from bench.engine_state import TOUCHED, VALUE, WINDOW, key_of, rows_of, scratch
 from bench.engine_views import DiskShard
 
-TOUCHED = 50_000
 _STATUS = Path("/proc/self/status")
 
 

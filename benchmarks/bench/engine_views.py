@@ -25,12 +25,14 @@ class DiskShard:
 
     Attributes:
         version: what is committed.
+        copies: where this host's copy is.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.blobs = FolderBlobs(folder / "job")
-        self.cache = HostCache(folder / "copies", map_bytes=4 << 30)
+        self.copies = folder / "copies"
+        self.cache = HostCache(self.copies, map_bytes=4 << 30)
         self.version = ShardVersion(f"job{next(_attempts)}", 1, 0, 0, (), ())
 
     def fill(self, entries: Iterator[tuple[bytes, bytes | None]]) -> None:
