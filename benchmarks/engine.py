@@ -36,7 +36,7 @@ WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
     "cells": (_with_folder(engine_state.on_disk), M),
     "timers": (engine_time.pending_timers, M),
     "disk-timers": (_with_folder(engine_time.timers_on_disk), M),
-    "groups": (engine_groups.groups, 200_000),
+    "groups": (engine_groups.groups, 100_000),
     "stages": (engine_groups.stages, 200_000),
     "commit": (_with_folder(lambda _, folder: engine_commit.commits(16, folder)), 0),
     "copies": (_with_folder(engine_state.copies), 1_024),

@@ -73,6 +73,8 @@ class ShortLives:
             if clocks.input_watermark > end or fresh + len(values) >= rules.first_room:
                 return None
             if combiner is None:
+                if len(values) * len(values[0]) > TAIL_BYTES:
+                    return None  # most likely: no block is made in vain
                 contents += block(values)
                 if len(contents) > TAIL_BYTES:
                     return None
