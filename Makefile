@@ -22,6 +22,7 @@ test-all: $(VENV)/.dev java ## All tests, the long ones too.
 
 bench: $(VENV)/.dev java ## Measure against hand-written PySpark and Beam's local runner.
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/engine.py
 
 lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/ruff check .

@@ -18,7 +18,6 @@ from typing import Any
 from bench.peers import CORES, SETTINGS, Run
 from bench.work import TINY, WORKS, Work
 
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 TITLES = {"arcbeam": "arcbeam", "rdd": "PySpark RDD", "frames": "PySpark DataFrame", "local": "Beam local"}
 
 
@@ -160,17 +159,18 @@ def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditio
     return "\n\n".join(parts)
 
 
-def replace_section(path: Path, text: str) -> None:
-    """Puts `text` between the markers of a document.
+def replace_section(path: Path, text: str, name: str = "bench") -> None:
+    """Puts `text` between the markers of that name in a document.
 
     Raises:
         ValueError: the document has no such markers.
     """
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     document = path.read_text(encoding="utf-8")
-    if BEGIN not in document or END not in document:
-        raise ValueError(f"{path.name} has no {BEGIN} … {END}")
-    head, tail = document.split(BEGIN)[0], document.split(END)[1]
-    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}", encoding="utf-8")
+    if begin not in document or end not in document:
+        raise ValueError(f"{path.name} has no {begin} … {end}")
+    head, tail = document.split(begin)[0], document.split(end)[1]
+    path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}", encoding="utf-8")
 
 
 def _works(series: Sequence[Series]) -> list[Work]:

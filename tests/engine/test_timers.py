@@ -209,3 +209,11 @@ def test_a_timer_does_not_outlive_its_window() -> None:
 def test_a_family_that_was_not_declared_is_named() -> None:
     with pytest.raises(ValueError, match="no timer family 'flash'; it has 'event', 'other', 'clock'"):
         _timers().set(b"k", b"w", "flash", Timestamp(0), None)
+
+
+def test_a_processing_time_timer_that_holds_at_its_own_time_lets_go_when_it_fires() -> None:
+    view = MemoryView()
+    timers = Timers(view, 1, {"clock": TimeDomain.PROCESSING})
+    timers.set(b"k", b"w", "clock", Timestamp(5), Timestamp(5))
+    assert timers.take_processing(Timestamp(5)) is not None
+    assert not view.snapshot(), "neither a timer nor its hold is left"

@@ -10,7 +10,6 @@ are, and a window of few elements is one entry of the state.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from struct import Struct, pack
 from typing import Any, Protocol, Self
 
@@ -20,6 +19,7 @@ from arcbeam.model.seams import StateView
 TAIL_BYTES = 512
 """A tail longer than that becomes an entry of its own."""
 _SMALL, _LARGE = 0, 1
+_SMALL_HEADS = tuple(bytes((_SMALL, count)) for count in range(256))
 _LARGE_HEAD = Struct("<BI")
 _ABSENT: Any = object()
 
@@ -238,8 +238,10 @@ def block(values: Sequence[bytes]) -> bytes:
     """Elements as bytes: their number, their lengths, themselves. Blocks may follow each other."""
     count = len(values)
     if count < 256:
-        with suppress(ValueError):  # a length that is no byte
-            return b"".join((bytes((_SMALL, count)), bytes(map(len, values)), *values))
+        try:
+            return b"".join((_SMALL_HEADS[count], bytes(map(len, values)), *values))
+        except ValueError:
+            pass  # a length that is no byte
     return b"".join((pack(f"<BI{count}I", _LARGE, count, *map(len, values)), *values))
 
 

@@ -96,11 +96,14 @@ class Frontier:
     def take(self, key: bytes) -> bytes:
         """Removes the row whose key `first` gave; its value."""
         self._view.delete(key)
-        self._head = _UNKNOWN
-        ahead = self._ahead
-        if ahead and ahead[-1][0] == key and key not in self._fresh:
-            return ahead.pop()[1]
-        return self._fresh.pop(key)
+        ahead, fresh = self._ahead, self._fresh
+        if ahead and ahead[-1][0] == key and key not in fresh:
+            value = ahead.pop()[1]
+        else:
+            value = fresh.pop(key)
+        # Where nothing was put or deleted among the rows that were read, the next of them is the first.
+        self._head = ahead[-1][0] if ahead and not (self._keys or self._gone) else _UNKNOWN
+        return value
 
     def _read(self) -> None:
         rows = list(islice(self._view.scan(self._until, self._end), _AHEAD))

@@ -30,10 +30,11 @@ from arcbeam.engine.stepplan import Handover
 from arcbeam.engine.timers import Fired, Timers
 from arcbeam.model import plan
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
 
-_FAMILY: Final = {TimeDomain.EVENT_TIME: "window", TimeDomain.PROCESSING_TIME: "clock"}
-_DOMAIN: Final = {family: domain for domain, family in _FAMILY.items()}
+_DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
 _FAMILIES: Final = {"window": plan.TimeDomain.EVENT, "clock": plan.TimeDomain.PROCESSING}
+_STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
 
 
@@ -53,13 +54,20 @@ class GroupedWork:
         self._timers = Timers(place.view, number, _FAMILIES)
         self._agenda = Agenda(self._timers)
         self._holds = Holds(place.view, number)
+        # Most effects and timers are about the same window as the one before.
+        self._window: Window | None = None
+        self._encoded = b""
+        self._before: Clocks | None = None
+        """What time it is as long as the watermark has not moved."""
 
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         """See `Work`."""
-        self._carry_out(self._grouping.add(key, elements, self._clocks(self._place.clock.input)))
+        if self._before is None:
+            self._before = self._clocks(self._place.clock.input)
+        self._carry_out(self._grouping.add(key, elements, self._before))
 
     def resume(self) -> bool:
         """See `Work`."""
@@ -71,8 +79,9 @@ class GroupedWork:
         while (fired := self._agenda.next(watermark, place.now)) is not None:
             assert isinstance(fired, Fired)
             place.tally.fired += 1
-            window = self._decode(fired.window)
-            self._carry_out(self._grouping.fire(fired.key, window, _DOMAIN[fired.family], clocks))
+            if self._window is None or fired.window != self._encoded:
+                self._window, self._encoded = self._decode(fired.window), fired.window
+            self._carry_out(self._grouping.fire(fired.key, self._window, _DOMAIN[fired.family], clocks))
             if place.allowance.spent():
                 return True
         return False
@@ -97,20 +106,34 @@ class GroupedWork:
         place = self._place
         panes: list[EmitPane] = []
         for effect in effects:
+            # Taken apart as tuples: a pattern with fields looks each of them up by its name.
             match effect:
                 case EmitPane():
                     panes.append(effect)
-                case SetHold(key, window, at):
-                    self._holds.set(Holder(HolderKind.STATE, _PANE, key, window.ordered()), at, floor=place.said)
-                case ClearHold(key, window):
-                    self._holds.clear(Holder(HolderKind.STATE, _PANE, key, window.ordered()))
-                case SetTimer(key, window, domain, at):
-                    self._timers.set(key, window.ordered(), _FAMILY[domain], at, None)
-                case ClearTimer(key, window, domain):
-                    self._timers.clear(key, window.ordered(), _FAMILY[domain])
+                case SetHold():
+                    key, window, at = effect
+                    self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.said)
+                case SetTimer():
+                    key, window, domain, at = effect
+                    self._timers.set(key, self._ordered(window), _family(domain), at, None)
+                case ClearHold():
+                    key, window = effect
+                    self._holds.clear(Holder(_STATE, _PANE, key, self._ordered(window)))
+                case ClearTimer():
+                    key, window, domain = effect
+                    self._timers.clear(key, self._ordered(window), _family(domain))
                 case DropLate() | DropHeld():
                     place.drop(effect)
                 case _:
                     assert_never(effect)
         if panes:
             place.did(place.runner.panes(panes))
+
+    def _ordered(self, window: Window) -> bytes:
+        if window is not self._window:
+            self._window, self._encoded = window, window.ordered()
+        return self._encoded
+
+
+def _family(domain: TimeDomain) -> str:
+    return "window" if domain is TimeDomain.EVENT_TIME else "clock"

@@ -28,6 +28,7 @@ from arcbeam.engine.effects import (
 from arcbeam.engine.merging import Gathered, Merging, OpenWindows
 from arcbeam.engine.openwindow import Clocks, OpenWindow, Rules, Waits
 from arcbeam.engine.record import Record
+from arcbeam.engine.shortlife import ShortLives
 from arcbeam.engine.strategy import Strategy
 from arcbeam.engine.triggers import UNLIMITED
 from arcbeam.engine.windows import Merge
@@ -76,6 +77,7 @@ class Grouping:
         self._rules = Rules(strategy)
         self._view = view
         self._space = space
+        self._short = ShortLives(self._rules, view)
 
     def add(self, key: bytes, elements: Iterable[Came], clocks: Clocks) -> list[Effect]:
         """Elements of a key have come, in that order.
@@ -83,18 +85,33 @@ class Grouping:
         Drops those whose window has expired. What was due in a window before they came happens first, though its
         timer is fired later.
         """
-        turn = _Turn(self._rules, self._view, self._space, key, clocks)
+        prefix = self._prefix(key)
         if self._rules.strategy.merging is None:
-            turn.add(elements)
+            columns = _by_window(elements)
+            effects = self._short.add(key, prefix + b"w", columns, clocks)
+            if effects is not None:
+                return effects
+            turn = _Turn(self._rules, self._view, prefix, key, clocks)
+            turn.add(columns)
         else:
+            turn = _Turn(self._rules, self._view, prefix, key, clocks)
             turn.add_merging(elements)
         return turn.finish()
 
     def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
         """A timer that was asked for is due, and is no more. Firing one early, late or twice does no harm."""
-        turn = _Turn(self._rules, self._view, self._space, key, clocks)
+        prefix = self._prefix(key)
+        if domain is _EVENT:
+            effects = self._short.fire(key, prefix + b"w", window, clocks)
+            if effects is not None:
+                return effects
+        turn = _Turn(self._rules, self._view, prefix, key, clocks)
         turn.fire(window, domain)
         return turn.finish()
+
+    def _prefix(self, key: bytes) -> bytes:
+        """What all entries of a key begin with."""
+        return b"".join((self._space, len(key).to_bytes(4, "big"), key))
 
 
 class _Entry:
@@ -119,13 +136,13 @@ class _Entry:
 class _Turn:
     """What happens to one key at one time."""
 
-    def __init__(self, rules: Rules, view: StateView, space: bytes, key: bytes, clocks: Clocks) -> None:
+    def __init__(self, rules: Rules, view: StateView, prefix: bytes, key: bytes, clocks: Clocks) -> None:
         self._rules = rules
         self._view = view
         self._key = key
         self._clocks = clocks
-        self._prefix = b"".join((space, len(key).to_bytes(4, "big"), key))
-        self._records = self._prefix + b"w"
+        self._prefix = prefix
+        self._records = prefix + b"w"
         self._out: list[Effect] = []
         self._entries: dict[Window, _Entry] = {}
         self._near: dict[Window, bytes] | None = None
@@ -133,10 +150,10 @@ class _Turn:
 
     # Elements.
 
-    def add(self, elements: Iterable[Came]) -> None:
+    def add(self, columns: dict[Window, _Columns]) -> None:
         """See `Grouping`; windows do not merge."""
         clocks = self._clocks
-        for window, (values, times) in _by_window(elements).items():
+        for window, (values, times) in columns.items():
             if self._expired(window):
                 self._drop(window, values, times)
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from arcbeam.engine.keyspace import (
     NAME_LIMIT,
@@ -66,9 +66,8 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """What a hold is known by: setting it again moves it.
+class Holder(NamedTuple):
+    """What a hold is known by: setting it again moves it. A tuple, because one is made for every window of a key.
 
     Attributes:
         kind: of thing that holds.
@@ -119,7 +118,10 @@ class Holds:
         side: whose holds.
     """
 
-    __slots__ = ("_free", "_index", "_keyed", "_others", "_section", "_view")
+    __slots__ = (
+        "_ending", "_free", "_index", "_keyed", "_kind", "_name", "_named", "_others", "_output", "_section", "_view",
+        "_who", "_window",
+    )  # fmt: skip
 
     def __init__(self, view: StateView, stage: int, side: Side = Side.OUTPUT) -> None:
         self._view = view
@@ -128,6 +130,10 @@ class Holds:
         self._index = prefix(Kind.HOLDS if outward else Kind.PENDING, stage)
         self._keyed = prefix(Kind.KEYED, stage)
         self._free = prefix(Kind.FREE, stage) + self._section
+        self._kind: HolderKind | None = None
+        self._name, self._output, self._named, self._who = "", ALL, name(ALL), b""
+        self._window = b""
+        self._ending = part(b"", NAME_LIMIT) + self._section
         others = (Kind.EVENT_HELD, Kind.SORTED) if outward else ()
         self._others = tuple(prefix(kind, stage) for kind in others)
 
@@ -232,13 +238,22 @@ class Holds:
             start = found
 
     def _row(self, holder: Holder, output: str) -> bytes:
-        who = bytes((holder.kind,)) + name(holder.name) + name(output)
-        if holder.key is None:
-            return self._free + who
-        return self._keyed + part(holder.key) + part(holder.window, NAME_LIMIT) + self._section + who
+        kind, named, key, window = holder
+        # Most calls are about the same kind, name, output and window as the one before.
+        if kind is not self._kind or named != self._name or output != self._output:
+            self._kind, self._name, self._output, self._named = kind, named, output, name(output)
+            self._who = bytes((kind,)) + name(named) + self._named
+        if key is None:
+            return self._free + self._who
+        if window != self._window:
+            self._window, self._ending = window, part(window, NAME_LIMIT) + self._section
+        return self._keyed + part(key) + self._ending + self._who
 
     def _entry(self, row: bytes, output: str | bytes, time: bytes) -> bytes:
-        named = name(output) if isinstance(output, str) else output + b"\0\1"
+        if output is self._output:
+            named = self._named
+        else:
+            named = name(output) if isinstance(output, str) else output + b"\0\1"
         return self._index + named + time + row[:1] + row[3:]
 
 

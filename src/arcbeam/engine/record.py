@@ -16,6 +16,9 @@ VERSION = 1
 _LONG, _CLOSED, _PASSED, _ON_TIME, _HOLD, _ALARM = (1 << n for n in range(6))
 _SHORT = Struct("<BBQq")
 """Version, flags, elements, hold."""
+SHORT_BYTES = _SHORT.size
+"""In front of the contents in the short form."""
+_PLAIN = (bytes((VERSION, 0)), bytes((VERSION, _HOLD)))
 _WHOLE = Struct("<BBQqqQQIIIHH")
 """The same; then alarm, room, what the trigger knows nothing of, indexes, entries, lengths of trigger and address."""
 
@@ -111,3 +114,16 @@ class Record:
             room, closed, passed, on_time, fresh, untold, hold, alarm, index, nonspeculative, entries,
             data[address:contents], data[_WHOLE.size : address], data[contents:],
         )  # fmt: skip
+
+
+def pack_short(fresh: int, contents: bytes) -> bytes:
+    """The bytes of a record to which nothing but elements has come, none of which decides on its pane's time."""
+    return _SHORT.pack(VERSION, 0, fresh, 0) + contents
+
+
+def unpack_short(data: bytes) -> tuple[int, Timestamp | None] | None:
+    """Elements and hold of a record to which nothing but elements has come; None if it may be another one."""
+    if data[:2] not in _PLAIN or len(data) < SHORT_BYTES:
+        return None
+    _, flags, fresh, micros = _SHORT.unpack_from(data)
+    return fresh, Timestamp(micros) if flags else None

@@ -31,6 +31,7 @@ from arcbeam.engine.keyspace import (
     parts,
     prefix,
     time_of,
+    unescaped,
 )
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
@@ -104,6 +105,8 @@ class Timers:
 
     __slots__ = (
         "_clock",
+        "_ended",
+        "_ended_as",
         "_ending",
         "_families",
         "_free",
@@ -133,6 +136,8 @@ class Timers:
         self._key: bytes | None = None
         self._window: bytes | None = None
         self._start = self._ending = b""
+        self._ended = _NO_END
+        self._ended_as = (b"", "", "")
         self._watermark: Timestamp | None = None
         self._limit = b""
 
@@ -297,9 +302,22 @@ class Timers:
         value = self._fronts[entry[0]].take(entry)
         slot = entry[12:]
         self._view.delete(self._keyed + slot)
-        if entry[0] != Kind.EVENT_HELD and value[:8] != _NO_HOLD:
-            self._view.delete(self._holds + value[:8] + _KEYED + slot)
-        return _fired(entry, value)
+        at, held = entry[3:11], value[:8]
+        if entry[0] != Kind.EVENT_HELD and held != _NO_HOLD:
+            self._view.delete(self._holds + held + _KEYED + slot)
+        if value[8] or not slot.endswith(self._ended):
+            fired = _fired(entry, value)
+            if not value[8]:
+                self._ended, self._ended_as = slot[slot.index(END) :], fired[1:4]
+            return fired
+        # Most that fire are of the same window and family as the one before.
+        window, family, tag = self._ended_as
+        key = slot[: -len(self._ended)]
+        if b"\0" in key:
+            key = unescaped(key)
+        fire_at = Timestamp(_MOMENT(entry, 3)[0] - OFFSET)
+        hold = fire_at if held == at else None if held == _NO_HOLD else time_of(held)
+        return _new(Fired, (key, window, family, tag, fire_at, hold, value[9:]))
 
     def _forget(self, slot: bytes, place: bytes) -> None:
         """Removes a timer's entry and hold."""
@@ -323,6 +341,8 @@ class Timers:
 
 
 _INDEXES: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
+_NO_END: Final = b"\xff"
+"""What no slot ends with."""
 _PLACE: Final = 10
 """Bytes that say where a timer's entry is: kind, moment, rank."""
 _SECTION: Final = bytes((Section.TIMER,))
@@ -338,12 +358,9 @@ def _fired(entry: bytes, value: bytes) -> Fired:
         key, window, family, tag, payload = sequences.unframed(value, 9)
         return Fired(key, window, family.decode(), tag.decode(), fire_at, hold, payload)
     key, window, family, tag, _ = entry[12:].split(END)
-    if b"\xff" in entry:
-        key, window, tag = (
-            key.replace(b"\0\xff", b"\0"),
-            window.replace(b"\0\xff", b"\0"),
-            tag.replace(b"\0\xff", b"\0"),
-        )
+    if b"\0\xff" in entry:
+        key, window = key.replace(b"\0\xff", b"\0"), window.replace(b"\0\xff", b"\0")
+        tag = tag and tag.replace(b"\0\xff", b"\0")
     return _new(Fired, (key, window, family[1:].decode(), tag.decode() if tag else "", fire_at, hold, value[9:]))
 
 

@@ -43,7 +43,9 @@ _CHANGING = 1
 """The entries are between two steps: a process died while it changed them, if none does."""
 
 _FIRST_MAP_BYTES = 256 << 20
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES = 4 << 20
+_BATCH_CHANGES = 8_192
+"""Each of them may change a page of its own, which stays in memory until the transaction ends."""
 _OPEN_SHARDS = 256
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -246,8 +248,9 @@ class _Database:
         """
         self._write(lambda txn: self._begin(txn, step, anew=anew))
         for i, reader in enumerate(readers):
-            for batch in _batches(reader.blocks()):
-                self._write(lambda txn, batch=batch, i=i: _put(txn, batch, append=anew and not i))  # type: ignore[misc]
+            append = anew and not i
+            for batch in _batches(reader.blocks(), append=append):
+                self._write(lambda txn, batch=batch, append=append: _put(txn, batch, append=append))  # type: ignore[misc]
         self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, step, 0)))
 
     def _begin(self, txn: lmdb.Transaction, step: int, *, anew: bool) -> None:
@@ -279,16 +282,17 @@ def _put(txn: lmdb.Transaction, batch: list[Block], *, append: bool) -> None:
         space.write(txn, keys, values, append=append)
 
 
-def _batches(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Blocks for one transaction each."""
+def _batches(blocks: Iterable[Block], *, append: bool) -> Iterator[list[Block]]:
+    """Blocks for one transaction each, which takes little memory; see `space.write` for `append`."""
     batch: list[Block] = []
-    size = 0
+    size = changes = 0
     for block in blocks:
         batch.append(block)
         size += sum(len(value) for value in block[1] if value is not None) + 32 * len(block[0])
-        if size >= _BATCH_BYTES:
+        changes += 0 if append else len(block[0])
+        if size >= _BATCH_BYTES or changes >= _BATCH_CHANGES:
             yield batch
-            batch, size = [], 0
+            batch, size, changes = [], 0, 0
     if batch:
         yield batch
 

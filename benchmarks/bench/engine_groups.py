@@ -1,15 +1,12 @@
-"""How fast the engine groups by key and window, on one core, with its state in memory.
-
-    PYTHONPATH=src python benchmarks/grouping.py
+"""What the engine's grouping by key and window costs, on one core.
 
 Elements come in steps; in each, all elements of a key at once; then the watermark passes the step's windows, their
 timers fire, and the panes are read. Processor time of the grouping alone: elements are made before, timers are kept by
-hand. Best of several runs, as other loads on the machine only slow it down.
+hand.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import time
@@ -17,15 +14,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from arcbeam.engine.bundles import Did
+from arcbeam.engine.clocks import Clock, Port
 from arcbeam.engine.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.effects import ClearTimer, Effect, EmitPane, SetTimer
+from arcbeam.engine.groupedstage import GroupedWork
 from arcbeam.engine.grouping import Clocks, Element, Grouping
+from arcbeam.engine.layout import Placed
 from arcbeam.engine.merging import SessionMerging
+from arcbeam.engine.stagekinds import Grouped
+from arcbeam.engine.stageplace import StagePlace
 from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.engine.triggers import AfterCount
+from arcbeam.engine.watermarks import StageFlow
 from arcbeam.engine.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import IntervalWindow
+from arcbeam.store.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView
+from bench.figures import Figure, core_seconds, per_second
 
 SECOND = 1_000_000
 STEP = 60 * SECOND
@@ -107,6 +114,7 @@ def measure(strategy: Strategy, steps: list[dict[bytes, list[Element]]]) -> floa
             carry_out(grouping.fire(*name, clocks))
         spent += time.process_time() - started
     assert not len(view), "state is left"
+    gc.unfreeze()
     return spent
 
 
@@ -120,22 +128,82 @@ WORKS: dict[str, tuple[Strategy, WindowFn]] = {
     "sliding": (Strategy(DEFAULT), SLIDING),
     "sessions": (Strategy(DEFAULT, merging=SessionMerging()), Sessions(Duration(5 * SECOND))),
 }
+TOLD = {
+    "elements": "windows of a minute",
+    "earliest": "the same at the earliest element's time",
+    "combined": "the same with a combiner",
+    "early": "the same with a pane after five elements",
+    "sliding": "three sliding windows",
+    "sessions": "sessions",
+}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("works", nargs="*", default=list(WORKS), help=f"of {', '.join(WORKS)}; all")
-    parser.add_argument("--elements", type=int, default=200_000)
-    parser.add_argument("--per-key", type=int, nargs="*", default=[1, 10, 100], help="elements of a key in a step")
-    parser.add_argument("--runs", type=int, default=3)
-    options = parser.parse_args()
-    for name in options.works:
-        for per_key in options.per_key:
-            strategy, windowfn = WORKS[name]
-            steps = steps_of(options.elements, 10, options.elements // 10 // per_key, windowfn)
-            best = min(measure(strategy, steps) for _ in range(options.runs))
-            print(f"{name:10s} {per_key:4d} of a key in a step: {options.elements / best / 1e6:5.2f} M elements/s")
+class _Reads:
+    """User code that reads each pane."""
+
+    def panes(self, panes: Sequence[EmitPane]) -> Did:
+        for pane in panes:
+            for _ in pane.contents:
+                pass
+        return _DID
 
 
-if __name__ == "__main__":
-    main()
+class _NoEnd:
+    """As long as it takes."""
+
+    def spent(self) -> bool:
+        return False
+
+
+_DID = Did()
+
+
+def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
+    """Seconds of processor time of a whole grouping stage, with its holds and timers, over the store's overlays."""
+    placed = Placed(StageFlow("group", (Port("read", "main"),), ("main",), 1), 1, 1)
+    kind = Grouped(Strategy(DEFAULT), IntervalWindow.from_ordered)
+    watermark = said = MIN_TIMESTAMP
+    runner: Any = _Reads()
+    nowhere: Any = None
+
+    def run() -> None:
+        nonlocal watermark, said
+        for number, by_key in enumerate(steps, 1):
+            view: Any = Overlay(EmptyBase())
+            clock = Clock(view, 1, ("main",))
+            clock.advance(watermark)
+            place = StagePlace(placed, 0, number, Timestamp(number), said, view, clock, runner, nowhere, _NoEnd())
+            work = GroupedWork(place, kind)
+            for key, elements in by_key.items():
+                work.deliver(key, elements)
+            watermark = Timestamp(number * STEP) if number < len(steps) else MAX_TIMESTAMP
+            clock.advance(watermark)
+            assert not work.fire(watermark)
+            assert place.tally.fired >= len(by_key)
+            said = watermark
+            assert len(list(view.changes())) == 1, "state is left, beside the clock"
+
+    return core_seconds(run)
+
+
+def stages(elements: int) -> list[Figure]:
+    """A grouping stage as it stands in a step: with few and with many elements of a key in a window and step."""
+    figures = []
+    for per_key in (1, 10, 100):
+        steps = steps_of(elements, 10, elements // 10 // per_key, FIXED)
+        target = 400.0 if per_key == 10 else None
+        what = f"grouping stage, its holds and timers included: {per_key} of a key in a step"
+        figures.append(per_second(what, elements, stage_seconds(steps), target))
+    return figures
+
+
+def groups(elements: int) -> list[Figure]:
+    """Each kind of grouping, with few and with many elements of a key in a window and step."""
+    figures = []
+    for name, (strategy, windowfn) in WORKS.items():
+        for per_key in (1, 10, 100):
+            steps = steps_of(elements, 10, elements // 10 // per_key, windowfn)
+            target = 400.0 if name == "elements" and per_key == 10 else None
+            what = f"grouping, {TOLD[name]}: {per_key} of a key in a step"
+            figures.append(per_second(what, elements, measure(strategy, steps), target))
+    return figures

@@ -1,0 +1,53 @@
+"""What a commit costs on a local disk, beside the writing of data: the manifest, synced.
+
+Owns a job whose shard files nobody has written: a manifest only names them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.folder import FolderBlobs
+from arcbeam.store.manifest import FileKind, JobShape, Shard, ShardFile, StageShape
+from arcbeam.store.names import Written, written_name
+from arcbeam.store.steplog import Committed, StepLog
+from bench.figures import Figure, wall_seconds
+
+FILES = 6
+"""Of each shard."""
+COMMITS = 50
+_attempts = itertools.count()
+
+
+def commits(shards: int, folder: Path) -> list[Figure]:
+    """Each step adds a delta to every shard, and drops the oldest file."""
+    log = StepLog.open(FolderBlobs(folder), JobShape("plan", shards, (StageShape("count", 1, "cells"),)), Timestamp(0))
+    seconds = []
+    for number in range(COMMITS + FILES):
+        step = log.head.step + 1
+        before = log.head.shards or tuple(Shard(1, shard, ()) for shard in range(shards))
+        after = tuple(
+            replace(one, files=(*one.files[-FILES + 1 :], _delta(step, log.epoch, one.shard))) for one in before
+        )
+        draft = log.draft(Timestamp(number), shards=after)
+
+        def commit(draft=draft) -> None:  # type: ignore[no-untyped-def]
+            assert isinstance(log.propose(draft), Committed)
+
+        seconds.append(wall_seconds(commit))
+    told = seconds[FILES:]
+    return [
+        Figure(
+            f"commit of {shards} shards, {shards * FILES} files named, median", statistics.median(told) * 1e3, "ms", 5
+        ),
+        Figure("… the quickest", min(told) * 1e3, "ms"),
+    ]
+
+
+def _delta(step: int, epoch: int, shard: int) -> ShardFile:
+    name = written_name(Written(1, shard, step, epoch, f"a{next(_attempts)}", "delta"))
+    return ShardFile(name, FileKind.DELTA, 100_000, 7, 3_000, 1, b"a" * 40, b"b" * 40, step, step)

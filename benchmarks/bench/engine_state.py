@@ -1,0 +1,163 @@
+"""What the engine's cells cost, and what the store's copies of shards cost: state on a local disk.
+
+Each function measures once and gives its figures; how often, and in what order, is the caller's.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from arcbeam.engine.cells import BagCell, Cells, CombiningCell, ValueCell
+from arcbeam.store import cache
+from arcbeam.store.compaction import opened
+from arcbeam.testing.views import MemoryView
+from bench.engine_views import DiskShard
+from bench.figures import Figure, core_seconds, per_second, wall_seconds
+
+WINDOW = (1_700_000_000_000 + (1 << 63)).to_bytes(8, "big") + b"\xe0\xd4\x03"
+VALUE = b"12345678"
+MIB = 2**20
+TOUCHED = 50_000
+"""Keys that a step changes where memory is looked at."""
+MEMORY_KEYS = (100_000, 1_000_000, 4_000_000)
+
+
+def key_of(number: int) -> bytes:
+    return b"user-key-%08d" % number
+
+
+def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | None]]:
+    """The rows of a value cell of so many keys, ascending."""
+    view = MemoryView()
+    cells = Cells(view, 1)
+    ValueCell(cells, "value").write(key_of(0), WINDOW, value)
+    ((row, _),) = view.snapshot().items()
+    head, _, tail = row.partition(key_of(0))
+    return ((head + key_of(n) + tail, value) for n in range(keys))
+
+
+def on_disk(keys: int, folder: Path) -> list[Figure]:
+    """Value cells of `keys` keys on disk, a third of them read and written in a step, at random."""
+    shard = DiskShard(folder)
+    shard.fill(rows_of(keys))
+    shard.view().close()
+    chosen = [key_of(n) for n in random.Random(1).sample(range(keys), keys // 3)]
+    view = shard.view()
+    value = ValueCell(Cells(view, 1), "value")
+
+    def modify() -> None:
+        read, write = value.read, value.write
+        for key in chosen:
+            assert read(key, WINDOW) == VALUE
+            write(key, WINDOW, b"87654321")
+
+    modified = core_seconds(modify)
+    committed = core_seconds(lambda: shard.commit(view))
+    applied = core_seconds(lambda: shard.view().close())
+    shard.forget()
+    size = f"{_short(keys)} keys on disk"
+    return [
+        per_second(f"value cell: read, modify, write; {size}", len(chosen), modified, 300),
+        per_second("… with the writing of the step's delta", len(chosen), modified + committed),
+        per_second("… and its way into the copy", len(chosen), modified + committed + applied),
+    ]
+
+
+def in_memory(count: int) -> list[Figure]:
+    """Cells over a view in memory: what the engine alone costs."""
+    keys = [key_of(n * 7919 % count) for n in range(count)]
+    cells = Cells(MemoryView(), 1)
+    value, bag = ValueCell(cells, "value"), BagCell(cells, "bag")
+    combining = CombiningCell(cells, "sum", max)
+
+    def modify() -> None:
+        read, write = value.read, value.write
+        for key in keys:
+            read(key, WINDOW)
+            write(key, WINDOW, VALUE)
+
+    def each(add: Callable[[bytes, bytes, bytes], None]) -> Callable[[], None]:
+        def work() -> None:
+            for key in keys:
+                add(key, WINDOW, VALUE)
+
+        return work
+
+    def hot() -> None:
+        for _ in keys:
+            bag.add(b"hot", WINDOW, VALUE)
+
+    modify()
+    return [
+        per_second("value cell: read, modify, write; in memory", count, core_seconds(modify)),
+        per_second("bag: add, new keys", count, core_seconds(each(bag.add))),
+        per_second("bag: add, one key", count, core_seconds(hot)),
+        per_second("bag: read a value", count, core_seconds(lambda: sum(1 for _ in bag.read(b"hot", WINDOW)))),
+        per_second("combining cell: add, new keys", count, core_seconds(each(combining.add))),
+    ]
+
+
+def copies(megabytes: int, folder: Path) -> list[Figure]:
+    """A large shard: opened when its copy is there, and brought to this host when it is not."""
+    shard = DiskShard(folder)
+    value = bytes(range(256)) * 4
+    keys = megabytes * MIB // (len(value) + 40)
+    shard.fill(rows_of(keys, value))
+    size = shard.file.stat().st_size / MIB
+
+    def read_whole() -> None:
+        with shard.file.open("rb") as file:
+            while file.read(MIB):
+                pass
+
+    plain = min(wall_seconds(read_whole) for _ in range(3))
+    checked = core_seconds(lambda: [None for _ in opened(shard.blobs, shard.version.files[0]).blocks()])
+    brought = core_seconds(lambda: shard.view().close())
+    again = min(wall_seconds(lambda: shard.view().close()) for _ in range(5))
+    first = min(_opened_first(shard) for _ in range(5))
+    shard.forget()
+    named = f"a shard of {size / 1024:.2g} GiB"
+    return [
+        Figure(f"open {named} at its committed version, cached", first * 1e3, "ms", 50),
+        Figure("… by a process that has had it open", again * 1e3, "ms"),
+        Figure("recover it without a copy", size / brought, "MiB/s"),
+        Figure("read and check its file", size / checked, "MiB/s"),
+        Figure("read its file, plainly", size / plain, "MiB/s"),
+    ]
+
+
+def _opened_first(shard: DiskShard) -> float:
+    """Seconds to open it where this process has not had it open."""
+    cache._databases.close_below(shard.copies)
+    return wall_seconds(lambda: shard.view().close())
+
+
+def memory(scale: float = 1.0) -> list[Figure]:
+    """Memory of a process that does the same step on shards of more and more keys."""
+    figures = []
+    for keys in MEMORY_KEYS:
+        keys = int(keys * scale)
+        command = [sys.executable, "-m", "bench.engine_memory", str(keys)]
+        done = subprocess.run(
+            command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True, timeout=600
+        )
+        what = f"peak memory of a step that changes {TOUCHED // 1000} k keys of {_short(keys)} on disk"
+        figures.append(Figure(what, float(done.stdout), "MiB"))
+    most, more = figures[-1].value, figures[-2].value
+    return [*figures, Figure("… the last to the one before", most / more, "times", 1.1)]
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder on the disk that the project is on: a temporary folder may be in memory."""
+    build = Path(__file__).resolve().parents[2] / "build"
+    build.mkdir(exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix="bench-", dir=build)
+
+
+def _short(number: int) -> str:
+    return f"{number / 1e6:g} M" if number >= 1_000_000 else f"{number / 1e3:g} k"

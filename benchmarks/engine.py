@@ -1,0 +1,90 @@
+"""What the engine and the store do in a second on one core: the second half of `make bench`.
+
+    python benchmarks/engine.py
+    python benchmarks/engine.py --work groups,timers --runs 5
+
+Processor time where nothing waits for a disk, so other loads matter less; the best of several runs, as they only make
+figures worse. Prints a table; with --record, or when all was measured at full size, it is put between its markers in
+docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import engine_commit, engine_groups, engine_state, engine_time
+from bench.figures import Figure, best
+from bench.report import as_markdown, as_text, replace_section
+
+ROOT = Path(__file__).resolve().parents[1]
+M = 1_000_000
+
+
+def _with_folder(work: Callable[[int, Path], list[Figure]]) -> Callable[[int], list[Figure]]:
+    def run(size: int) -> list[Figure]:
+        with engine_state.scratch() as folder:
+            return work(size, Path(folder))
+
+    return run
+
+
+WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
+    "cells": (_with_folder(engine_state.on_disk), M),
+    "timers": (engine_time.pending_timers, M),
+    "disk-timers": (_with_folder(engine_time.timers_on_disk), M),
+    "groups": (engine_groups.groups, 100_000),
+    "stages": (engine_groups.stages, 200_000),
+    "commit": (_with_folder(lambda _, folder: engine_commit.commits(16, folder)), 0),
+    "copies": (_with_folder(engine_state.copies), 1_024),
+    "memory": (lambda size: engine_state.memory(size / M), M),
+    "memory-cells": (engine_state.in_memory, M),
+    "memory-timers": (engine_time.timers_in_memory, M),
+    "holds": (engine_time.holds, 200_000),
+    "order": (engine_time.in_order, 200_000),
+}
+"""What is measured, and its size: keys, timers, elements, MiB."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    figures: list[Figure] = []
+    for name in options.work:
+        work, size = WORKS[name]
+        print(f"{name} …", file=sys.stderr, flush=True)
+        once = name in ("memory", "copies")
+        figures += best([work(size // options.divide) for _ in range(1 if once else options.runs)])
+    table = [["what", "measured", "should be", ""], *(figure.cells() for figure in figures)]
+    print(as_text(table))
+    if options.record:
+        day = datetime.datetime.now().astimezone().date().isoformat()
+        told = f"{day}; one core, its processor time (the disk's: wall clock); the best of {options.runs}."
+        replace_section(ROOT / "docs" / "performance.md", f"{as_markdown(table)}\n\n{told}", "engine")
+    return 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    def chosen(text: str) -> list[str]:
+        unknown = [name for name in text.split(",") if name not in WORKS]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKS)}")
+        return [name for name in WORKS if name in text.split(",")]
+
+    parser = argparse.ArgumentParser(prog="benchmarks/engine.py", description=__doc__)
+    parser.add_argument("--work", type=chosen, default=list(WORKS), help=f"of {','.join(WORKS)} (default: all)")
+    parser.add_argument("--runs", type=int, default=3, help="of each; the large ones once (default 3)")
+    parser.add_argument("--divide", type=int, default=1, help="all sizes by this, to try it")
+    parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write docs/performance.md")
+    options = parser.parse_args(arguments)
+    if options.runs < 1 or options.divide < 1:
+        parser.error("--runs and --divide are at least 1")
+    if options.record is None:
+        options.record = len(options.work) == len(WORKS) and options.divide == 1
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
