@@ -315,6 +315,27 @@ def test_what_user_code_counts_is_its_own_steps() -> None:
     assert "here" in steps[0]
 
 
+class Tags(Same):
+    """Has two outputs: the SDK's own operation."""
+
+    def process_batch(self, batch: np.ndarray) -> Iterator[np.ndarray]:
+        yield batch[batch % 2 == 0]
+        yield beam.pvalue.TaggedOutput("odd", batch[batch % 2 == 1])
+
+
+def test_beside_an_operation_of_the_sdks_that_takes_batches() -> None:
+    def build(p: Driven) -> None:
+        found = wide_numbers(p, 300) | "arrays" >> beam.ParDo(Arrays())
+        found | "beside" >> beam.ParDo(Arrays()) | Collect("beside")
+        found | "values" >> beam.Map(int) | Collect("values")
+        tags = found | "tags" >> beam.ParDo(Tags()).with_outputs("odd", main="even")
+        for tag in ("odd", "even"):
+            wide_again = beam.Map(same_value).with_output_types(np.int64)
+            tags[tag] | f"{tag} wide" >> wide_again | f"{tag} arrays" >> beam.ParDo(Arrays()) | Collect(tag)
+
+    assert len(same(build, ("beside", "values", "odd", "even")).values("values")) == 300
+
+
 def test_an_error_names_the_step() -> None:
     with pytest.raises(ValueError, match=r"too many \[while running 'breaks'\]"), Driven() as p:
         wide_numbers(p, 40) | "before" >> beam.ParDo(Arrays()) | "breaks" >> beam.ParDo(Breaks()) | Collect()
