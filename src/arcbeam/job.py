@@ -90,7 +90,7 @@ class Job:
                     bundle_seconds=options.bundle_seconds,
                     group_memory_bytes=options.group_memory_mb << 20,
                     sdf_round_seconds=options.sdf_round_seconds,
-                    value_chains=not options.no_value_chains,
+                    **options.optimizations,
                 )
                 self._run = BatchRun(
                     self._plan, self._spark, settings, self.id, location, self._reported, self._prelude, watched()

@@ -12,6 +12,17 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
 
+OPTIMIZATIONS = {
+    "fusion": "Run every transform in a stage of its own.",
+    "value_chains": "Run transforms that look at values only element by element, as all others.",
+    "loops": "Run such transforms in a row one after the other, not in one compiled loop.",
+    "record_lists": "Hand on what a bounded source reads record by record.",
+    "batches": "Run DoFns that take or make batches as the SDK does, by way of elements.",
+    "bulk_values": "Encode elements one by one in exchanges, also where many at once are faster.",
+    "folds": "Call the add_input of every CombineFn for every element, also of those that everybody uses.",
+}
+"""What each option `--no_…` does."""
+
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb")
 """Options that mean nothing at zero or below."""
 _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
@@ -49,12 +60,6 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             help="Shards of an exchange: how many tasks read it (default: Spark's default parallelism).",
         )
         batch.add_argument(
-            "--no_fusion",
-            action="store_true",
-            default=False,
-            help="Run every transform in a stage of its own. Same results, slower; for finding bugs.",
-        )
-        batch.add_argument(
             "--bundle_elements",
             type=int,
             default=500_000,
@@ -79,12 +84,6 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             help="Seconds a task may spend on restrictions before it splits off the rest for idle slots (default 10).",
         )
         batch.add_argument(
-            "--no_value_chains",
-            action="store_true",
-            default=False,
-            help="Run transforms that look at values only element by element, as all others. Same results, slower.",
-        )
-        batch.add_argument(
             "--arcbeam_temp",
             default=None,
             help="Folder or URL for side inputs and other files of a running job (default: a folder in the system's "
@@ -96,6 +95,18 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=False,
             help="Leave the job's temporary files for inspection.",
         )
+
+        speed = parser.add_argument_group(
+            "arcbeam: optimizations",
+            "Each can be switched off. Results are the same, only slower: for finding bugs.",
+        )
+        for name, what in OPTIMIZATIONS.items():
+            speed.add_argument(f"--no_{name}", action="store_true", default=False, help=what)
+
+    @property
+    def optimizations(self) -> dict[str, bool]:
+        """Whether each optimization of the harness is on, by its name in `harness.wiring.Settings`."""
+        return {name: not getattr(self, f"no_{name}") for name in OPTIMIZATIONS if name != "fusion"}
 
     def check(self) -> None:
         """Refuses values that cannot be meant, before anything starts.

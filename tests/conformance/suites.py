@@ -30,7 +30,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
 from arcbeam.errors import UnsupportedPipelineError
-from arcbeam.options import ArcbeamOptions
+from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
 from tests.conformance import reviewed, runners
 from tests.conformance.proof import Expectation, Proof
 
@@ -58,9 +58,18 @@ SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1}, long=True)
 ONE_SHARD = Variant("OneShard", {"shards": 1}, long=True)
 SEVEN_SHARDS = Variant("SevenShards", {"shards": 7}, long=True)
 NO_VALUE_CHAINS = Variant("NoValueChains", {"no_value_chains": True}, long=True)
+WITHOUT = {
+    name: Variant(f"No{name.title().replace('_', '')}", {f"no_{name}": True}, long=True)
+    for name in OPTIMIZATIONS
+    if name not in ("fusion", "value_chains")
+}
+NOTHING_ON = Variant("NoOptimizations", {f"no_{name}": True for name in OPTIMIZATIONS}, long=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
-VARIANTS = (DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS, NO_VALUE_CHAINS)
+VARIANTS = (
+    *(DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS),
+    *(NO_VALUE_CHAINS, *WITHOUT.values(), NOTHING_ON),
+)
 
 
 class Conformance(unittest.TestCase):

@@ -61,3 +61,11 @@ class SplitDefault(suites.FnApiSplit):
 
 class SplitNoFusion(suites.FnApiSplit):
     variant = suites.NO_FUSION
+
+
+for _variant in (*suites.WITHOUT.values(), suites.NOTHING_ON):
+    for _name, _suite in (("FnApi", suites.FnApi), ("Metrics", suites.FnApiMetrics)):
+        globals()[f"{_name}{_variant.name}"] = pytest.mark.long(
+            type(f"{_name}{_variant.name}", (_suite,), {"variant": _variant, "__module__": __name__})
+        )
+del _suite

@@ -58,8 +58,8 @@ def numbers(p: Any) -> Any:
     return p | beam.Create([SIZE], reshuffle=False) | "numbers" >> beam.FlatMap(upto).with_output_types(int)
 
 
-def run(loops: Loops, build: Callable[[Any], Any], **settings: Any) -> Driven:
-    with Driven(shards=1, prepare=loops.watch, **settings) as p:
+def run(seen: Loops, build: Callable[[Any], Any], **settings: Any) -> Driven:
+    with Driven(shards=1, prepare=seen.watch, **settings) as p:
         build(p)
     return p
 
@@ -106,8 +106,9 @@ def test_constants_and_side_inputs_are_given_to_the_loop(loops: Loops) -> None:
     assert any(names.startswith("a b") for names in loops.taken)
 
 
-def test_no_loop_without_value_chains(loops: Loops) -> None:
-    run(loops, lambda p: numbers(p) | beam.Map(str) | beam.Map(len) | Collect(), value_chains=False)
+@pytest.mark.parametrize("switch", ["value_chains", "loops"])
+def test_loops_can_be_switched_off(loops: Loops, switch: str) -> None:
+    run(loops, lambda p: numbers(p) | beam.Map(str) | beam.Map(len) | Collect(), **{switch: False})
     assert not loops.taken
 
 

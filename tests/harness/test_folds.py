@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.transforms import combiners, cy_combiners
+from apache_beam.transforms import combiners, core, cy_combiners
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,15 @@ KNOWN = [
     cy_combiners.MeanFloatFn(),
     cy_combiners.AnyCombineFn(),
     cy_combiners.AllCombineFn(),
+    combiners.ToSetCombineFn(),
+    combiners.TopCombineFn(2),
+    combiners.Largest(1),
+    combiners.TopCombineFn(0),
+    combiners.SampleCombineFn(2),
+    combiners.SampleCombineFn(0),
+    core.CombineFn.from_callable(sum),
+    core.CombineFn.from_callable(max),
+    core.CallableWrapperCombineFn(min, buffer_size=2),
 ]
 
 
@@ -37,13 +47,29 @@ def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int,
     assert fold is not None
     table: dict[int, Any] = {}
     expected: dict[int, Any] = {}
+    random.seed(7)
     for pairs in blocks:
         fold(table, pairs)
+    random.seed(7)
+    for pairs in blocks:
         for key, value in pairs:
             expected[key] = fn.add_input(expected[key] if key in expected else fn.create_accumulator(), value)
     assert table.keys() == expected.keys()
     for key, accumulator in table.items():
         assert repr(fn.extract_output(accumulator)) == repr(fn.extract_output(expected[key]))
+
+
+@given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), st.tuples(st.integers(0, 2), st.integers())), max_size=9)))
+def test_a_fold_to_a_dict_keeps_what_came_last(blocks: list[list[tuple[int, tuple[int, int]]]]) -> None:
+    fold = fold_of(combiners.ToDictCombineFn())
+    assert fold is not None
+    table: dict[int, dict[int, int]] = {}
+    expected: dict[int, dict[int, int]] = {}
+    for pairs in blocks:
+        fold(table, pairs)
+        for key, (name, value) in pairs:
+            expected.setdefault(key, {})[name] = value
+    assert table == expected
 
 
 class Doubled(combiners.CountCombineFn):
@@ -58,8 +84,8 @@ class Twice(cy_combiners.SumInt64Fn):
         return accumulator
 
 
-@pytest.mark.parametrize("fn", [Doubled(), Twice(), combiners.TopCombineFn(1), combiners.SampleCombineFn(1)])
-def test_a_combine_fn_of_the_users_has_no_fold(fn: Any) -> None:
+@pytest.mark.parametrize("fn", [Doubled(), Twice(), combiners.TopCombineFn(1, key=abs), combiners.Smallest(1)])
+def test_what_is_not_known_has_no_fold(fn: Any) -> None:
     assert fold_of(fn) is None
 
 

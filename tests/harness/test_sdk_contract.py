@@ -1,13 +1,14 @@
 """What the harness leans on in the SDK's internals: a Beam upgrade that moves any of it fails here, by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import numpy as np
+import pandas
+import pyarrow
 import pytest
 from apache_beam import coders
 from apache_beam.coders import coder_impl
@@ -17,12 +18,14 @@ from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, opcounters, operations
 from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
+from apache_beam.typehints.batch import BatchConverter
 from apache_beam.utils.counters import CounterFactory
-from apache_beam.utils.windowed_value import WindowedValue
+from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, WindowedValue
 
 from arcbeam.harness import claims, keycoders, precombine, read, values, writes
 from arcbeam.harness.finalization import Callbacks
 from arcbeam.harness.frames import COUNT
+from arcbeam.harness.untyped import is_named_tuple
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 
 
@@ -195,3 +198,107 @@ def test_types_in_keys_are_pickled_in_one_way() -> None:
     assert older.encode(key) == newer.encode(key)
     assert older.decode(newer.encode(key)) == key
     assert type(newer.decode(older.encode(key))) is Point
+
+
+# Batches (`harness.batches`, `harness.batchforms`).
+
+
+class TakesArrays(beam.DoFn):
+    def process_batch(self, batch: np.ndarray) -> Iterator[np.ndarray]:
+        yield batch + 1
+
+    def infer_output_type(self, input_type: Any) -> Any:
+        return input_type
+
+
+class MakesArrays(beam.DoFn):
+    @beam.DoFn.yields_batches
+    def process(self, element: np.int64) -> Iterator[np.ndarray]:
+        yield np.array([element])
+
+    def infer_output_type(self, input_type: Any) -> Any:
+        return np.int64
+
+
+def applied(fn: beam.DoFn) -> Any:
+    """A DoFn as it is when a pipeline has found out which batches it takes and makes."""
+    made = beam.Pipeline() | beam.Create([1]).with_output_types(np.int64) | beam.ParDo(fn)
+    return made.producer.transform.fn
+
+
+def test_a_dofn_says_which_batches_it_takes_and_makes() -> None:
+    takes, makes = applied(TakesArrays()), applied(MakesArrays())
+    assert (takes._process_batch_defined, takes._process_defined) == (True, False)
+    assert (makes._process_batch_defined, makes._process_defined) == (False, True)
+    assert takes.input_batch_converter == takes.output_batch_converter == makes.output_batch_converter
+    assert makes.process._beam_yields_batches
+
+
+def test_an_operations_class_may_be_chosen() -> None:
+    parameters = list(inspect.signature(bundle_processor._create_pardo_operation).parameters)
+    assert parameters == [
+        "factory",
+        "transform_id",
+        "transform_proto",
+        "consumers",
+        "serialized_fn",
+        "pardo_proto",
+        "operation_cls",
+    ]
+    assert callable(bundle_processor.create_par_do)
+    assert issubclass(operations.InefficientExecutionWarning, Warning)
+    assert operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE > 0
+    assert callable(operations.ConsumerSet.update_counters_batch)
+
+
+def test_a_runner_hands_batches_to_any_receiver() -> None:
+    class Receives(common.Receiver):  # type: ignore[misc]  # Beam is untyped
+        def __init__(self) -> None:
+            self.batches: list[Any] = []
+
+        def receive_batch(self, windowed_batch: Any) -> None:
+            self.batches.append(windowed_batch)
+
+    receiver = Receives()
+    runner = common.DoFnRunner(
+        applied(TakesArrays()), (), {}, [], core.Windowing(GlobalWindows()), tagged_receivers={None: receiver}
+    )
+    element = WindowedValue(np.array([1, 2]), 1.5, (GlobalWindow(),))
+    runner.process_batch(HomogeneousWindowedBatch(element))
+    (batch,) = receiver.batches
+    assert batch.values.tolist() == [2, 3]
+    empty = batch.as_empty_windowed_value()
+    assert (empty.timestamp_micros, empty.windows, empty.pane_info) == (1_500_000, (GlobalWindow(),), element.pane_info)
+
+
+def test_converters_have_what_short_cuts_ask_them_for() -> None:
+    def converter(batch: Any, element: Any = Point) -> Any:
+        return BatchConverter.from_typehints(element_type=element, batch_type=batch)
+
+    assert (converter(np.ndarray, int).element_shape, converter(np.ndarray, int).partition_dimension) == ((), 0)
+    table, frame = converter(pyarrow.Table), converter(pandas.DataFrame)
+    assert type(table).__module__.endswith(".arrow_type_compatibility")
+    assert type(table).__name__ == "PyarrowBatchConverter"
+    assert table._arrow_schema.names == frame._columns == ["x", "name"]
+    assert type(frame).__module__.endswith(".pandas_type_compatibility")
+    assert type(frame).__name__.startswith("DataFrame")
+    assert len(frame._get_series(pandas.DataFrame({"x": [1], "name": ["a"]}))) == 2
+    assert table.element_type.user_type is frame.element_type.user_type is Point
+
+
+# Values in bulk (`harness.bulk`, `harness.untyped`).
+
+
+def test_coders_tell_what_they_are_made_of() -> None:
+    assert isinstance(coders.FastPrimitivesCoder()._fallback_coder, coders.PickleCoder)
+    assert list(coders.TupleCoder([coders.VarIntCoder()]).coders()) == [coders.VarIntCoder()]
+    coder = coders.RowCoder.from_type_hint(Point, coders.registry)
+    assert list(map(type, coder.components)) == [coders.VarIntCoder, coders.StrUtf8Coder]
+    assert [(field.name, field.type.nullable) for field in coder.schema.fields] == [("x", False), ("name", False)]
+    assert not coder.schema.encoding_positions_set
+    assert type(coder.decode(coder.encode(Point(1, "a")))) is coder.to_type_hint() is Point
+
+
+def test_what_a_named_tuple_is_made_with() -> None:
+    assert is_named_tuple(Point)
+    assert Point.__reduce_ex__ is object.__reduce_ex__

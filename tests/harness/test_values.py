@@ -39,6 +39,7 @@ from arcbeam.errors import CoderError
 from arcbeam.harness import chains, claims
 from arcbeam.harness.metrics import merge_metrics
 from arcbeam.harness.wiring import Settings
+from arcbeam.options import OPTIMIZATIONS
 from arcbeam.translate import translate
 from tests.harness.drive import Collect, Driven, drive
 
@@ -98,8 +99,11 @@ class Outcome:
         return sorted(value for value, _, _ in self.seen[name].elements())
 
 
+SWITCHES = OPTIMIZATIONS.keys() - {"fusion"}
+
+
 def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **settings: Any) -> Outcome:
-    """Runs a pipeline with and without value chains: all that can be told of them is the same.
+    """Runs a pipeline with all optimizations and with none: all that can be told of them is the same.
 
     Args:
         build: makes the pipeline; returns the names of its `Collect`s, if they are not `names`.
@@ -109,7 +113,7 @@ def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **setting
     names = made if isinstance(made, list) else list(names)
     proto = p.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
     plan = translate(proto, name=p.run_id)
-    off, on = (Outcome(p, plan, names, Settings(value_chains=on, **settings)) for on in (False, True))
+    off, on = (Outcome(p, plan, names, Settings(**dict.fromkeys(SWITCHES, on), **settings)) for on in (False, True))
     assert on.error == off.error
     assert on.seen == off.seen
     assert on.metrics == off.metrics

@@ -14,7 +14,7 @@ from apache_beam import coders
 from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker.statesampler import StateSampler
-from apache_beam.transforms.window import FixedWindows, GlobalWindow, IntervalWindow, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, GlobalWindow, IntervalWindow, SlidingWindows, TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
-from arcbeam.harness import groupwrite, writes
+from arcbeam.harness import groupwrite, precombine, writes
 from arcbeam.harness.blocks import BlockCoder
 from arcbeam.harness.frames import BLOB_BYTES, COUNT, key_groups, records
 from arcbeam.harness.wiring import Settings, Wiring
@@ -464,3 +464,26 @@ class TestPrecombine:
             sums = timed | beam.WindowInto(FixedWindows(1)) | beam.CombinePerKey(sum)
             _ = sums | Collect()
         assert sorted(value for _, value in p.values()) == list(range(5000))
+
+    @pytest.mark.parametrize("windowed", [False, True])
+    def test_a_table_that_combines_nothing_is_given_up(self, windowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        taken: list[int] = []
+        take = precombine.Slices.take
+
+        def noted(slices: precombine.Slices, longest: int) -> Iterator[Any]:
+            taken.append(slices.entries)
+            return take(slices, longest)
+
+        monkeypatch.setattr(precombine.Slices, "take", noted)
+        monkeypatch.setattr(precombine, "_PASSING", 10_000)
+        with Driven(shards=1, group_memory_bytes=1 << 20) as p:
+            pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
+            if windowed:
+                pairs = pairs | beam.WindowInto(SlidingWindows(60, 20))
+            _ = pairs | beam.CombinePerKey(sum) | beam.combiners.Count.Globally().without_defaults() | Collect()
+        assert p.values() == [40_000] * (3 if windowed else 1)
+        largest = max(taken)
+        assert largest >= 1024
+        # After a full table come blocks of their own, then the next try.
+        assert any(0 < small <= 4093 and small < largest for small in taken)
+        assert taken.count(largest) < len(taken) / 2

@@ -15,8 +15,12 @@ from apache_beam import coders
 from apache_beam.coders import coder_impl
 from apache_beam.utils.windowed_value import create
 
+from arcbeam.harness.bulk import Bulk
+
 _TIMES, _WINDOWS, _PANES = 1, 2, 4
 """What a block's bytes say for each element, not once; bits of their first byte."""
+_BULK = 8
+"""The values are written in bulk; another bit of it."""
 
 
 class Each(list[Any]):
@@ -167,34 +171,42 @@ class BlockCoder:
     Layout: a byte of flags (what differs from element to element), the count of elements as a varint, then event times
     (big-endian signed 64-bit microseconds, one or one each), windows and panes, then the values as the SDK's list coder
     writes them. Windows and panes that differ are a table of what there is, and the place in it (unsigned 32-bit,
-    big-endian) of each element's.
+    big-endian) of each element's. Values may be written in bulk, too (`harness.bulk`).
 
     Args:
         windowed_coder: the SDK's coder of the PCollection's windowed values.
+        bulk: whether to write values in bulk, where that is faster; they are read either way.
     """
 
-    def __init__(self, windowed_coder: Any) -> None:
+    def __init__(self, windowed_coder: Any, *, bulk: bool = False) -> None:
         self._windows = coder_impl.TupleSequenceCoderImpl(windowed_coder.window_coder.get_impl())
         self._panes = coder_impl.PaneInfoCoderImpl()
         self._values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
+        self._in_bulk = Bulk(windowed_coder.wrapped_value_coder)
+        self._writes_bulk = bulk
 
     def write(self, block: Block, stream: Any) -> None:
         """Appends a block to the SDK's output stream."""
         micros, windows, panes = block.micros, block.windows, block.panes
         times_differ, windows_differ, panes_differ = (type(column) is Each for column in (micros, windows, panes))
-        stream.write_byte(_TIMES * times_differ | _WINDOWS * windows_differ | _PANES * panes_differ)
+        bulk = self._in_bulk.encode(block.values) if self._writes_bulk else None
+        differ = _TIMES * times_differ | _WINDOWS * windows_differ | _PANES * panes_differ
+        stream.write_byte(differ | _BULK * (bulk is not None))
         count = len(block.values)
         stream.write_var_int64(count)
         if times_differ:
             stream.write(struct.pack(f">{count}q", *micros))
         else:
             stream.write_bigendian_int64(micros)
-        for differ, column, impl in ((windows_differ, windows, self._windows), (panes_differ, panes, self._panes)):
-            if differ:
+        for varies, column, impl in ((windows_differ, windows, self._windows), (panes_differ, panes, self._panes)):
+            if varies:
                 _write_table(column, impl, stream)
             else:
                 impl.encode_to_stream(column, stream, True)
-        self._values.encode_to_stream(block.values, stream, True)
+        if bulk is None:
+            self._values.encode_to_stream(block.values, stream, True)
+        else:
+            stream.write(bulk)
 
     def encode(self, elements: Sequence[Any]) -> bytes:
         """Windowed values, at least one, as the bytes of one block."""
@@ -217,7 +229,11 @@ class BlockCoder:
                 _read_table(impl, stream, count) if flags & flag else impl.decode_from_stream(stream, True)
                 for flag, impl in ((_WINDOWS, self._windows), (_PANES, self._panes))
             ]
-            yield Block(self._values.decode_from_stream(stream, True), micros, *columns)
+            if flags & _BULK:
+                values = self._in_bulk.read(stream, count)
+            else:
+                values = self._values.decode_from_stream(stream, True)
+            yield Block(values, micros, *columns)
 
     def decode(self, encoded: bytes) -> list[Any]:
         """The windowed values of `encode`."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _SHORTEST = 32
 """Blocks shorter than this are not worth the preparations of a loop."""
-_APART = 16
+_APART = 32
 """One block in so many goes through the operations one by one: sizes and times are sampled there."""
 
 _numbers = itertools.count()
@@ -104,17 +104,20 @@ class Chain:
         self._bound = [
             each
             for op, fell in zip(self._members, self._falls, strict=True)
-            for each in (op.user, op.plain_types, fell, op.bound_kwargs, *op.bound_args)
+            for each in (op.user, op.plain_type, op.plain_types, fell, op.bound_kwargs, *op.bound_args)
         ]
+        self._told = [0] * (len(self._members) - 1)
+        self._samples: list[Any] = [None] * (len(self._members) - 1)
         done = 0
         with self._state:
             try:
                 while done < len(block) and self._fallen is None:
                     # A "flat" operation's outputs are looked at as they come.
-                    room = PIECE if self._tail.kind == "flat" else outputs.room()
+                    room = len(block) if self._tail.kind == "flat" else outputs.room()
                     done += self._run(block.values[done : done + room])
             except BaseException as e:
                 self._teller.failed(e).reraise(e)
+            self._count()
             outputs.hand_on()
         if self._fallen is not None:
             self._go_on_without(block, done)
@@ -145,7 +148,7 @@ class Chain:
         return fell
 
     def _run(self, values: list[Any]) -> int:
-        """Runs the loop over some values, and counts what leaves each operation but the last.
+        """Runs the loop over some values, and notes what leaves each operation but the last.
 
         Returns:
             How many of the values were taken.
@@ -155,11 +158,21 @@ class Chain:
         taken = count = len(values) - (0 if self._fallen is None else len(list(rest)))
         counts = iter(passed)
         for place, op in enumerate(self._members[:-1]):
-            fell = self._fallen is not None and self._fallen[0] == place
-            count = next(counts) if op.kind == "filter" else count - fell
-            op.count(count, None if fell else self._element.with_value(samples[place]))
+            count = next(counts) if op.kind == "filter" else count - self._fell_at(place)
+            if count:
+                self._told[place] += count
+                self._samples[place] = samples[place]
         self._outputs.look()
         return taken
+
+    def _fell_at(self, place: int) -> bool:
+        return self._fallen is not None and self._fallen[0] == place
+
+    def _count(self) -> None:
+        """Counts what left each operation but the last, for the whole block."""
+        for place, op in enumerate(self._members[:-1]):
+            sample = None if self._fell_at(place) else self._element.with_value(self._samples[place])
+            op.count(self._told[place], sample)
 
     def milliseconds_of(self, op: ValueOperation) -> int:
         """An operation's share of the loop's time, by the time that each takes outside of it."""
@@ -247,7 +260,8 @@ def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list
         if op.bound_kwargs:
             given += f", **k{place}"
         out = f"x{place}"
-        look = f"  if type({out}) not in plain{place} and fell{place}({out}): break"
+        kind = f"type({out})"
+        look = f"  if {kind} is not kind{place} and {kind} not in plain{place} and fell{place}({out}): break"
         if op.kind == "filter":
             add(op, f"  if not f{place}({x}{given}): continue", f"  {out} = {x}")
             if op is head:
@@ -270,7 +284,7 @@ def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list
 
 def _names(place: int, op: ValueOperation) -> list[str]:
     args = [f"a{place}_{n}" for n in range(len(op.bound_args))]
-    return [f"f{place}", f"plain{place}", f"fell{place}", f"k{place}", *args]
+    return [f"f{place}", f"kind{place}", f"plain{place}", f"fell{place}", f"k{place}", *args]
 
 
 # What is told of it.

@@ -26,7 +26,7 @@ class ElementWrite(Write):
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
-        self._append = BlockCoder(coder).write
+        self._append = BlockCoder(coder, bulk=self._wiring.settings.bulk_values).write
         self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
         self._targets = self._shards if spec.routing == Routing.SPREAD else 1
         self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))

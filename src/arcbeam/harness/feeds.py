@@ -15,6 +15,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
 from arcbeam.harness.blocks import Block, BlockCoder, Each
+from arcbeam.harness.bulk import ListBytes
 from arcbeam.harness.frames import Chunks, KeyGroup, Values, key_groups
 from arcbeam.model.rows import Row, TaskReport
 
@@ -98,7 +99,7 @@ class GroupFeed:
         coder = processor.root.written_coder
         element = coder.wrapped_value_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
-        self._decode_values: Callable[[bytes], list[Any]] = coders.ListCoder(element.value_coder()).get_impl().decode
+        self._decode_values: Callable[[bytes], list[Any]] = ListBytes(element.value_coder()).decode
         self._decode_window: Callable[[bytes], Any] = coder.window_coder.get_impl().decode
         self._windowfn: WindowFn = processor.root.windowing.windowfn
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)

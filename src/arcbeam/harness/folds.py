@@ -6,10 +6,13 @@ gives the same accumulators as `add_input` would; a test compares them.
 
 from __future__ import annotations
 
+import operator
+import random
 from collections.abc import Callable
+from heapq import heappush, heappushpop, heapreplace
 from typing import Any
 
-from apache_beam.transforms import combiners, cy_combiners
+from apache_beam.transforms import combiners, core, cy_combiners
 
 Fold = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
 """Adds pairs of key and value to a table of accumulators by key. Equal keys of the pairs must be one key."""
@@ -50,16 +53,104 @@ def _accumulating(kind: Any) -> Fold:
     return fold
 
 
+def _setting(table: dict[Any, set[Any]], pairs: list[tuple[Any, Any]]) -> None:
+    get = table.get
+    for key, value in pairs:
+        found = get(key)
+        if found is None:
+            table[key] = {value}
+        else:
+            found.add(value)
+
+
+def _mapping(table: dict[Any, dict[Any, Any]], pairs: list[tuple[Any, Any]]) -> None:
+    get = table.get
+    for key, (name, value) in pairs:
+        found = get(key)
+        if found is None:
+            table[key] = {name: value}
+        else:
+            found[name] = value
+
+
+def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Fold:
+    """For a function of many values, called when enough have come together."""
+
+    def fold(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
+        get = table.get
+        for key, value in pairs:
+            found = get(key)
+            if found is None:
+                found = table[key] = [value]
+            else:
+                found.append(value)
+            if len(found) > longest:
+                table[key] = [fn(found)]
+
+    return fold
+
+
+def _largest(count: int) -> Fold:
+    def fold(table: dict[Any, tuple[bool, list[Any]]], pairs: list[tuple[Any, Any]]) -> None:
+        get = table.get
+        for key, value in pairs:
+            found = get(key)
+            if found is None:
+                found = table[key] = False, []
+            heap = found[1]
+            if len(heap) < count:
+                heappush(heap, value)
+            else:
+                heappushpop(heap, value)
+
+    return fold
+
+
+def _sampling(count: int) -> Fold:
+    """The largest of random numbers, with their elements; most numbers are too small for a pair to be made."""
+
+    def fold(table: dict[Any, tuple[bool, list[Any]]], pairs: list[tuple[Any, Any]]) -> None:
+        get = table.get
+        for key, value in pairs:
+            found = get(key)
+            if found is None:
+                found = table[key] = False, []
+            heap, number = found[1], random.random()
+            if len(heap) < count:
+                heappush(heap, (number, value))
+            elif heap and number > heap[0][0]:
+                heapreplace(heap, (number, value))
+
+    return fold
+
+
+_SIMPLE: dict[type, Fold] = {
+    combiners.CountCombineFn: _counting,
+    combiners.MeanCombineFn: _mean,
+    combiners.ToListCombineFn: _listing,
+    combiners.ToSetCombineFn: _setting,
+    combiners.ToDictCombineFn: _mapping,
+}
+
+
 def fold_of(combine_fn: Any) -> Fold | None:
     """The fold that stands for a CombineFn's `create_accumulator` and `add_input`; None if there is none."""
     kind = type(combine_fn)
-    if kind is combiners.CountCombineFn:
-        return _counting
-    if kind is combiners.MeanCombineFn:
-        return _mean
-    if kind is combiners.ToListCombineFn:
-        return _listing
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if kind in (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn):
+        return _buffering(combine_fn._fn, combine_fn._buffer_size)
+    if kind is combiners.SampleCombineFn and _by_size(combine_fn._top_combiner):
+        return _sampling(combine_fn._top_combiner._n)
+    if _by_size(combine_fn):
+        return _largest(combine_fn._n)
     base = cy_combiners.AccumulatorCombineFn
     if isinstance(combine_fn, base) and kind.__module__ == base.__module__ and kind.add_input is base.add_input:
         return _accumulating(combine_fn._accumulator_type)
     return None
+
+
+def _by_size(combine_fn: Any) -> bool:
+    """Whether it is the SDK's way to the largest elements, by nothing but their own order."""
+    kinds = combiners.TopCombineFn, combiners.Largest
+    return type(combine_fn) in kinds and combine_fn._compare is operator.lt and not combine_fn._key

@@ -5,7 +5,7 @@ Owns the layout of groups, and what a group's values are held in; elements that 
 
 *elements*: a sequence as the SDK's list coder writes it (count, then each element nested).
 *groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`, payload being an
-*elements* sequence of values, or a block. Keys and windows are compared as bytes.
+*elements* sequence of values (in bulk, too: `harness.bulk`), or a block. Keys and windows are compared as bytes.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from apache_beam import coders
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.blocks import Block, BlockCoder
+from arcbeam.harness.bulk import ListBytes
 from arcbeam.harness.codererrors import coder_error
 from arcbeam.harness.frames import BLOB_BYTES, record
 from arcbeam.harness.operations import LONGEST
@@ -58,7 +59,9 @@ class GroupWrite(Write):
         self._clear()
 
         self._payload_coder = self._value_coder
-        self._encode_payload: Callable[[list[Any]], bytes] = coders.ListCoder(self._value_coder).get_impl().encode
+        # Whoever reads a multimap's values takes their list apart.
+        bulk = self._wiring.settings.bulk_values and spec.routing != Routing.SIDE_KEYED
+        self._encode_payload: Callable[[list[Any]], bytes] = ListBytes(self._value_coder, bulk=bulk).encode
 
     def _table(self) -> dict[Any, Any]:
         """A new table: by key."""
@@ -237,7 +240,7 @@ class KeyedWrite(GroupWrite):
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
         self._payload_coder = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
-        self._encode_payload = BlockCoder(self._payload_coder).encode
+        self._encode_payload = BlockCoder(self._payload_coder, bulk=self._wiring.settings.bulk_values).encode
         self._overhead = _ELEMENT_OVERHEAD
 
     def _absorb(self, block: Block) -> None:

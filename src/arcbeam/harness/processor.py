@@ -16,7 +16,19 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import chains, claims, combine, keycoders, precombine, read, values, windowcoder, writes
+from arcbeam.harness import (
+    batches,
+    chains,
+    claims,
+    combine,
+    keycoders,
+    precombine,
+    read,
+    recordlists,
+    values,
+    windowcoder,
+    writes,
+)
 from arcbeam.harness.blocks import Block
 from arcbeam.harness.codererrors import name_what_is_sampled
 from arcbeam.harness.feeds import Feed, feed_of
@@ -36,6 +48,7 @@ windowcoder.register()
 writes.register()
 precombine.register()
 combine.register()
+batches.register()
 claims.register()
 
 _instructions = itertools.count()
@@ -62,7 +75,8 @@ class StageProcessor:
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         ops = self.sdk.ops.values()
         name_what_is_sampled(ops)
-        chains.join(op for op in ops if isinstance(op, values.ValueOperation))
+        if settings.loops:
+            chains.join(op for op in ops if isinstance(op, values.ValueOperation))
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None
@@ -191,12 +205,15 @@ class Bundles:
         try:
             for op in self._ops:
                 op.finish()
+                # SUBTLE: the SDK flushes what waits for an operation of batches before `finish_bundle`, not after it.
+                for receiver in op.receivers:
+                    receiver.flush()
             deferred = [
                 sdk.delayed_bundle_application(op, residual) for op, residual in self._context.delayed_applications
             ]
         finally:
             self._leave()
-        self._metrics.add(sdk.monitoring_infos())
+        self._metrics.add(info for info in sdk.monitoring_infos() if not recordlists.is_added(info))
         self.count += 1
         self.callbacks.keep_from(sdk.reset)
         return deferred
@@ -250,6 +267,8 @@ class Bundles:
 
 def _descriptor(stage: Stage, settings: Settings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
+    if settings.record_lists:
+        recordlists.rewrite(components)
     if settings.value_chains:
         claims.claim(components.transforms)
         for transform in components.transforms.values():

@@ -111,6 +111,7 @@ class ValueOperation(BlockOperation):
         run: calls user code for each value of a block, and hands on what comes of it.
         longest: how many elements the next block may have.
         plain_types: types of outputs that are known to be no more than values.
+        plain_type: one of them, of late; None if there is none yet.
         chain: the loop that this operation starts.
         chains: all loops that it has been a part of.
         never_chained: it has put out more than values, so that no other operation may follow in a loop.
@@ -140,6 +141,7 @@ class ValueOperation(BlockOperation):
         self._windows = Windows(given.windowing.windowfn)
         self.longest = 1
         self.plain_types: set[type] = set()
+        self.plain_type: type | None = None
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
@@ -371,6 +373,7 @@ class ValueOperation(BlockOperation):
         if len(self.plain_types) > _MOST_KINDS:
             self.plain_types.clear()
         self.plain_types |= kinds
+        self.plain_type = next(iter(kinds), None)
         return True
 
     def _hand_on_timestamped(self, block: Block) -> bool:

@@ -30,28 +30,27 @@ class Windows:
 
     def __init__(self, windowfn: Any) -> None:
         self._windowfn = windowfn
-        self._same = _same_windows(windowfn)
-        self.known = self._same is not None
+        self._key_of = _same_windows(windowfn)
+        self.known = self._key_of is not None
         self._table: dict[int, tuple[Any, ...]] = {}
 
-    def at(self, micros: int) -> tuple[Any, ...]:
-        """The windows of a time, if `known`."""
-        key = self._same(micros)  # type: ignore[misc]  # not None
-        windows = self._table.get(key)
-        if windows is None:
-            if len(self._table) > _MOST_WINDOWS:
-                self._table.clear()
-            context = WindowFn.AssignContext(Timestamp(micros=micros))
-            windows = self._table[key] = tuple(self._windowfn.assign(context))
-        return windows
-
     def of(self, micros: Any) -> Any:
-        """The column of windows for a column of times."""
-        if type(micros) is not Each:
-            return self.at(micros)
-        found = list(map(self.at, micros))
-        first = found[0]
-        return first if all(windows is first for windows in found) else Each(found)
+        """The column of windows for a column of times, if `known`."""
+        key_of, table = self._key_of, self._table
+        assert key_of is not None
+        each = type(micros) is Each
+        times: list[int] = micros if each else [micros]
+        keys = key_of(times)
+        for key, time in dict(zip(keys, times, strict=True)).items():
+            if key not in table:
+                if len(table) > _MOST_WINDOWS:
+                    # SUBTLE: not cleared, for the others of these keys may be in it.
+                    table = self._table = {known: table[known] for known in keys if known in table}
+                context = WindowFn.AssignContext(Timestamp(micros=time))
+                table[key] = tuple(self._windowfn.assign(context))
+        if not each:
+            return table[keys[0]]
+        return table[keys[0]] if keys.count(keys[0]) == len(keys) else Each(map(table.__getitem__, keys))
 
 
 class WindowIntoOperation(BlockOperation):
@@ -88,18 +87,18 @@ class WindowIntoOperation(BlockOperation):
             yield create(element.value, element.timestamp_micros, tuple(self._windowfn.assign(context)))
 
 
-def _same_windows(windowfn: Any) -> Callable[[int], int] | None:
-    """A function of event time (microseconds) that is equal where windows are; None if they depend on more."""
+def _same_windows(windowfn: Any) -> Callable[[list[int]], list[int]] | None:
+    """Gives each event time (microseconds) a number, equal where the windows are; None if they depend on more."""
     kind = type(windowfn)
     if kind is GlobalWindows:
-        return lambda micros: 0
+        return lambda times: [0] * len(times)
     if kind is FixedWindows:
         period, offset = windowfn.size.micros, windowfn.offset.micros
     elif kind is SlidingWindows and windowfn.size.micros % windowfn.period.micros == 0:
         period, offset = windowfn.period.micros, windowfn.offset.micros
     else:
         return None
-    return lambda micros: int((micros - offset) // period)
+    return lambda times: [(time - offset) // period for time in times]
 
 
 def create_window_into(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:

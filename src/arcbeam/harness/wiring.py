@@ -22,6 +22,11 @@ class Settings:
         group_memory_bytes: what grouping buffers of one task may hold.
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
         value_chains: whether transforms that look at values only run block by block.
+        loops: whether such transforms in a row share a compiled loop.
+        record_lists: whether bounded sources hand on lists of records.
+        folds: whether CombineFns that are known are added to without a call for each element.
+        batches: whether batches of user code go on as batches.
+        bulk_values: whether an exchange writes values in bulk where it can.
     """
 
     shards: int = 2
@@ -30,6 +35,11 @@ class Settings:
     group_memory_bytes: int = 128 << 20
     sdf_round_seconds: float = 10.0
     value_chains: bool = True
+    loops: bool = True
+    record_lists: bool = True
+    folds: bool = True
+    batches: bool = True
+    bulk_values: bool = True
 
 
 class _Nowhere:

@@ -1,6 +1,7 @@
 """Channels as data frames: filter, union, exchange.
 
-Owns how a routing becomes Spark operators. Rows are `arcbeam.model.rows.Row`s.
+Owns how a routing becomes Spark operators. Rows are `arcbeam.model.rows.Row`s. Conditions are SQL text: it is parsed in
+one call of the JVM, where an expression of columns takes a call for each of its parts.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.model.plan import Routing
@@ -28,12 +28,7 @@ _ROW = StructType(
 
 def impulse(spark: SparkSession) -> DataFrame:
     """One row in one partition: the beginning of everything."""
-    return spark.range(0, 1, 1, 1).select(
-        F.lit(0).cast("int").alias("channel"),
-        F.lit(0).cast("int").alias("shard"),
-        F.lit(0).cast("int").alias("bucket"),
-        F.lit(b"").cast("binary").alias("blob"),
-    )
+    return spark.range(0, 1, 1, 1).selectExpr("0 channel", "0 shard", "0 bucket", "X'' blob")
 
 
 def union(frames: list[DataFrame]) -> DataFrame:
@@ -43,15 +38,12 @@ def union(frames: list[DataFrame]) -> DataFrame:
 
 def channel(frame: DataFrame, index: int, with_reports: bool) -> DataFrame:
     """The rows of one channel of a stage's output."""
-    condition = F.col("channel") == index
-    if with_reports:
-        condition = condition | (F.col("channel") == REPORT)
-    return frame.filter(condition)
+    return frame.filter(f"channel IN ({index}, {REPORT})" if with_reports else f"channel = {index}")
 
 
 def reports(frame: DataFrame) -> DataFrame:
     """The reports in a stage's output."""
-    return frame.filter(F.col("channel") == REPORT)
+    return frame.filter(f"channel = {REPORT}")
 
 
 def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:
