@@ -1,0 +1,79 @@
+"""What must hold of everything that one attempt of a task does, whatever becomes of it.
+
+Owns the checks. They use comparisons of their own, so that a mistake in the engine's is no mistake here. Must not know
+who is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arcbeam.engine.reports import StageReport
+from arcbeam.engine.stepplan import StepPlan
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Timing
+from arcbeam.testing.simulate.plans import Group, Keep, Stage
+from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
+
+
+def is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
+    """Whether a watermark says that nothing of that moment comes any more."""
+    return moment < watermark or watermark == MAX_TIMESTAMP
+
+
+def of_output(out: Out, said: Timestamp, honest: bool) -> None:
+    """Nothing is put out that the watermark has said will not come."""
+    if honest and out.time < said:
+        raise Broken(f"{out.stage} put out {out} at {out.time}, its watermark was at {said}")
+
+
+def of_pane(out: Out, ends: list[tuple[str, Timestamp]]) -> None:
+    """Takes note of what a pane says about the watermark."""
+    assert out.pane is not None
+    assert out.window is not None
+    if out.pane.timing is not Timing.EARLY:
+        ends.append((f"the end of the window of a pane that is {out.pane.timing.value}", out.window.max_timestamp))
+
+
+def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None:
+    """What is dropped as late is late: by its window, and by what the producers have said."""
+    if not drop.late:
+        if not (isinstance(stage.kind, Group) and stage.kind.finishes):
+            raise Broken(f"{stage.name} dropped {drop}, and its trigger never finishes")
+        if honest and stage.kind.trigger == "watermark":
+            raise Broken(f"{stage.name} dropped {drop}: its trigger finished before all of its window was there")
+        return
+    if honest:
+        raise Broken(f"{stage.name} dropped {drop} as late: nothing can be late there")
+    assert isinstance(stage.kind, (Group, Keep))
+    over = drop.time if isinstance(stage.kind, Keep) and stage.kind.way == "order" else drop.window.max_timestamp
+    assert over is not None
+    if drop.watermark != MAX_TIMESTAMP and drop.watermark <= over + stage.kind.lateness:
+        raise Broken(f"{stage.name} dropped {drop} at {drop.watermark}, before it was too late for {over}")
+    if drop.time is not None and drop.time >= upstream:
+        raise Broken(f"{stage.name} dropped {drop}, and its producers had said {upstream}")
+
+
+def of_report(
+    stage: Stage, report: StageReport, plan: StepPlan, ends: Sequence[tuple[str, Timestamp]], records: Sequence[Record]
+) -> None:
+    """Nothing has fired too early; all that is due was done, or is told; drops are counted."""
+    where = f"{stage.name} in shard {report.shard}"
+    for what, moment in ends:
+        if not is_behind(report.input, moment):
+            raise Broken(f"{where} is at {report.input}, and {what} of {moment} has fired")
+    if report.leftover:
+        if not report.counts.fired and not report.counts.resumed:
+            raise Broken(f"{where} has left something, and done nothing")
+    else:
+        late = stage.kind.lateness if isinstance(stage.kind, Keep) and stage.kind.way == "order" else 0
+        if report.next_event is not None and is_behind(
+            MAX_TIMESTAMP if report.input == MAX_TIMESTAMP else Timestamp(report.input - late), report.next_event
+        ):
+            raise Broken(f"{where} is at {report.input}, and what has its turn at {report.next_event} was left")
+        if report.next_due is not None and report.next_due <= plan.time:
+            raise Broken(f"{where} has left what is due at {report.next_due}; it is {plan.time}")
+    drops = sum(len(record.atoms) > 0 for record in records if isinstance(record, Drop))
+    held = [record for record in records if isinstance(record, Drop) and record.time is None]
+    if not held and report.counts.late != drops:
+        raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")

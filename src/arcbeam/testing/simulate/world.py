@@ -1,0 +1,393 @@
+"""A simulation: a store, hosts, drivers one after another or two at once, a clock; what goes wrong and when.
+
+Owns the order of everything that happens. Must not know what a stage does, nor what is right.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from arcbeam.engine.progress import (
+    CancelRequested,
+    Command,
+    DrainRequested,
+    Event,
+    JobMachine,
+    Mode,
+    Publish,
+    SavepointRequested,
+    SuspendRequested,
+)
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.cache import HostCache
+from arcbeam.store.errors import FencedError, IndeterminateError
+from arcbeam.store.manifest import Manifest, Pin
+from arcbeam.store.savepoints import copy_savepoint
+from arcbeam.store.steplog import StepLog
+from arcbeam.testing.blobs import MemoryBlobs
+from arcbeam.testing.faults import Faults, UnreliableBlobs
+from arcbeam.testing.simulate.cluster import Cluster
+from arcbeam.testing.simulate.driver import Driver, Killed
+from arcbeam.testing.simulate.hosts import Host, MemoryHost
+from arcbeam.testing.simulate.plans import Source
+from arcbeam.testing.simulate.proposals import shape_of
+from arcbeam.testing.simulate.records import Broken, Part
+from arcbeam.testing.simulate.reference import honest
+from arcbeam.testing.simulate.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
+from arcbeam.testing.simulate.tasks import Job
+from arcbeam.testing.simulate.watching import Watcher
+
+_MOST_STEPS = 600
+"""A job that has not ended by then starves something."""
+_NO_FAULTS = Faults()
+
+
+class World:
+    """One simulation.
+
+    Args:
+        scenario: what happens.
+        folder: a local one, for files on their way.
+        blobs: the store; another one if the job was copied.
+        parts: what may be published.
+        steps: what may be done before it counts as starved.
+
+    Attributes:
+        happened: how often each kind of fault and request did happen, and what else is worth counting.
+        story: what happened, in order.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        folder: Path,
+        blobs: MemoryBlobs | None = None,
+        parts: dict[bytes, Part] | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.now = Timestamp(1_000_000)
+        self.happened: Counter[str] = Counter()
+        self.story: list[str] = []
+        self._folder = folder
+        self._blobs = MemoryBlobs() if blobs is None else blobs
+        self._parts: dict[bytes, Part] = {} if parts is None else parts
+        self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts)
+        self._chance = random.Random(f"world {scenario.seed}")
+        self._hosts = [self._host(number) for number in range(scenario.hosts)]
+        self._of_tasks = {fault.at: fault for fault in scenario.faults if fault.kind in OF_TASKS}
+        self._of_commands: dict[int, list[Fault]] = {}
+        for fault in scenario.faults:
+            if fault.kind not in OF_TASKS:
+                self._of_commands.setdefault(fault.at, []).append(fault)
+        self._requests = sorted(scenario.requests, key=lambda request: request.at)
+        self._drivers: list[Driver] = []
+        self._started = 0
+        self._attempts, self._commands = count(), count()
+        self._tokens = count()
+        self._storm_until = -1
+        self._publishing_fails = self._report_again = False
+        self._rewind: str = ""
+        self._asked: Counter[RequestKind] = Counter()
+        self._copies: list[Callable[[], World]] = []
+
+    # What happens.
+
+    def run(self) -> None:
+        """Plays it to its end.
+
+        Raises:
+            Broken: something is wrong.
+        """
+        while True:
+            living = [driver for driver in self._drivers if not driver.over]
+            if not living:
+                if self._drivers and self._drivers[-1].ended_well:
+                    break
+                self._pause_and_start()
+                continue
+            times = [(at, number) for number, each in enumerate(living) if (at := each.next_at()) is not None]
+            if not times:
+                raise Broken("nothing happens any more")
+            at, number = min(times)
+            self.now = max(self.now, at)
+            living[number].advance()
+            self.watcher.look()
+            if self.watcher.commits > _MOST_STEPS:
+                raise Broken(f"the job has not ended behind {_MOST_STEPS} steps")
+        self._settle()
+        self.watcher.check_files()
+        self.watcher.check_results()
+        for copy in self._copies:
+            copy().run()
+
+    def _settle(self) -> None:
+        """Whatever is still on its way comes, and changes nothing."""
+        head = self.watcher.head
+        for driver in self._drivers:
+            driver.blobs.settle()
+        self.watcher.look()
+        if self.watcher.head is not head:
+            raise Broken("something became real behind the end of the job")
+
+    def _pause_and_start(self) -> None:
+        if self._started > 60:
+            raise Broken("the job is started again and again")
+        self.now = Timestamp(self.now + 1_000_000)
+        self._start()
+
+    def _start(self) -> None:
+        """A new driver takes the job over."""
+        number, scenario = self._started, self.scenario
+        self._started += 1
+        name = f"driver {number}"
+        beside = self._drivers[0].blobs if self._drivers else None
+        blobs = UnreliableBlobs(self._blobs, scenario.seed * 100 + number, beside=beside)
+        blobs.faults = self._faults()
+        savepoint, self._rewind = self._rewind, ""
+        pins = self.watcher.head.pins if self.watcher.head else ()
+        if savepoint and all(pin.name != savepoint for pin in pins):
+            savepoint = ""
+        tasks = scenario.tasks[number % len(scenario.tasks)]
+        try:
+            log = StepLog.open(
+                blobs,
+                shape_of(scenario.pipeline),
+                self.now,
+                driver=name,
+                savepoint=savepoint,
+                finish=not savepoint,
+                force=bool(savepoint),
+                token=lambda: f"{scenario.seed}-{next(self._tokens)}",
+            )
+        except (FencedError, IndeterminateError) as e:
+            self.tell(f"{name} could not take over: {e}")
+            self.happened["could not take over"] += 1
+            self.watcher.look()
+            self._storm_over()
+            return
+        self.tell(f"{name} takes over at step {log.head.step} with tasks {tasks} {savepoint}")
+        self._count_start(log.head, savepoint, tasks)
+        self.watcher.look()
+        layout = scenario.pipeline.layout(tasks)
+        last = max((e.time for s in scenario.pipeline.stages if isinstance(s.kind, Source) for e in s.kind.events), default=0)
+        job = Job(
+            scenario.pipeline,
+            layout,
+            blobs,
+            log.epoch,
+            self._folder / "scratch",
+            self._parts,
+            honest(scenario.pipeline),
+            scenario.looks,
+            last + 1,
+        )
+        cluster = Cluster(self._hosts, self._chance, self._task_fault, self._note, self.tell)
+        self._drivers.append(Driver(name, job, log, blobs, cluster, self, JobMachine(layout), scenario.keep))
+
+    def _count_start(self, opening: Manifest, savepoint: str, tasks: tuple[int, ...]) -> None:
+        if savepoint:
+            self.happened[RequestKind.REWIND.value] += 1
+        if self._drivers and self._drivers[-1].job.layout.tasks != tasks:
+            self.happened["tasks were rescaled"] += 1
+        if opening.mode.value in ("done", "drained"):
+            self.happened["an ended job was finished"] += 1
+        if opening.committables:
+            self.happened["what was not published was taken over"] += 1
+
+    def _host(self, number: int) -> Host:
+        folder = self._folder / f"host-{number}"
+        return HostCache(folder, map_bytes=1 << 20) if self.scenario.real_cache else MemoryHost(self._folder / "scratch")
+
+    # Faults.
+
+    def _note(self, kind: FaultKind) -> None:
+        self.happened[kind.value] += 1
+
+    def _task_fault(self) -> Fault | None:
+        return self._of_tasks.get(next(self._attempts))
+
+    def before(self, driver: Driver, command: Command) -> None:
+        """See `Surroundings`."""
+        number = next(self._commands)
+        if number > self._storm_until >= 0:
+            self._storm_over()
+        for fault in self._of_commands.get(number, ()):
+            self._strike(fault, driver, number, command)
+
+    def _strike(self, fault: Fault, driver: Driver, number: int, command: Command) -> None:
+        self.tell(f"FAULT: {fault.kind.value}")
+        match fault.kind:
+            case FaultKind.DRIVER_DIES:
+                self._note(fault.kind)
+                raise Killed
+            case FaultKind.DRIVER_DIES_INSIDE:
+                driver.blobs.interrupt(fault.number, lambda: self._kill(driver))
+            case FaultKind.SECOND_DRIVER:
+                self._second(fault.kind)
+            case FaultKind.SECOND_DRIVER_INSIDE:
+                driver.blobs.interrupt(fault.number, lambda: self._second(fault.kind))
+            case FaultKind.STORM:
+                self._note(fault.kind)
+                assert fault.blobs is not None
+                self._storm_until, self._storm = number + fault.number, fault.blobs
+                for each in self._drivers:
+                    each.blobs.faults = fault.blobs
+            case FaultKind.PUBLISHING_FAILS:
+                self._publishing_fails = True
+            case FaultKind.LATE_REPORT:
+                self._report_again = True
+            case FaultKind.HOST_LOST:
+                self._note(fault.kind)
+                host = self._hosts[fault.number % len(self._hosts)]
+                host.forget(driver.log.head.job)
+            case _:
+                raise AssertionError(fault)
+
+    def _kill(self, driver: Driver) -> None:
+        if not driver.over:
+            self._note(FaultKind.DRIVER_DIES_INSIDE)
+            raise Killed
+
+    def _second(self, kind: FaultKind) -> None:
+        self._note(kind)
+        self._start()
+
+    def _faults(self) -> Faults:
+        return self._storm if self._storm_until >= 0 else _NO_FAULTS
+
+    def _storm_over(self) -> None:
+        self._storm_until = -1
+        for driver in self._drivers:
+            driver.blobs.faults = _NO_FAULTS
+
+    # `Surroundings` of a driver.
+
+    def publish(self, ids: list[bytes]) -> bool:
+        """See `Surroundings`."""
+        self.watcher.look()
+        fails, self._publishing_fails = self._publishing_fails, False
+        for id in ids[: len(ids) // 2] if fails else ids:
+            self.watcher.publish(id)
+        if fails:
+            self._note(FaultKind.PUBLISHING_FAILS)
+        return not fails
+
+    def committed(self, driver: Driver) -> None:
+        """See `Surroundings`."""
+        self.watcher.look()
+        self.watcher.check_files()
+        while self._requests and self._requests[0].at <= self.watcher.commits:
+            self._ask(driver, self._requests.pop(0))
+
+    def swept(self) -> None:
+        """See `Surroundings`."""
+        self.happened["sweeps"] += 1
+        self.watcher.check_files()
+
+    def report_again(self) -> bool:
+        """See `Surroundings`."""
+        again, self._report_again = self._report_again, False
+        if again:
+            self._note(FaultKind.LATE_REPORT)
+        return again
+
+    def took(self) -> int:
+        """See `Surroundings`."""
+        return self._chance.choice((1, 50, 1000, 2500))
+
+    def tell(self, text: str) -> None:
+        """See `Surroundings`."""
+        self.story.append(f"{self.now / 1e6:10.6f} {text}")
+
+    # Requests.
+
+    def _ask(self, driver: Driver, request: Request) -> None:
+        if driver.over or driver.machine.mode is not Mode.RUNNING:
+            return
+        self._asked[request.kind] += 1
+        name = f"{request.kind.name.lower()}-{self._asked[request.kind]}"
+        self.tell(f"REQUEST: {request.kind.value} ({name})")
+        event: Event | None = None
+        match request.kind:
+            case RequestKind.SAVEPOINT:
+                event = SavepointRequested(self.now, name)
+            case RequestKind.SUSPEND:
+                event = SuspendRequested(self.now, name)
+            case RequestKind.DRAIN:
+                event = DrainRequested(self.now, name)
+            case RequestKind.CANCEL:
+                event = CancelRequested(self.now)
+            case RequestKind.REWIND:
+                if not self._pins(driver):
+                    return
+                # The driver that runs is stopped by the one that takes over.
+                self._rewind = self._chance.choice(self._pins(driver)).name
+                driver.killed = True
+                return
+            case RequestKind.COPY:
+                self._copy(driver)
+                return
+            case RequestKind.RELEASE:
+                if not self._pins(driver):
+                    return
+                driver.release(self._pins(driver)[0].name)
+        if event is not None:
+            driver.tell_later(event, self.took())
+        self.happened[request.kind.value] += 1
+
+    def _pins(self, driver: Driver) -> tuple[Pin, ...]:
+        return driver.log.head.pins
+
+    def _copy(self, driver: Driver) -> None:
+        """Copies the oldest savepoint; the copy is run when this job has ended."""
+        head, pins = driver.log.head, self._pins(driver)
+        if not pins:
+            return
+        target, pin = MemoryBlobs(), pins[0]
+        copy = copy_savepoint(
+            self._blobs, head, pin.name, target, self._folder / "scratch", token=lambda: f"copy-{next(self._tokens)}"
+        )
+        records = {step: ids for step, ids in self.watcher.records.items() if step <= pin.step}
+        self.happened[RequestKind.COPY.value] += 1
+        self._copies.append(lambda: self._elsewhere(copy, target, records))
+
+    def _elsewhere(self, copy: Manifest, target: MemoryBlobs, records: Mapping[int, tuple[bytes, ...]]) -> World:
+        self.tell(f"THE COPY of step {copy.step}")
+        world = World(replace(self.scenario, faults=(), requests=()), self._folder, target, dict(self._parts))
+        world.story, world.happened = self.story, self.happened
+        world.now = self.now
+        world.watcher.begin_at(copy, records)
+        return world
+
+
+def play(scenario: Scenario) -> World:
+    """Plays a scenario to its end; the world as it is then.
+
+    Raises:
+        Broken: as `World.run`; with the world as its `world`.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="simulate-", dir=_fast()))
+    world = World(scenario, folder)
+    try:
+        world.run()
+    except Exception as e:
+        e.world = world  # type: ignore[attr-defined]
+        raise
+    finally:
+        if scenario.real_cache and world.watcher.head is not None:
+            for host in world._hosts:
+                host.forget(world.watcher.head.job)
+        shutil.rmtree(folder, ignore_errors=True)
+    return world
+
+
+def _fast() -> str | None:
+    """A folder in memory, if there is one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
