@@ -63,7 +63,7 @@ def of_report(
         if not is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and {what} of {moment} has fired")
     if report.leftover:
-        if not report.counts.fired and not report.counts.resumed:
+        if not (report.counts.fired or report.counts.resumed or report.counts.written):
             raise Broken(f"{where} has left something, and done nothing")
     else:
         late = stage.kind.lateness if isinstance(stage.kind, Keep) and stage.kind.way == "order" else 0

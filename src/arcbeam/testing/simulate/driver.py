@@ -121,7 +121,7 @@ class Driver:
         self._order = count()
         self._wake: Timestamp | None = None
         self._sweeper = Sweeper(self.log, keep=self.keep)
-        self._torn: set[tuple[int, int]] = set()
+        self._torn: set[bytes] = set()
         self._released: list[str] = []
         self._broken_off = False
         self.tell_later(started(self.log.head, self.around.now), 0)
@@ -222,16 +222,15 @@ class Driver:
             self.tell_later(StepFailed(self.around.now, plan.step, plan.attempt, outcome.why, True), took)
             return
         if outcome.torn:
-            self._torn.add((plan.step, plan.attempt))
+            self._torn |= {report.token for report in outcome.reports}
         event = StepReported(self.around.now, plan.step, plan.attempt, Duration(took), outcome.reports)
         self.tell_later(event, took)
         if self.around.report_again():
             self.tell_later(event, took + 200_000)
 
     def _propose(self, command: Propose) -> None:
-        for step, attempt in self._torn:
-            if step == command.step and any(b"%d.%d." % (step, attempt) in each.token for each in command.reports):
-                raise Broken(f"step {step} was torn, and is proposed")
+        if self._torn & {each.token for each in command.reports}:
+            raise Broken(f"step {command.step} was torn, and is proposed")
         manifest = draft(self.log, self.job.layout, command)
         for name in self._released:
             if manifest.pin(name) is not None and manifest.pin(name) in self.log.head.pins:

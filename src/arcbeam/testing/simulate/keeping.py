@@ -47,10 +47,12 @@ class Keeping(Runner):
     def process(self, key: bytes, elements: Sequence[Came]) -> Did:
         """See `bundles.Runner`."""
         timers: list[TimerSet | TimerCleared] = []
+        written = 0
         for value, time, windows in elements:
             for window in windows:
                 timers += self.take_in(key, window, time, value)
-        return Did(0, timers)
+                written += self.kind.way == "order"
+        return Did(written, timers)
 
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """An element has come in a window."""

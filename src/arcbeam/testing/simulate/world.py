@@ -27,6 +27,7 @@ from arcbeam.engine.progress import (
 )
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.cache import HostCache
+from arcbeam.store.chain import read_manifest
 from arcbeam.store.errors import FencedError, IndeterminateError
 from arcbeam.store.manifest import Manifest, Pin
 from arcbeam.store.savepoints import copy_savepoint
@@ -354,7 +355,7 @@ class World:
         copy = copy_savepoint(
             self._blobs, head, pin.name, target, self._folder / "scratch", token=lambda: f"copy-{next(self._tokens)}"
         )
-        records = {step: ids for step, ids in self.watcher.records.items() if step <= pin.step}
+        records = self.watcher.counting(read_manifest(self._blobs, pin.step))
         self.happened[RequestKind.COPY.value] += 1
         self._copies.append(lambda: self._elsewhere(copy, target, records))
 
