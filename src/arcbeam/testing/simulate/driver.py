@@ -157,7 +157,8 @@ class Driver:
         # SUBTLE: an event says when it happened, and the clock has gone on since.
         commands = self.machine.handle(_at(event, now))
         self.machine.validate()
-        self._check(commands)
+        reports = event.reports if isinstance(event, StepReported) else ()
+        self._check(commands, bool(self._torn & {report.token for report in reports}))
         decided = isinstance(event, CommitDecided)
         try:
             for command in commands:
@@ -177,8 +178,11 @@ class Driver:
                 end()
             self.around.committed(self)
 
-    def _check(self, commands: list[Command]) -> None:
-        """Nothing is committed, published or shut down behind an error."""
+    def _check(self, commands: list[Command], torn: bool) -> None:
+        """Nothing is committed, published or shut down behind an error; and no step is refused that is whole."""
+        for command in commands:
+            if isinstance(command, Warn) and "is not consistent" in command.text and not torn:
+                raise Broken(f"{self.name} refuses a step that is whole: {command.text}")
         if self._broken_off and any(isinstance(each, (Propose, Publish, RunStep, CallShutdown)) for each in commands):
             raise Broken(f"{self.name} goes on behind its error: {commands}")
         self._broken_off |= self.machine.mode in (Mode.FAILING, Mode.CANCELLING)

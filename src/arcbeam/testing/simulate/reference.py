@@ -220,7 +220,7 @@ def check(pipeline: Pipeline, records: Sequence[Record], *, drained: bool) -> No
                     _once(stage, mine)
             case Keep():
                 _kept(stage, mine, came)
-            case Join(side) if side.stage in whole.sure:
+            case Join(side) if side.stage in whole.sure and side.stage in fair:
                 _joined(stage, mine, whole.outputs[side])
 
 

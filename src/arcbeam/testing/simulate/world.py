@@ -28,7 +28,7 @@ from arcbeam.engine.progress import (
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.cache import HostCache
 from arcbeam.store.chain import read_manifest
-from arcbeam.store.errors import FencedError, IndeterminateError
+from arcbeam.store.errors import DeterminateError, FencedError, IndeterminateError
 from arcbeam.store.manifest import Manifest, Pin
 from arcbeam.store.savepoints import copy_savepoint
 from arcbeam.store.steplog import StepLog
@@ -167,7 +167,7 @@ class World:
                 force=bool(savepoint),
                 token=lambda: f"{scenario.seed}-{next(self._tokens)}",
             )
-        except (FencedError, IndeterminateError) as e:
+        except (FencedError, DeterminateError, IndeterminateError) as e:
             self.tell(f"{name} could not take over: {e}")
             self.happened["could not take over"] += 1
             self.watcher.look()
