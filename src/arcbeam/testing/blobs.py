@@ -45,7 +45,10 @@ class MemoryBlobs(DurableBlobs):
 
     def create(self, name: str, data: bytes) -> bool:
         """See `DurableBlobs`."""
-        return self.data.setdefault(checked(name), data) is data
+        if checked(name) in self.data:
+            return False
+        self.data[name] = data
+        return True
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         """See `DurableBlobs`."""

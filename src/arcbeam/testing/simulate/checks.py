@@ -6,12 +6,14 @@ who is checked.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from arcbeam.engine.reports import StageReport
 from arcbeam.engine.stepplan import StepPlan
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
-from arcbeam.model.windows import Timing
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Timing, Window
+from arcbeam.testing.simulate.combining import joined
 from arcbeam.testing.simulate.plans import Group, Keep, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
 
@@ -52,6 +54,24 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
         raise Broken(f"{stage.name} dropped {drop} at {drop.watermark}, before it was too late for {over}")
     if drop.time is not None and drop.time >= upstream:
         raise Broken(f"{stage.name} dropped {drop}, and its producers had said {upstream}")
+
+
+def is_expired(stage: Stage, window: Window, watermark: Timestamp | None) -> bool:
+    """Whether what comes for a window must be dropped. Windows that merge are not judged: they are gone when they do."""
+    kind = stage.kind
+    if watermark is None or not isinstance(kind, (Group, Keep)) or kind.windowing.name == "sessions":
+        return False
+    late = 0 if isinstance(kind, Keep) and kind.way == "order" else kind.lateness
+    return is_behind(watermark, min(Timestamp(window.max_timestamp + late), END_OF_GLOBAL_WINDOW))
+
+
+def of_lateness(stage: Stage, late: Sequence[tuple[bytes, bytes, Window]], records: Sequence[Record]) -> None:
+    """All that came too late was dropped."""
+    if isinstance(stage.kind, Keep) and stage.kind.way == "order":
+        return
+    dropped = Counter((each.key, joined(each.atoms), each.window) for each in records if isinstance(each, Drop))
+    if missed := Counter(late) - dropped:
+        raise Broken(f"{stage.name} took in what had expired: {list(missed)[:5]}")
 
 
 def of_report(

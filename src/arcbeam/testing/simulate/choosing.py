@@ -140,7 +140,7 @@ def _kind(chance: random.Random, sides: Sequence[Port]) -> Kind:
             windowing = _windowing(chance)
             if windowing.name == "sessions":
                 windowing = Windowing("fixed", windowing.size)
-            way = chance.choice(("end", "expiration", "clock", "each", "order"))
+            way = chance.choice(("end", "expiration", "clock", "clock or expiration", "each", "order"))
             return Keep(windowing, way, chance.choice((0, 1, 3, 30)), chance.choice((0, 0, 5, 20)))
         case "join":
             return Join(chance.choice(sides), Windowing(chance.choice(("fixed", "global", "sliding")), chance.choice((5, 20))))
@@ -169,13 +169,14 @@ def _fault(chance: random.Random, kind: FaultKind) -> Fault:
     if kind is not FaultKind.STORM:
         return Fault(kind, at, chance.choice((0, 1, 2, 5, 15)))
     # Never so much that nothing gets on.
-    level = chance.choice((0.02, 0.05, 0.15))
+    level, lasts = chance.choice(((0.02, 60), (0.05, 60), (0.05, 20), (0.15, 20), (0.15, 8), (0.8, 3)))
     return Fault(
         kind,
         at,
-        chance.choice((5, 20, 60)),
+        lasts,
         Faults(
-            *(level * chance.choice((0, 0.3, 1)) for _ in range(6)),
+            *(level * chance.choice((0, 0.1, 0.6)) for _ in range(5)),
+            unread=min(level, 0.1),
             stale=chance.choice((0, 0.3)),
             landing=chance.choice((0.05, 0.3)),
         ),

@@ -15,12 +15,14 @@ from typing import Protocol
 from arcbeam.engine.progress import (
     Abandon,
     CallShutdown,
+    CancelRequested,
     ClockTold,
     Command,
     CommitConflicted,
     CommitDecided,
     CommitRefused,
     CommitUnknown,
+    DrainRequested,
     End,
     EndState,
     Event,
@@ -38,6 +40,7 @@ from arcbeam.engine.progress import (
     ShutDown,
     StepFailed,
     StepReported,
+    SuspendRequested,
     TearDown,
     TornDown,
     WaitUntil,
@@ -56,6 +59,14 @@ from arcbeam.testing.simulate.cluster import Cluster, Outcome
 from arcbeam.testing.simulate.proposals import draft, started
 from arcbeam.testing.simulate.records import Broken
 from arcbeam.testing.simulate.tasks import Job
+
+
+_ASKED = {
+    DrainRequested: Mode.DRAINING,
+    SuspendRequested: Mode.SUSPENDING,
+    CancelRequested: Mode.CANCELLING,
+}
+"""What a job that is running is heading for when it was asked."""
 
 
 class Surroundings(Protocol):
@@ -155,8 +166,11 @@ class Driver:
             assert self._wake is not None
             self._wake, event = None, ClockTold(now)
         # SUBTLE: an event says when it happened, and the clock has gone on since.
+        open_to = self.machine.phase is Phase.STEPPING and self.machine.mode is Mode.RUNNING
         commands = self.machine.handle(_at(event, now))
         self.machine.validate()
+        if open_to and self.machine.mode is not _ASKED.get(type(event), self.machine.mode):
+            raise Broken(f"{self.name} was asked to {type(event).__name__}, and is {self.machine.mode.value}")
         reports = event.reports if isinstance(event, StepReported) else ()
         self._check(commands, bool(self._torn & {report.token for report in reports}))
         decided = isinstance(event, CommitDecided)
@@ -207,7 +221,9 @@ class Driver:
                 self._answer(lambda at: ShutDown(at))
             case TearDown():
                 self._answer(lambda at: TornDown(at))
-            case End():
+            case End(state, why):
+                if state is EndState.FAILED and "took the job over" not in why and "in a row" not in why:
+                    raise Broken(f"{self.name} fails: {why}")
                 self.end = command
             case Abandon() | Warn():
                 pass

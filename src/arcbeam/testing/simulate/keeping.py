@@ -128,7 +128,8 @@ class ByTheClock(Keeping):
         due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.delay * 1000)
         self.count.write(key, at, due)
         yield TimerSet(key, window, "clock", Timestamp(int(due)), first)
-        yield TimerSet(key, window, "end", window.max_timestamp, first)
+        if self.kind.way == "clock":
+            yield TimerSet(key, window, "end", window.max_timestamp, first)
 
     def fired(self, fired: Fired) -> Did:
         """See `Keeping`."""
@@ -142,8 +143,22 @@ class ByTheClock(Keeping):
             self.put_out(fired.key, atoms_of(value), time, window)
         self.in_time.clear(fired.key, fired.window)
         self.count.clear(fired.key, fired.window)
+        if self.kind.way != "clock":
+            return Did(len(values))
         other = "end" if fired.family == "clock" else "clock"
         return Did(len(values), [TimerCleared(fired.key, window, other)])
+
+    def expire(self, key: bytes, window: Window) -> Did:
+        """See `bundles.Runner`."""
+        at = window.ordered()
+        self.desk.over(window)
+        due = self.count.read(key, at)
+        if due is not None and int(due) <= self.desk.now:
+            raise Broken(f"{window} of {self.name} expires at {self.desk.now} before a timer that is due at {due!r}")
+        values = list(self.in_time.read(key, at))
+        for _, value in values:
+            self.put_out(key, atoms_of(value), window.max_timestamp, window)
+        return Did(len(values))
 
 
 class Each(Keeping):
@@ -186,6 +201,7 @@ WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
     "end": UntilEnd,
     "expiration": UntilEnd,
     "clock": ByTheClock,
+    "clock or expiration": ByTheClock,
     "each": Each,
     "order": InOrder,
 }

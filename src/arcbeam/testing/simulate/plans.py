@@ -198,8 +198,9 @@ class Keep:
 
     Attributes:
         way: "end": all of a window go on together at its end; "expiration": at its expiration; "clock": each at its own
-            time, by a processing-time timer, or at the end of the window; "each": each by a timer of its own; "order":
-            in order of time, without waiting for more.
+            time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
+            left at the expiration goes on then; "each": each by a timer of its own; "order": in order of time, without
+            waiting for more.
         delay: of timers.
         lateness: allowed.
     """
@@ -264,6 +265,7 @@ _FAMILIES = {
     "end": {"end": TimeDomain.EVENT},
     "expiration": {},
     "clock": {"end": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING},
+    "clock or expiration": {"clock": TimeDomain.PROCESSING},
     "each": {"each": TimeDomain.EVENT},
     "order": {},
 }
@@ -343,7 +345,7 @@ def _spec(stage: Stage, placed: Placed) -> StageSpec:
             return StageSpec(placed, Grouped(group.strategy, windowing.decode))
         case Keep(windowing, way, _, lateness) as keep:
             in_order = Duration(lateness) if way == "order" else None
-            kind = Stateful(_FAMILIES[way], windowing.decode, keep.expires, in_order, way == "expiration")
+            kind = Stateful(_FAMILIES[way], windowing.decode, keep.expires, in_order, "expiration" in way)
             return StageSpec(placed, kind)
 
 

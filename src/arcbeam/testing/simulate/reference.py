@@ -61,8 +61,8 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
                 sure = above and (len(stage.outputs) == 1 or all(_single(pipeline, port) for port in stage.inputs))
             case Expand() | Join():
                 sure = above
-            case Keep():
-                sure = above and stage.name in fair
+            case Keep(way=way):
+                sure = above and stage.name in fair and way != "clock or expiration"
             case Group() as group:
                 sure = above and stage.name in fair and _settled(group)
         if sure:

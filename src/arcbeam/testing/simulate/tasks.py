@@ -162,6 +162,7 @@ class TaskRun:
         for stage in report.stages:
             desk = self._desks[stage.stage, stage.shard]
             checks.of_report(job.pipeline.by_name[stage.stage], stage, self.plan, desk.ends, desk.records)
+            checks.of_lateness(desk.stage, desk.too_late, desk.records)
             if isinstance(desk.stage.kind, (Source, Expand)) and len(desk.records) < 4:
                 number = job.pipeline.numbers[stage.stage]
                 Residuals(desk.view, number, desk.stage.outputs, 50).validate()
@@ -235,7 +236,9 @@ class TaskRun:
         if isinstance(kind, Source) and self.plan.initial:
             yield from _beginnings(kind, shard, self.job.pipeline.shards)
         for box in self._inbox:
-            yield from box.rows.get((stage, shard), ())
+            for key, elements in box.rows.get((stage, shard), ()):
+                self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
+                yield key, elements
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         """See `Exchange`."""
@@ -320,7 +323,14 @@ class _Desk:
         self.last_event = run.job.last_event
         self.records: list[Record] = []
         self.ends: list[tuple[str, Timestamp]] = []
+        self.too_late: list[tuple[bytes, bytes, Window]] = []
         self._published: dict[Port, None] = {}
+
+    def expects(self, key: bytes, elements: Sequence[Came], watermark: Timestamp | None) -> None:
+        """Elements come; those for whose windows the head is too late must be dropped."""
+        for value, _, windows in elements:
+            late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
+            self.too_late += [(key, value, window) for window in late]
 
     def put_out(self, out: Out) -> None:
         run = self._run

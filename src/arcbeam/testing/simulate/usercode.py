@@ -152,7 +152,9 @@ class Grouping(Runner):
 
 
 class _Splittable(Runner):
-    """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:` and what it is of."""
+    """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:due:` and what it is
+    of; `due` is the processing time that was asked for.
+    """
 
     pace: Pace
 
@@ -169,7 +171,7 @@ class _Splittable(Runner):
         marks = self.watermarks(what, lo, hi)
         if polls:
             marks = {output: min(mark, Timestamp(self.desk.last_event)) for output, mark in marks.items()}
-        element = b"%d:%d:%d:" % (lo, hi, polls) + what
+        element = b"%d:%d:%d:%d:" % (lo, hi, polls, due or 0) + what
         return Remainder(element, float(hi - lo), None if due is None else Timestamp(due), marks)
 
     def whole(self, what: bytes, lo: int, hi: int, polls: int) -> Remainder:
@@ -180,20 +182,22 @@ class _Splittable(Runner):
     def resume(self, restriction: Restriction, allowance: Allowance) -> Ran:
         """See `bundles.Runner`."""
         pace, now = self.pace, self.desk.now
-        first, last, left, what = restriction.remainder.element.split(b":", 3)
+        first, last, left, due, what = restriction.remainder.element.split(b":", 4)
+        if int(due) > now and not restriction.truncated:
+            raise Broken(f"a restriction of {self.name} is due at {due!r}, and runs at {now}")
         lo, hi, polls = int(first), int(last), int(left)
         splits: list[Remainder] = []
         chance = random.Random(f"{self.desk.chance}/{restriction.id.hex()}")
         while hi - lo > 1 and chance.random() < pace.splits and len(splits) < 2:
             # What is behind goes on by itself, and this one ends earlier.
             half = (lo + hi) // 2
-            due = now + pace.pause if pace.pause and chance.random() < 0.2 else None
-            splits.append(self.rest(what, half, hi, polls, due))
+            later_on = now + pace.pause if pace.pause and chance.random() < 0.2 else None
+            splits.append(self.rest(what, half, hi, polls, later_on))
             hi, polls = half, 0
         for count, at in enumerate(range(lo, hi)):
             if count and (count >= pace.piece or allowance.spent()):
-                due = now + pace.pause if pace.pause and at % pace.every == 0 else None
-                rest = self.rest(what, at, hi, polls, due)
+                pause = now + pace.pause if pace.pause and at % pace.every == 0 else None
+                rest = self.rest(what, at, hi, polls, pause)
                 return Ran(splits, rest, rest.watermarks, Did(count))
             self.read(what, at)
         if polls:

@@ -10,9 +10,11 @@ import heapq
 from collections import defaultdict
 from collections.abc import Mapping
 
+from arcbeam.engine import keyspace
 from arcbeam.engine.clocks import Port
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.chain import read_manifest
+from arcbeam.store.compaction import scan
 from arcbeam.store.manifest import Kind, Manifest, Mode, contradictions
 from arcbeam.store.names import manifest_name
 from arcbeam.testing.blobs import MemoryBlobs
@@ -20,6 +22,9 @@ from arcbeam.testing.simulate import reference
 from arcbeam.testing.simulate.plans import Pipeline, Source
 from arcbeam.testing.simulate.records import Broken, Part, Record
 from arcbeam.testing.simulate.reference import Item, Items, Reference, items_of
+
+
+_FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.ARRIVALS})
 
 
 class Watcher:
@@ -97,7 +102,17 @@ class Watcher:
         lost = [id for ids in self.counting().values() for id in ids if id not in self.published]
         if lost:
             raise Broken(f"{lost} is real, and was never published")
+        self._nothing_left()
         reference.check(self._pipeline, self.all_records(), drained=self.drained)
+
+    def _nothing_left(self) -> None:
+        """All windows have expired, so all state is gone, but for what is one row of a stage and shard."""
+        assert self.head is not None
+        for shard in self.head.shards:
+            for key, _ in scan(self._blobs, shard.files):
+                if key[0] not in _FOR_EVER:
+                    what = keyspace.Kind(key[0]).name
+                    raise Broken(f"the job has ended, and {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
 
     def _has_files(self, manifest: Manifest) -> None:
         for name in manifest.file_names():
