@@ -166,6 +166,9 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
 
 def _fault(chance: random.Random, kind: FaultKind) -> Fault:
     at = chance.choice((chance.randint(0, 20), chance.randint(0, 150)))
+    if kind is FaultKind.UNCLEAR:
+        outcomes = [chance.choice((0, 0.1, 0.5)) for _ in range(5)]
+        return Fault(kind, at, chance.choice((1, 3, 8)), Faults(*outcomes, unread=chance.choice((0, 0.5)), landing=0.1))
     if kind is not FaultKind.STORM:
         return Fault(kind, at, chance.choice((0, 1, 2, 5, 15)))
     # Never so much that nothing gets on.

@@ -83,6 +83,9 @@ class Surroundings(Protocol):
     def committed(self, driver: Driver) -> None:
         """A driver was told that a step is real."""
 
+    def outcome(self, name: str) -> None:
+        """The store has answered a proposal."""
+
     def swept(self) -> None:
         """Files were removed."""
 
@@ -274,6 +277,7 @@ class Driver:
             event = CommitConflicted(now, step, str(e))
         except DeterminateError as e:
             event = CommitRefused(now, step, str(e))
+        self.around.outcome(type(event).__name__)
         self.around.tell(f"{self.name}: {type(event).__name__} (step {step})")
         self.tell_later(event, self.around.took())
 

@@ -26,6 +26,7 @@ class FaultKind(Enum):
     DRIVER_DIES_INSIDE = "a driver dies while it talks to the store"
     SECOND_DRIVER = "a second driver begins while the first goes on"
     SECOND_DRIVER_INSIDE = "a second driver begins while the first talks to the store"
+    UNCLEAR = "the store answers badly when it is asked for a commit"
     STORM = "the store fails in every way, for a while"
     PUBLISHING_FAILS = "publishing fails"
     HOST_LOST = "a host loses all it has"
@@ -51,8 +52,9 @@ class Fault:
 
     Attributes:
         at: at that attempt of a task, or that command of a driver, counted over the whole simulation.
-        number: of calls until it happens, or which of the attempts counts, or how many commands it lasts.
-        blobs: what the store does, in a storm.
+        number: of calls until it happens, or which of the attempts counts, or how many commands (proposals, and asking
+            again) it lasts.
+        blobs: what the store does, in a storm or when it is unclear.
     """
 
     kind: FaultKind

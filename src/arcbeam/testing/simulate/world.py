@@ -21,7 +21,8 @@ from arcbeam.engine.progress import (
     Event,
     JobMachine,
     Mode,
-    Publish,
+    Propose,
+    Resolve,
     SavepointRequested,
     SuspendRequested,
 )
@@ -93,6 +94,7 @@ class World:
         self._attempts, self._commands = count(), count()
         self._tokens = count()
         self._storm_until = -1
+        self._unclear: list[Faults] = []
         self._publishing_fails = self._report_again = False
         self._rewind: str = ""
         self._asked: Counter[RequestKind] = Counter()
@@ -220,9 +222,14 @@ class World:
         if number > self._storm_until >= 0:
             self._storm_over()
         for fault in self._of_commands.get(number, ()):
-            self._strike(fault, driver, number, command)
+            self._strike(fault, driver, number)
+        if self._unclear and isinstance(command, (Propose, Resolve)):
+            self._note(FaultKind.UNCLEAR)
+            driver.blobs.faults = self._unclear.pop()
+        else:
+            driver.blobs.faults = self._faults()
 
-    def _strike(self, fault: Fault, driver: Driver, number: int, command: Command) -> None:
+    def _strike(self, fault: Fault, driver: Driver, number: int) -> None:
         self.tell(f"FAULT: {fault.kind.value}")
         match fault.kind:
             case FaultKind.DRIVER_DIES:
@@ -240,6 +247,9 @@ class World:
                 self._storm_until, self._storm = number + fault.number, fault.blobs
                 for each in self._drivers:
                     each.blobs.faults = fault.blobs
+            case FaultKind.UNCLEAR:
+                assert fault.blobs is not None
+                self._unclear += [fault.blobs] * fault.number
             case FaultKind.PUBLISHING_FAILS:
                 self._publishing_fails = True
             case FaultKind.LATE_REPORT:
@@ -291,6 +301,10 @@ class World:
         """See `Surroundings`."""
         self.happened["sweeps"] += 1
         self.watcher.check_files()
+
+    def outcome(self, name: str) -> None:
+        """See `Surroundings`."""
+        self.happened[name] += 1
 
     def report_again(self) -> bool:
         """See `Surroundings`."""
