@@ -167,8 +167,7 @@ def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...
         return version.files, True
     if at > version.step:
         raise DecidedStepError(
-            f"shard {version.shard} of level {version.level} is at step {at} here, "
-            f"step {version.step} was asked for",
+            f"shard {version.shard} of level {version.level} is at step {at} here, step {version.step} was asked for",
             "nothing to do: another attempt has done the work",
         )
     files = tuple(file for file in version.files if file.last_step > at)

@@ -99,7 +99,9 @@ def _source(chance: random.Random, number: int, surprising: bool) -> Stage:
     return Stage(
         f"source-{number}",
         0,
-        Source(events, _pace(chance, polls=0 if bounded else chance.choice((0, 0, 1, 3))), chance.randint(1, 3), bounded),
+        Source(
+            events, _pace(chance, polls=0 if bounded else chance.choice((0, 0, 1, 3))), chance.randint(1, 3), bounded
+        ),
         outputs=outputs,
     )
 
@@ -117,7 +119,9 @@ def _pace(chance: random.Random, polls: int) -> Pace:
 
 def _stage(chance: random.Random, number: int, level: int, ports: Sequence[Port], sides: Sequence[Port]) -> Stage:
     # Most read the level right below, if there is one; some read two ports, or past a level.
-    inputs = tuple(dict.fromkeys([ports[-1 - int(chance.random() ** 2 * len(ports))] for _ in range(chance.choice((1, 1, 1, 2)))]))
+    inputs = tuple(
+        dict.fromkeys([ports[-1 - int(chance.random() ** 2 * len(ports))] for _ in range(chance.choice((1, 1, 1, 2)))])
+    )
     kind = _kind(chance, [port for port in sides if port not in inputs] or list(sides))
     outputs = (MAIN, OTHER) if isinstance(kind, Pass) and chance.random() < 0.5 else (MAIN,)
     return Stage(f"{type(kind).__name__.lower()}-{number}", level, kind, inputs, outputs, chance.random() < 0.2)
@@ -143,7 +147,9 @@ def _kind(chance: random.Random, sides: Sequence[Port]) -> Kind:
             way = chance.choice(("end", "expiration", "clock", "clock or expiration", "each", "order"))
             return Keep(windowing, way, chance.choice((0, 1, 3, 30)), chance.choice((0, 0, 5, 20)))
         case "join":
-            return Join(chance.choice(sides), Windowing(chance.choice(("fixed", "global", "sliding")), chance.choice((5, 20))))
+            return Join(
+                chance.choice(sides), Windowing(chance.choice(("fixed", "global", "sliding")), chance.choice((5, 20)))
+            )
         case "pass":
             return Pass(chance.choice((0, 0, 5)))
         case _:
@@ -157,7 +163,11 @@ def _windowing(chance: random.Random) -> Windowing:
 def _faults(chance: random.Random) -> tuple[Fault, ...]:
     count = chance.choice((0, 1, 2, 4, 8))
     of_tasks = [
-        Fault(chance.choice(sorted(OF_TASKS, key=lambda kind: kind.name)), chance.randint(0, 150), chance.choice((0, 1, 3, 10, 30)))
+        Fault(
+            chance.choice(sorted(OF_TASKS, key=lambda kind: kind.name)),
+            chance.randint(0, 150),
+            chance.choice((0, 1, 3, 10, 30)),
+        )
         for _ in range(count)
     ]
     others = [_fault(chance, chance.choice(_OF_COMMANDS)) for _ in range(chance.choice((0, 1, 1, 2, 4)))]
@@ -167,23 +177,20 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
 def _fault(chance: random.Random, kind: FaultKind) -> Fault:
     at = chance.choice((chance.randint(0, 20), chance.randint(0, 150)))
     if kind is FaultKind.UNCLEAR:
-        outcomes = [chance.choice((0, 0.1, 0.5)) for _ in range(5)]
-        return Fault(kind, at, chance.choice((1, 3, 8)), Faults(*outcomes, unread=chance.choice((0, 0.5)), landing=0.1))
+        often = (0.0, 0.1, 0.5)
+        return Fault(kind, at, chance.choice((1, 3, 8)), _blob_faults(chance, often, chance.choice((0, 0.5)), 0.0, 0.1))
     if kind is not FaultKind.STORM:
         return Fault(kind, at, chance.choice((0, 1, 2, 5, 15)))
     # Never so much that nothing gets on.
     level, lasts = chance.choice(((0.02, 60), (0.05, 60), (0.05, 20), (0.15, 20), (0.15, 8), (0.8, 3)))
-    return Fault(
-        kind,
-        at,
-        lasts,
-        Faults(
-            *(level * chance.choice((0, 0.1, 0.6)) for _ in range(5)),
-            unread=min(level, 0.1),
-            stale=chance.choice((0, 0.3)),
-            landing=chance.choice((0.05, 0.3)),
-        ),
-    )
+    often = (0.0, 0.1 * level, 0.6 * level)
+    stale, landing = chance.choice((0, 0.3)), chance.choice((0.05, 0.3))
+    return Fault(kind, at, lasts, _blob_faults(chance, often, min(level, 0.1), stale, landing))
+
+
+def _blob_faults(chance: random.Random, often: Sequence[float], unread: float, stale: float, landing: float) -> Faults:
+    refused, lost, silent, late, repeated = (chance.choice(often) for _ in range(5))
+    return Faults(refused, lost, silent, late, repeated, unread, stale, landing)
 
 
 def _requests(chance: random.Random) -> tuple[Request, ...]:

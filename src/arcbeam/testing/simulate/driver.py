@@ -60,7 +60,6 @@ from arcbeam.testing.simulate.proposals import draft, started
 from arcbeam.testing.simulate.records import Broken
 from arcbeam.testing.simulate.tasks import Job
 
-
 _ASKED = {
     DrainRequested: Mode.DRAINING,
     SuspendRequested: Mode.SUSPENDING,
@@ -267,7 +266,9 @@ class Driver:
             match ask():
                 case Committed():
                     event = CommitDecided(now, step)
-                case Conflict():
+                case Conflict(found):
+                    if found.epoch == self.log.epoch:
+                        raise Broken(f"{self.name} is fenced out by itself, at step {found.step}")
                     event = CommitConflicted(now, step, str(self.log.fenced()))
                 case Unknown(_, error):
                     event = CommitUnknown(now, step, str(error))
@@ -317,7 +318,9 @@ def _told(command: Command) -> str:
     match command:
         case RunStep(plan):
             marks = [
-                text for text, is_so in (("initial", plan.initial), ("drain", plan.drain), ("prepare", plan.prepare)) if is_so
+                text
+                for text, is_so in (("initial", plan.initial), ("drain", plan.drain), ("prepare", plan.prepare))
+                if is_so
             ]
             return f"runs step {plan.step}, run {plan.attempt} at {plan.time} {' '.join(marks)}"
         case Propose():

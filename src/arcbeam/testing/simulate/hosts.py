@@ -78,7 +78,7 @@ class MemoryHost:
         place = version.job, version.level, version.shard
         copy = self._copies.get(place)
         files, anew = lacking(version, copy.step if copy else None)
-        if copy is None or anew or files or copy.step != version.step:
+        if copy is None or anew or files:
             rows = {} if copy is None or anew else dict(copy.rows)
             for file in files:
                 for key, value in opened(blobs, file).scan():

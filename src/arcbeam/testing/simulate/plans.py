@@ -80,7 +80,6 @@ class Source:
         bounded: a drain lets it come to its end.
     """
 
-
     events: tuple[Event, ...]
     pace: Pace = Pace()
     parts: int = 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.layout import Layout
@@ -55,7 +56,9 @@ def draft(log: StepLog, layout: Layout, command: Propose) -> Manifest:
 
 def started(head: Manifest, now: Timestamp) -> JobStarted:
     """What a machine is told when its driver has opened the job."""
-    progress = json.loads(head.progress) if head.progress else {"fresh": True, "drains_to": ""}
+    progress: dict[str, Any] = {"fresh": True, "drains_to": ""}
+    if head.progress:
+        progress = json.loads(head.progress)
     return JobStarted(
         now,
         head.step,

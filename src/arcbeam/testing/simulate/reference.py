@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from arcbeam.engine.clocks import Port
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
@@ -199,9 +199,7 @@ def check(pipeline: Pipeline, records: Sequence[Record], *, drained: bool) -> No
         Broken: they are not what they must be.
     """
     actual = items_of(records)
-    events = {
-        stage.name: _read(stage, actual, drained) for stage in pipeline.stages if isinstance(stage.kind, Source)
-    }
+    events = {stage.name: _read(stage, actual, drained) for stage in pipeline.stages if isinstance(stage.kind, Source)}
     whole = Reference(pipeline, events, actual)
     by_stage: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -232,15 +230,18 @@ def _read(stage: Stage, actual: Mapping[Port, Items], drained: bool) -> Sequence
     return [event for event in stage.kind.events if event.atom in atoms]
 
 
-def _same(what: str, found: Counter[Item] | Counter[tuple[object, ...]], due: Counter[Item]) -> None:
+def _same(what: str, found: Items, due: Items) -> None:
     if found != due:
-        lacking, more = Counter(due), Counter(found)
-        lacking.subtract(found)
-        more.subtract(due)
-        raise Broken(
-            f"{what} is not what it must be: "
-            f"lacking {sorted((+lacking).elements(), key=repr)[:5]}, too much {sorted((+more).elements(), key=repr)[:5]}"
-        )
+        raise Broken(f"{what} is not what it must be: {_difference(found, due)}")
+
+
+_Counted = TypeVar("_Counted")
+
+
+def _difference(found: Counter[_Counted], due: Counter[_Counted]) -> str:
+    lacking = sorted((due - found).elements(), key=repr)
+    more = sorted((found - due).elements(), key=repr)
+    return f"lacking {lacking[:5]}, too much {more[:5]}"
 
 
 Placed = Counter[tuple[bytes, bytes, Window | None]]
@@ -297,13 +298,7 @@ def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items)
 
 def _same_places(what: str, found: Placed, due: Placed) -> None:
     if found != due:
-        lacking, more = Counter(due), Counter(found)
-        lacking.subtract(found)
-        more.subtract(due)
-        raise Broken(
-            f"{what} is not all that came, once: lacking {sorted((+lacking).elements(), key=repr)[:5]}, "
-            f"too much {sorted((+more).elements(), key=repr)[:5]}"
-        )
+        raise Broken(f"{what} is not all that came, once: {_difference(found, due)}")
 
 
 def _counts(stage: Stage, group: Group, records: Iterable[Record]) -> None:

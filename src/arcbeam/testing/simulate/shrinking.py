@@ -64,9 +64,7 @@ def failure_of(scenario: Scenario) -> Failure | None:
     return found if isinstance(found, Failure) else None
 
 
-def shrunk(
-    failure: Failure, play: Callable[[Scenario], Failure | None] = failure_of, tries: int = 400
-) -> Failure:
+def shrunk(failure: Failure, play: Callable[[Scenario], Failure | None] = failure_of, tries: int = 400) -> Failure:
     """The smallest failure of the same place that is found with so many tries."""
     while tries > 0:
         for smaller in _smaller(failure.scenario):

@@ -28,12 +28,15 @@ class Desk(Protocol):
     """What a runner has around it: one stage in one shard, in one attempt of a task."""
 
     stage: Stage
-    view: StateView
     now: Timestamp
     chance: str
     """What all chance of the attempt begins with."""
     last_event: int
     """A time behind those of all events."""
+
+    @property
+    def view(self) -> StateView:
+        """The state of the shard."""
 
     def put_out(self, out: Out) -> None:
         """Something goes on."""
@@ -269,4 +272,3 @@ class Expanding(_Splittable):
         time = int(what.split(b":", 2)[1])
         ahead = min((at % self.copies for at in range(lo, hi)), default=None)
         return {MAIN: MAX_TIMESTAMP if ahead is None else later(time, ahead)}
-

@@ -23,7 +23,6 @@ from arcbeam.testing.simulate.plans import Pipeline, Source
 from arcbeam.testing.simulate.records import Broken, Part, Record
 from arcbeam.testing.simulate.reference import Item, Items, Reference, items_of
 
-
 _FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.ARRIVALS})
 
 

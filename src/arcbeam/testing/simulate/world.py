@@ -179,7 +179,9 @@ class World:
         self._count_start(log.head, savepoint, tasks)
         self.watcher.look()
         layout = scenario.pipeline.layout(tasks)
-        last = max((e.time for s in scenario.pipeline.stages if isinstance(s.kind, Source) for e in s.kind.events), default=0)
+        last = max(
+            (e.time for s in scenario.pipeline.stages if isinstance(s.kind, Source) for e in s.kind.events), default=0
+        )
         job = Job(
             scenario.pipeline,
             layout,
@@ -206,7 +208,9 @@ class World:
 
     def _host(self, number: int) -> Host:
         folder = self._folder / f"host-{number}"
-        return HostCache(folder, map_bytes=1 << 20) if self.scenario.real_cache else MemoryHost(self._folder / "scratch")
+        return (
+            HostCache(folder, map_bytes=1 << 20) if self.scenario.real_cache else MemoryHost(self._folder / "scratch")
+        )
 
     # Faults.
 
