@@ -1,4 +1,4 @@
-"""Each of ten mistakes in the engine or the store is found by the simulator: a check that finds nothing checks nothing."""
+"""Each of ten mistakes in the engine or the store is found by the simulator."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from arcbeam.testing.simulate import failure_of, scenario_of
 
 SEEDS = {
     "a hold dropped at a split": 0,
-    "a manifest created twice": 0,
-    "a marker ignored": 0,
+    "a manifest created twice": 8,
+    "a marker ignored": 1,
     "a timer fired at <=": 0,
-    "a compaction that loses a tombstone": 0,
-    "a residual kept twice": 0,
-    "a watermark taken as max": 0,
-    "a late drop uncounted": 0,
-    "a savepoint that references a swept file": 0,
-    "a fence not checked": 0,
+    "a compaction that loses a tombstone": 2,
+    "a residual kept twice": 1,
+    "a watermark taken as max": 1,
+    "a late drop uncounted": 5,
+    "a savepoint that references a swept file": 1,
+    "a fence not checked": 8,
 }
 """By mistake, the first seed that finds it, as in docs/engine.md."""
 
