@@ -9,8 +9,9 @@ import pytest
 from arcbeam.engine.clocks import Port
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import IntervalWindow, PaneInfo, Timing
-from arcbeam.testing.simulate import reference
-from arcbeam.testing.simulate.plans import MAIN, Event, Expand, Group, Join, Keep, Pipeline, Source, Stage, Windowing
+from arcbeam.testing.simulate import reference, results
+from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Source, Windowing
+from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out
 from arcbeam.testing.simulate.reference import Item, Reference
 
@@ -69,7 +70,7 @@ def right() -> list[Out]:
 
 
 def test_a_right_result_is_right() -> None:
-    reference.check(pipeline(group()), [*read(), *right()], drained=False)
+    results.check(pipeline(group()), [*read(), *right()], drained=False)
 
 
 @pytest.mark.parametrize(
@@ -84,24 +85,24 @@ def test_a_right_result_is_right() -> None:
 )
 def test_a_wrong_result_is_found(panes: list[Out]) -> None:
     with pytest.raises(Broken):
-        reference.check(pipeline(group()), [*read(), *panes], drained=False)
+        results.check(pipeline(group()), [*read(), *panes], drained=False)
 
 
 def test_a_source_that_was_drained_may_have_stopped_anywhere() -> None:
     records = [*read(*EVENTS[:1]), right()[0]]
-    reference.check(pipeline(group()), records, drained=True)
+    results.check(pipeline(group()), records, drained=True)
     with pytest.raises(Broken):
-        reference.check(pipeline(group()), records, drained=False)
+        results.check(pipeline(group()), records, drained=False)
 
 
 def test_what_is_late_is_put_out_or_dropped_once() -> None:
     surprising = Event(b"a3", b"k", 2, surprising=True)
     plan, records = pipeline(group(), *EVENTS, surprising), [*read(*EVENTS, surprising), *right()]
     drop = Drop("group-2", b"k", (b"a3",), Timestamp(2), FIRST, True, Timestamp(9))
-    reference.check(plan, [*records, drop], drained=False)
+    results.check(plan, [*records, drop], drained=False)
     for wrong in ([], [drop, drop]):
         with pytest.raises(Broken):
-            reference.check(plan, [*records, *wrong], drained=False)
+            results.check(plan, [*records, *wrong], drained=False)
 
 
 def test_the_last_pane_has_all_and_no_pane_has_less_than_the_one_before() -> None:
@@ -112,10 +113,10 @@ def test_the_last_pane_has_all_and_no_pane_has_less_than_the_one_before() -> Non
         second = first._replace(atoms=atoms, pane=PaneInfo(1, -1, Timing.EARLY, False, False))
         records = [*read(*EVENTS[:2]), first, second]
         if is_right:
-            reference.check(plan, records, drained=False)
+            results.check(plan, records, drained=False)
         else:
             with pytest.raises(Broken):
-                reference.check(plan, records, drained=False)
+                results.check(plan, records, drained=False)
 
 
 def test_a_join_knows_whether_anything_is_in_the_window() -> None:
@@ -125,6 +126,6 @@ def test_a_join_knows_whether_anything_is_in_the_window() -> None:
     out = [Out("join-3", MAIN, b"k", (b"a0",), Timestamp(1), FIRST, None, True)]
     out.append(Out("join-3", MAIN, b"k", (b"a1",), Timestamp(4), SECOND, None, False))
     records = [*read(*EVENTS[:2]), Out("source-2", MAIN, b"x", (b"b0",), Timestamp(0))]
-    reference.check(plan, [*records, *out], drained=False)
+    results.check(plan, [*records, *out], drained=False)
     with pytest.raises(Broken):
-        reference.check(plan, [*records, out[0], out[1]._replace(joined=True)], drained=False)
+        results.check(plan, [*records, out[0], out[1]._replace(joined=True)], drained=False)

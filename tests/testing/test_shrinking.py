@@ -7,7 +7,7 @@ from dataclasses import replace
 from arcbeam.testing.mutations import MUTATIONS
 from arcbeam.testing.simulate import Failure, Fault, FaultKind, Request, RequestKind, Scenario, scenario_of, shrunk
 from arcbeam.testing.simulate.__main__ import main
-from arcbeam.testing.simulate.plans import Source
+from arcbeam.testing.simulate.kinds import Source
 
 
 def _large() -> Scenario:

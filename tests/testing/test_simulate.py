@@ -11,7 +11,8 @@ import pytest
 
 from arcbeam.testing.simulate import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
 from arcbeam.testing.simulate.keeping import WAYS
-from arcbeam.testing.simulate.plans import TRIGGERS, Group, Join, Keep, Stage
+from arcbeam.testing.simulate.kinds import TRIGGERS, Group, Join, Keep
+from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.shrinking import played
 
 SEEDS = range(200)

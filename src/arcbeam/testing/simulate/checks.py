@@ -14,7 +14,8 @@ from arcbeam.engine.stepplan import StepPlan
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Timing, Window
 from arcbeam.testing.simulate.combining import joined
-from arcbeam.testing.simulate.plans import Group, Keep, Stage
+from arcbeam.testing.simulate.kinds import Group, Keep
+from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
 
 
@@ -57,7 +58,7 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
 
 
 def is_expired(stage: Stage, window: Window, watermark: Timestamp | None) -> bool:
-    """Whether what comes for a window must be dropped. Windows that merge are not judged: they are gone when they do."""
+    """Whether what comes for a window must be dropped. Windows that merge are not judged: they change."""
     kind = stage.kind
     if watermark is None or not isinstance(kind, (Group, Keep)) or kind.windowing.name == "sessions":
         return False

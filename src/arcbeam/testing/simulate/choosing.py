@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from arcbeam.engine.clocks import Port
 from arcbeam.testing.faults import Faults
-from arcbeam.testing.simulate.plans import (
+from arcbeam.testing.simulate.kinds import (
     MAIN,
     OTHER,
     TRIGGERS,
@@ -22,11 +22,10 @@ from arcbeam.testing.simulate.plans import (
     Kind,
     Pace,
     Pass,
-    Pipeline,
     Source,
-    Stage,
     Windowing,
 )
+from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
 
 _KEYS = (b"a", b"b", b"c", b"d", b"e")

@@ -15,8 +15,9 @@ from arcbeam.engine.stepplan import StepPlan
 from arcbeam.store.errors import StoreError
 from arcbeam.store.manifest import Manifest
 from arcbeam.testing.simulate.hosts import Host
+from arcbeam.testing.simulate.jobs import Box, Died, Job
 from arcbeam.testing.simulate.scenarios import Fault, FaultKind
-from arcbeam.testing.simulate.tasks import Box, Died, Job, TaskRun
+from arcbeam.testing.simulate.tasks import TaskRun
 
 _TRIES = 4
 """A task that fails runs again so often, then the step fails."""

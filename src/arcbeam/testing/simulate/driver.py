@@ -56,9 +56,9 @@ from arcbeam.store.steplog import Committed, Conflict, StepLog, Unknown
 from arcbeam.store.sweep import Sweeper
 from arcbeam.testing.faults import UnreliableBlobs
 from arcbeam.testing.simulate.cluster import Cluster, Outcome
+from arcbeam.testing.simulate.jobs import Job
 from arcbeam.testing.simulate.proposals import draft, started
 from arcbeam.testing.simulate.records import Broken
-from arcbeam.testing.simulate.tasks import Job
 
 _ASKED = {
     DrainRequested: Mode.DRAINING,

@@ -14,7 +14,7 @@ from arcbeam.engine.timers import Fired
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import atoms_of
-from arcbeam.testing.simulate.plans import Keep
+from arcbeam.testing.simulate.kinds import Keep
 from arcbeam.testing.simulate.records import Broken
 from arcbeam.testing.simulate.usercode import Desk, Runner
 

@@ -18,8 +18,8 @@ from arcbeam.store import manifest as stored
 from arcbeam.store.manifest import JobShape, Manifest, Mode, OutputWatermark, StageShape, StageWatermarks
 from arcbeam.store.savepoints import pinned
 from arcbeam.store.steplog import StepLog
+from arcbeam.testing.simulate.jobs import Made
 from arcbeam.testing.simulate.plans import Pipeline
-from arcbeam.testing.simulate.tasks import Made
 
 
 def shape_of(pipeline: Pipeline) -> JobShape:

@@ -1,20 +1,20 @@
 """What a job must put out, by a plain computation over all elements at once.
 
-Owns what each stage makes of what it gets when nothing is late, and what must at least hold of it when something may be.
-Must not know steps, watermarks or state.
+Owns what each stage makes of what it gets when nothing is late. Must not know steps, watermarks or state, nor what was
+really put out where that follows from the events.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from arcbeam.engine.clocks import Port
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import IntervalWindow, Window
-from arcbeam.testing.simulate.plans import MAIN, Event, Expand, Group, Join, Keep, Pass, Pipeline, Source, Stage
-from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
+from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Pass, Source
+from arcbeam.testing.simulate.plans import Pipeline, Stage
 
 
 class Item(NamedTuple):
@@ -173,166 +173,3 @@ def windows_of(stage: Stage, item: Item, came: Items) -> Sequence[Window]:
     while last + 1 < len(times) and times[last + 1] - times[last] < gap:
         last += 1
     return (IntervalWindow(times[first], Timestamp(times[last] + gap)),)
-
-
-# What was really put out, and what must hold of it.
-
-
-def items_of(records: Iterable[Record]) -> dict[Port, Items]:
-    """What was put out, by port."""
-    found: dict[Port, Items] = defaultdict(Counter)
-    for record in records:
-        if isinstance(record, Out):
-            found[Port(record.stage, record.output)].update(Item(record.key, a, record.time) for a in record.atoms)
-    return found
-
-
-def check(pipeline: Pipeline, records: Sequence[Record], *, drained: bool) -> None:
-    """Checks a whole job's published results.
-
-    Args:
-        pipeline: what it is.
-        records: of all steps that count, in order.
-        drained: sources that are not bounded may have stopped anywhere.
-
-    Raises:
-        Broken: they are not what they must be.
-    """
-    actual = items_of(records)
-    events = {stage.name: _read(stage, actual, drained) for stage in pipeline.stages if isinstance(stage.kind, Source)}
-    whole = Reference(pipeline, events, actual)
-    by_stage: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        by_stage[record.stage].append(record)
-    fair = honest(pipeline)
-    for stage in pipeline.stages:
-        if stage.name in whole.sure:
-            for output in stage.outputs:
-                port = Port(stage.name, output)
-                _same(f"what {port} has put out", actual.get(port, Counter()), whole.outputs[port])
-        mine, came = by_stage[stage.name], whole.arrivals[stage.name]
-        match stage.kind:
-            case Group() as group:
-                _grouped(stage, group, mine, came)
-                if group.once and stage.name in fair:
-                    _once(stage, mine)
-            case Keep():
-                _kept(stage, mine, came)
-            case Join(side) if side.stage in whole.sure and side.stage in fair:
-                _joined(stage, mine, whole.outputs[side])
-
-
-def _read(stage: Stage, actual: Mapping[Port, Items], drained: bool) -> Sequence[Event]:
-    assert isinstance(stage.kind, Source)
-    if not drained or stage.kind.bounded:
-        return stage.kind.events
-    atoms = {item.atom for output in stage.outputs for item in actual.get(Port(stage.name, output), ())}
-    return [event for event in stage.kind.events if event.atom in atoms]
-
-
-def _same(what: str, found: Items, due: Items) -> None:
-    if found != due:
-        raise Broken(f"{what} is not what it must be: {_difference(found, due)}")
-
-
-_Counted = TypeVar("_Counted")
-
-
-def _difference(found: Counter[_Counted], due: Counter[_Counted]) -> str:
-    lacking = sorted((due - found).elements(), key=repr)
-    more = sorted((found - due).elements(), key=repr)
-    return f"lacking {lacking[:5]}, too much {more[:5]}"
-
-
-Placed = Counter[tuple[bytes, bytes, Window | None]]
-
-
-def _assigned(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
-    assert stage.windowing is not None
-    for item, count in came.items():
-        for window in stage.windowing.fn.assign(item.time):
-            for _ in range(count):
-                yield item.key, item.atom, None if stage.windowing.name == "sessions" else window
-
-
-def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, bytes, Window | None]]:
-    """All atoms that went out or were dropped, with their windows."""
-    assert stage.windowing is not None
-    for record in records:
-        for atom in record.atoms:
-            yield record.key, atom, None if stage.windowing.name == "sessions" else record.window
-
-
-def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
-    what = f"what {stage.name} has put out and dropped"
-    due: Placed = Counter(_assigned(stage, came))
-    if not group.accumulating:
-        _same_places(what, Counter(_outcomes(stage, records)), due)
-        _counts(stage, group, records)
-        return
-    drops: Placed = Counter(_outcomes(stage, [record for record in records if isinstance(record, Drop)]))
-    panes = [record for record in records if isinstance(record, Out)]
-    if group.windowing.name == "sessions":
-        # Windows grow, and each begins its panes anew: nothing must be missing, and nothing come from nowhere.
-        found = set(_outcomes(stage, records))
-        if found != set(due):
-            raise Broken(f"{what} is not what has come: {set(due) ^ found}")
-        return
-    last: dict[tuple[bytes, Window | None], tuple[int, Counter[bytes]]] = {}
-    for out in panes:
-        assert out.pane is not None
-        place = out.key, out.window
-        index, before = last.get(place, (-1, Counter()))
-        if out.pane.index != index + 1:
-            raise Broken(f"{stage.name} has put out pane {out.pane.index} of {place} behind pane {index}")
-        now = Counter(out.atoms)
-        if not before <= now:
-            raise Broken(f"pane {out.pane.index} of {place} of {stage.name} lacks what was in the one before")
-        last[place] = out.pane.index, now
-    finals: Placed = Counter()
-    for (key, window), (_, atoms) in last.items():
-        for atom, count in atoms.items():
-            finals[key, atom, window] += count
-    _same_places(f"the last panes and drops of {stage.name}", finals + drops, due)
-
-
-def _same_places(what: str, found: Placed, due: Placed) -> None:
-    if found != due:
-        raise Broken(f"{what} is not all that came, once: {_difference(found, due)}")
-
-
-def _counts(stage: Stage, group: Group, records: Iterable[Record]) -> None:
-    """Panes of a trigger that counts are as large as it counts, but for the last."""
-    numbers: dict[tuple[bytes, Window | None], int] = {}
-    for out in records:
-        if not isinstance(out, Out) or group.windowing.name == "sessions":
-            continue
-        assert out.pane is not None
-        place = out.key, out.window
-        if out.pane.index != numbers.get(place, -1) + 1 or out.pane.is_first != (out.pane.index == 0):
-            raise Broken(f"{stage.name} has put out pane {out.pane} of {place} behind pane {numbers.get(place)}")
-        numbers[place] = out.pane.index
-
-
-def _once(stage: Stage, records: Iterable[Record]) -> None:
-    """Nothing is late: there is one pane for each window, on time."""
-    seen: set[tuple[bytes, Window | None]] = set()
-    for out in records:
-        if isinstance(out, Out):
-            assert out.pane is not None
-            if (out.key, out.window) in seen or out.pane.timing.value != "on time" or not out.pane.is_first:
-                raise Broken(f"{stage.name} has put out {out}, where one pane on time is due")
-            seen.add((out.key, out.window))
-
-
-def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
-    due: Placed = Counter(_assigned(stage, came))
-    _same_places(f"what {stage.name} has put out and dropped", Counter(_outcomes(stage, records)), due)
-
-
-def _joined(stage: Stage, records: Iterable[Record], side: Items) -> None:
-    assert stage.windowing is not None
-    there = {window for item in side for window in stage.windowing.fn.assign(item.time)}
-    for out in records:
-        if isinstance(out, Out) and out.joined != (out.window in there):
-            raise Broken(f"{stage.name} has joined {out} with {'something' if out.joined else 'nothing'}")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from arcbeam.testing.simulate.plans import Expand, Join, Pace, Pipeline, Source, Stage
+from arcbeam.testing.simulate.kinds import Expand, Join, Pace, Source
+from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenarios import Scenario
 from arcbeam.testing.simulate.world import World, play
 

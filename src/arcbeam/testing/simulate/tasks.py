@@ -1,115 +1,38 @@
 """One attempt of one task: the real `TaskStep`, with an exchange, a host's state and user code around it.
 
-Owns what an attempt has read and made, the files it writes, and what must hold of it whatever comes later. Must not know
-which attempts count.
+Owns what an attempt has read and sends, and the files it writes. Must not know which attempts count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from arcbeam.engine.agenda import Late
 from arcbeam.engine.bundles import Runner as EngineRunner
 from arcbeam.engine.clocks import Port
-from arcbeam.engine.effects import DropHeld, DropLate, DropReason
+from arcbeam.engine.effects import DropHeld, DropLate
 from arcbeam.engine.grouping import Came
-from arcbeam.engine.layout import Layout
 from arcbeam.engine.markers import Marker
 from arcbeam.engine.parking import Lot
-from arcbeam.engine.reports import Committable, TaskReport
+from arcbeam.engine.reports import TaskReport
 from arcbeam.engine.residuals import Residuals
 from arcbeam.engine.shard import TaskStep
 from arcbeam.engine.stepplan import StepPlan
-from arcbeam.engine.timers import Fired
-from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from arcbeam.model.windows import Window
 from arcbeam.store.compaction import compact, worth_merging
-from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.manifest import Manifest, Shard, ShardFile, SideFile
 from arcbeam.store.names import Written, written_name
 from arcbeam.store.overlay import Overlay
 from arcbeam.testing.simulate import checks
 from arcbeam.testing.simulate.combining import atoms_of, joined
+from arcbeam.testing.simulate.desks import StageDesk, beginnings, dropped, runner_of, windows_of
 from arcbeam.testing.simulate.hosts import Host
-from arcbeam.testing.simulate.keeping import WAYS
-from arcbeam.testing.simulate.plans import (
-    MAIN,
-    Expand,
-    Group,
-    Join,
-    Keep,
-    Pipeline,
-    Source,
-    Stage,
-)
-from arcbeam.testing.simulate.records import Broken, Drop, Out, Part, Record
-from arcbeam.testing.simulate.usercode import Expanding, Grouping, Joining, Passing, Reading, Runner
-
-Rows = dict[tuple[str, int], list[tuple[bytes, list[Came]]]]
-"""What goes to each stage and shard."""
-
-
-class Died(Exception):
-    """A task's process is gone."""
-
-
-class Looks:
-    """An allowance of so many looks."""
-
-    def __init__(self, looks: int) -> None:
-        self._looks = looks
-
-    def spent(self) -> bool:
-        """See `Allowance`."""
-        self._looks -= 1
-        return self._looks <= 0
-
-
-@dataclass
-class Box:
-    """What an attempt sends to the next level, with its marker behind all rows."""
-
-    rows: Rows = field(default_factory=dict)
-    markers: list[Marker] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Made:
-    """The files of an attempt: the shards as they are with them, and new side files."""
-
-    shards: tuple[Shard, ...]
-    sides: tuple[SideFile, ...]
-
-
-@dataclass(frozen=True)
-class Job:
-    """What does not change while a driver lives.
-
-    Attributes:
-        pipeline: what runs.
-        layout: where.
-        blobs: its way to the store.
-        epoch: of the driver.
-        scratch: a local folder.
-        parts: where it is kept what is to be published, by id.
-        honest: the stages to which nothing can come too late.
-        looks: how much a task may do in a step.
-        last_event: a time behind those of all events.
-    """
-
-    pipeline: Pipeline
-    layout: Layout
-    blobs: DurableBlobs
-    epoch: int
-    scratch: Path
-    parts: dict[bytes, Part]
-    honest: frozenset[str]
-    looks: int
-    last_event: int
+from arcbeam.testing.simulate.jobs import Box, Died, Job, Looks, Made
+from arcbeam.testing.simulate.kinds import Expand, Source
+from arcbeam.testing.simulate.records import Out
 
 
 class TaskRun:
@@ -146,7 +69,7 @@ class TaskRun:
         self.box = Box()
         self._inbox, self._host, self._left = inbox, host, dies_after
         self._views: dict[int, Overlay] = {}
-        self._desks: dict[tuple[str, int], _Desk] = {}
+        self._desks: dict[tuple[str, int], StageDesk] = {}
         self._sides: dict[str, dict[bytes, list[bytes]]] | None = None
         self.side_rows: dict[tuple[str, int], list[tuple[bytes, bytes]]] = {}
 
@@ -234,7 +157,7 @@ class TaskRun:
         self.call()
         kind = self.job.pipeline.by_name[stage].kind
         if isinstance(kind, Source) and self.plan.initial:
-            yield from _beginnings(kind, shard, self.job.pipeline.shards)
+            yield from beginnings(kind, shard, self.job.pipeline.shards)
         for box in self._inbox:
             for key, elements in box.rows.get((stage, shard), ()):
                 self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
@@ -244,7 +167,7 @@ class TaskRun:
         """See `Exchange`."""
         of = self.job.pipeline.by_name[stage]
         upstream = min((self.plan.times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
-        record = _dropped(of, drop)
+        record = dropped(of, drop)
         checks.of_drop(of, record, upstream, stage in self.job.honest)
         self._desks[stage, shard].records.append(record)
 
@@ -263,9 +186,9 @@ class TaskRun:
 
     def runner(self, stage: str, shard: int) -> EngineRunner:
         """See `Shards`."""
-        desk = _Desk(self, self.job.pipeline.by_name[stage], shard)
+        desk = StageDesk(self, self.job.pipeline.by_name[stage], shard, self.view(shard))
         self._desks[stage, shard] = desk
-        return _runner(desk, self.job.pipeline.numbers[stage])
+        return runner_of(desk, self.job.pipeline.numbers[stage])
 
     # `SideInputs`.
 
@@ -308,111 +231,5 @@ class TaskRun:
         for reader in pipeline.consumers[port]:
             key = reader.key_of(out.key)
             shard = crc32(key) % pipeline.shards
-            element: Came = (value, out.time, _windows(reader, out.time))
+            element: Came = (value, out.time, windows_of(reader, out.time))
             self.box.rows.setdefault((reader.name, shard), []).append((key, [element]))
-
-
-class _Desk:
-    """See `usercode.Desk`."""
-
-    def __init__(self, run: TaskRun, stage: Stage, shard: int) -> None:
-        self._run, self.stage, self._shard = run, stage, shard
-        self.view = run.view(shard)
-        self.now = run.plan.time
-        self.chance = f"{run.name}/{stage.name}/{shard}"
-        self.last_event = run.job.last_event
-        self.records: list[Record] = []
-        self.ends: list[tuple[str, Timestamp]] = []
-        self.too_late: list[tuple[bytes, bytes, Window]] = []
-        self._published: dict[Port, None] = {}
-
-    def expects(self, key: bytes, elements: Sequence[Came], watermark: Timestamp | None) -> None:
-        """Elements come; those for whose windows the head is too late must be dropped."""
-        for value, _, windows in elements:
-            late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
-            self.too_late += [(key, value, window) for window in late]
-
-    def put_out(self, out: Out) -> None:
-        run = self._run
-        run.send_out(out)
-        self.records.append(out)
-        if out.pane is not None:
-            checks.of_pane(out, self.ends)
-        port = Port(out.stage, out.output)
-        for reader in run.job.pipeline.side_readers.get(port, ()):
-            if out.atoms:
-                rows = run.side_rows.setdefault((reader.name, self._shard), [])
-                rows += [(window.ordered(), joined(out.atoms)) for window in _windows(reader, out.time)]
-                self._published[port] = None
-
-    def timed(self, fired: Fired) -> None:
-        kind = self.stage.kind
-        if fired.family == "clock":
-            if fired.fire_at > self.now:
-                raise Broken(f"a timer of {self.stage.name} fired at {self.now}, due at {fired.fire_at}")
-        elif isinstance(kind, Keep):
-            self.ends.append((TimeDomain.EVENT.value, fired.fire_at))
-
-    def over(self, window: Window) -> None:
-        self.ends.append(("the end of a window", window.max_timestamp))
-
-    def joins(self, window: Window) -> bool:
-        return self._run.exists(self.stage.name, Lot("side", window.ordered()))
-
-    def published(self) -> tuple[Port, ...]:
-        return tuple(self._published)
-
-    def part(self) -> Committable | None:
-        if not self.records:
-            return None
-        run = self._run
-        id = f"{run.name}/{self.stage.name}/{self._shard}".encode()
-        run.job.parts[id] = Part(run.plan.step, run.job.epoch, tuple(self.records))
-        return Committable(self.stage.name, id)
-
-
-def _runner(desk: _Desk, number: int) -> EngineRunner:
-    runner: Runner
-    match desk.stage.kind:
-        case Source():
-            runner = Reading(desk)
-        case Expand():
-            runner = Expanding(desk)
-        case Group():
-            runner = Grouping(desk)
-        case Keep(way=way):
-            runner = WAYS[way](desk, number)
-        case Join():
-            runner = Joining(desk)
-        case _:
-            runner = Passing(desk)
-    return runner
-
-
-def _windows(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
-    return (GLOBAL_WINDOW,) if reader.windowing is None else reader.windowing.fn.assign(time)
-
-
-def _beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Sequence[Came]]]:
-    count, parts = len(source.events), source.parts
-    for part in range(parts):
-        if part % shards == shard:
-            whole = b"%d:%d" % (count * part // parts, count * (part + 1) // parts)
-            yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,))]
-
-
-def _dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
-    match drop:
-        case DropLate(key, window, value, time, watermark, reason):
-            late = reason is DropReason.EXPIRED
-            return Drop(stage.name, key, tuple(atoms_of(value)), time, window, late, watermark)
-        case DropHeld(key, window, contents, _, watermark):
-            atoms = tuple(atom for value in contents for atom in atoms_of(value))
-            return Drop(stage.name, key, atoms, None, window, False, watermark)
-        case Late(element, watermark):
-            assert stage.windowing is not None
-            window = stage.windowing.decode(element.window)
-            return Drop(stage.name, element.key, tuple(atoms_of(element.value)), element.time, window, True, watermark)
-
-
-__all__ = ["MAIN", "Box", "Died", "Job", "Made", "TaskRun"]

@@ -20,7 +20,8 @@ from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import atoms_of
-from arcbeam.testing.simulate.plans import MAIN, Expand, Pace, Pass, Source, Stage, promised
+from arcbeam.testing.simulate.kinds import MAIN, Expand, Pace, Pass, Source, promised
+from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.records import Broken, Out
 
 

@@ -18,10 +18,12 @@ from arcbeam.store.compaction import scan
 from arcbeam.store.manifest import Kind, Manifest, Mode, contradictions
 from arcbeam.store.names import manifest_name
 from arcbeam.testing.blobs import MemoryBlobs
-from arcbeam.testing.simulate import reference
-from arcbeam.testing.simulate.plans import Pipeline, Source
+from arcbeam.testing.simulate import reference, results
+from arcbeam.testing.simulate.kinds import Source
+from arcbeam.testing.simulate.plans import Pipeline
 from arcbeam.testing.simulate.records import Broken, Part, Record
-from arcbeam.testing.simulate.reference import Item, Items, Reference, items_of
+from arcbeam.testing.simulate.reference import Item, Items, Reference
+from arcbeam.testing.simulate.results import items_of
 
 _FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.ARRIVALS})
 
@@ -102,7 +104,7 @@ class Watcher:
         if lost:
             raise Broken(f"{lost} is real, and was never published")
         self._nothing_left()
-        reference.check(self._pipeline, self.all_records(), drained=self.drained)
+        results.check(self._pipeline, self.all_records(), drained=self.drained)
 
     def _nothing_left(self) -> None:
         """All windows have expired, so all state is gone, but for what is one row of a stage and shard."""

@@ -21,8 +21,6 @@ from arcbeam.engine.progress import (
     Event,
     JobMachine,
     Mode,
-    Propose,
-    Resolve,
     SavepointRequested,
     SuspendRequested,
 )
@@ -34,21 +32,21 @@ from arcbeam.store.manifest import Manifest, Pin
 from arcbeam.store.savepoints import copy_savepoint
 from arcbeam.store.steplog import StepLog
 from arcbeam.testing.blobs import MemoryBlobs
-from arcbeam.testing.faults import Faults, UnreliableBlobs
+from arcbeam.testing.faults import UnreliableBlobs
 from arcbeam.testing.simulate.cluster import Cluster
-from arcbeam.testing.simulate.driver import Driver, Killed
+from arcbeam.testing.simulate.driver import Driver
 from arcbeam.testing.simulate.hosts import Host, MemoryHost
-from arcbeam.testing.simulate.plans import Source
+from arcbeam.testing.simulate.jobs import Job
+from arcbeam.testing.simulate.kinds import Source
+from arcbeam.testing.simulate.mischief import Mischief
 from arcbeam.testing.simulate.proposals import shape_of
 from arcbeam.testing.simulate.records import Broken, Part
 from arcbeam.testing.simulate.reference import honest
-from arcbeam.testing.simulate.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
-from arcbeam.testing.simulate.tasks import Job
+from arcbeam.testing.simulate.scenarios import FaultKind, Request, RequestKind, Scenario
 from arcbeam.testing.simulate.watching import Watcher
 
 _MOST_STEPS = 600
 """A job that has not ended by then starves something."""
-_NO_FAULTS = Faults()
 
 
 class World:
@@ -83,19 +81,11 @@ class World:
         self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts)
         self._chance = random.Random(f"world {scenario.seed}")
         self._hosts = [self._host(number) for number in range(scenario.hosts)]
-        self._of_tasks = {fault.at: fault for fault in scenario.faults if fault.kind in OF_TASKS}
-        self._of_commands: dict[int, list[Fault]] = {}
-        for fault in scenario.faults:
-            if fault.kind not in OF_TASKS:
-                self._of_commands.setdefault(fault.at, []).append(fault)
+        self._mischief = Mischief(scenario.faults, self._note, self.tell, self._start, self._lose)
         self._requests = sorted(scenario.requests, key=lambda request: request.at)
         self._drivers: list[Driver] = []
         self._started = 0
-        self._attempts, self._commands = count(), count()
         self._tokens = count()
-        self._storm_until = -1
-        self._unclear: list[Faults] = []
-        self._publishing_fails = self._report_again = False
         self._rewind: str = ""
         self._asked: Counter[RequestKind] = Counter()
         self._copies: list[Callable[[], World]] = []
@@ -152,7 +142,7 @@ class World:
         name = f"driver {number}"
         beside = self._drivers[0].blobs if self._drivers else None
         blobs = UnreliableBlobs(self._blobs, scenario.seed * 100 + number, beside=beside)
-        blobs.faults = self._faults()
+        blobs.faults = self._mischief.weather()
         savepoint, self._rewind = self._rewind, ""
         pins = self.watcher.head.pins if self.watcher.head else ()
         if savepoint and all(pin.name != savepoint for pin in pins):
@@ -173,7 +163,7 @@ class World:
             self.tell(f"{name} could not take over: {e}")
             self.happened["could not take over"] += 1
             self.watcher.look()
-            self._storm_over()
+            self._mischief.clear_up()
             return
         self.tell(f"{name} takes over at step {log.head.step} with tasks {tasks} {savepoint}")
         self._count_start(log.head, savepoint, tasks)
@@ -193,7 +183,7 @@ class World:
             scenario.looks,
             last + 1,
         )
-        cluster = Cluster(self._hosts, self._chance, self._task_fault, self._note, self.tell)
+        cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell)
         self._drivers.append(Driver(name, job, log, blobs, cluster, self, JobMachine(layout), scenario.keep))
 
     def _count_start(self, opening: Manifest, savepoint: str, tasks: tuple[int, ...]) -> None:
@@ -212,86 +202,26 @@ class World:
             HostCache(folder, map_bytes=1 << 20) if self.scenario.real_cache else MemoryHost(self._folder / "scratch")
         )
 
-    # Faults.
-
     def _note(self, kind: FaultKind) -> None:
         self.happened[kind.value] += 1
 
-    def _task_fault(self) -> Fault | None:
-        return self._of_tasks.get(next(self._attempts))
+    def _lose(self, number: int) -> None:
+        """A host loses all it has."""
+        if self.watcher.head is not None:
+            self._hosts[number % len(self._hosts)].forget(self.watcher.head.job)
+
+    # `Surroundings` of a driver.
 
     def before(self, driver: Driver, command: Command) -> None:
         """See `Surroundings`."""
-        number = next(self._commands)
-        if number > self._storm_until >= 0:
-            self._storm_over()
-        for fault in self._of_commands.get(number, ()):
-            self._strike(fault, driver, number)
-        if self._unclear and isinstance(command, (Propose, Resolve)):
-            self._note(FaultKind.UNCLEAR)
-            driver.blobs.faults = self._unclear.pop()
-        else:
-            driver.blobs.faults = self._faults()
-
-    def _strike(self, fault: Fault, driver: Driver, number: int) -> None:
-        self.tell(f"FAULT: {fault.kind.value}")
-        match fault.kind:
-            case FaultKind.DRIVER_DIES:
-                self._note(fault.kind)
-                raise Killed
-            case FaultKind.DRIVER_DIES_INSIDE:
-                driver.blobs.interrupt(fault.number, lambda: self._kill(driver))
-            case FaultKind.SECOND_DRIVER:
-                self._second(fault.kind)
-            case FaultKind.SECOND_DRIVER_INSIDE:
-                driver.blobs.interrupt(fault.number, lambda: self._second(fault.kind))
-            case FaultKind.STORM:
-                self._note(fault.kind)
-                assert fault.blobs is not None
-                self._storm_until, self._storm = number + fault.number, fault.blobs
-                for each in self._drivers:
-                    each.blobs.faults = fault.blobs
-            case FaultKind.UNCLEAR:
-                assert fault.blobs is not None
-                self._unclear += [fault.blobs] * fault.number
-            case FaultKind.PUBLISHING_FAILS:
-                self._publishing_fails = True
-            case FaultKind.LATE_REPORT:
-                self._report_again = True
-            case FaultKind.HOST_LOST:
-                self._note(fault.kind)
-                host = self._hosts[fault.number % len(self._hosts)]
-                host.forget(driver.log.head.job)
-            case _:
-                raise AssertionError(fault)
-
-    def _kill(self, driver: Driver) -> None:
-        if not driver.over:
-            self._note(FaultKind.DRIVER_DIES_INSIDE)
-            raise Killed
-
-    def _second(self, kind: FaultKind) -> None:
-        self._note(kind)
-        self._start()
-
-    def _faults(self) -> Faults:
-        return self._storm if self._storm_until >= 0 else _NO_FAULTS
-
-    def _storm_over(self) -> None:
-        self._storm_until = -1
-        for driver in self._drivers:
-            driver.blobs.faults = _NO_FAULTS
-
-    # `Surroundings` of a driver.
+        self._mischief.before(driver, command)
 
     def publish(self, ids: list[bytes]) -> bool:
         """See `Surroundings`."""
         self.watcher.look()
-        fails, self._publishing_fails = self._publishing_fails, False
+        fails = self._mischief.publishing_fails()
         for id in ids[: len(ids) // 2] if fails else ids:
             self.watcher.publish(id)
-        if fails:
-            self._note(FaultKind.PUBLISHING_FAILS)
         return not fails
 
     def committed(self, driver: Driver) -> None:
@@ -312,10 +242,7 @@ class World:
 
     def report_again(self) -> bool:
         """See `Surroundings`."""
-        again, self._report_again = self._report_again, False
-        if again:
-            self._note(FaultKind.LATE_REPORT)
-        return again
+        return self._mischief.report_again()
 
     def took(self) -> int:
         """See `Surroundings`."""
