@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 
 from arcbeam.engine.clocks import Port
+from arcbeam.engine.strategy import PaneTime
 from arcbeam.testing.faults import Faults
 from arcbeam.testing.simulate.kinds import (
     MAIN,
@@ -138,6 +139,8 @@ def _kind(chance: random.Random, sides: Sequence[Port]) -> Kind:
                 chance.choice((0, 0, 5, 20)),
                 chance.random() < 0.3,
                 chance.random() < 0.4,
+                chance.choice((PaneTime.END_OF_WINDOW, PaneTime.END_OF_WINDOW, PaneTime.EARLIEST, PaneTime.LATEST)),
+                chance.random() < 0.15,
             )
         case "keep":
             windowing = _windowing(chance)

@@ -192,9 +192,17 @@ class InOrder(Keeping):
         last = self.count.read(key, at)
         if last is not None and int(last) > time:
             raise Broken(f"{self.name} got an element of {time} behind one of {last!r}")
+        fired = self.sum.read(key, at)
+        if fired is not None and int(fired) >= time:
+            raise Broken(f"{self.name} got an element of {time} behind a timer of {fired!r}")
         self.count.write(key, at, b"%d" % time)
         self.put_out(key, atoms_of(value), time, window)
-        yield from ()
+        yield TimerSet(key, window, "end", Timestamp(time + self.kind.delay), None)
+
+    def fired(self, fired: Fired) -> Did:
+        """See `Keeping`."""
+        self.sum.write(fired.key, fired.window, b"%d" % fired.fire_at)
+        return Did()
 
 
 WAYS: dict[str, Callable[[Desk, int], Keeping]] = {

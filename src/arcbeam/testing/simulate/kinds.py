@@ -17,7 +17,7 @@ from arcbeam.engine.composites import AfterAny, AfterEach, AfterWatermark, OrFin
 from arcbeam.engine.delays import Delay
 from arcbeam.engine.merging import SessionMerging
 from arcbeam.engine.stagekinds import Decode
-from arcbeam.engine.strategy import Strategy
+from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.engine.triggers import AfterCount, AfterTime, Trigger
 from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
@@ -139,6 +139,8 @@ class Group:
         lateness: allowed.
         accumulating: panes have all elements of the window.
         combined: its state is an accumulator.
+        pane_time: of which elements a pane has its timestamp.
+        closes: a window puts out a pane when it closes, also an empty one.
     """
 
     windowing: Windowing = Windowing()
@@ -147,6 +149,8 @@ class Group:
     lateness: int = 0
     accumulating: bool = False
     combined: bool = False
+    pane_time: PaneTime = PaneTime.END_OF_WINDOW
+    closes: bool = False
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -156,14 +160,16 @@ class Group:
             SessionMerging() if self.windowing.name == "sessions" else None,
             Atoms() if self.combined else None,
             self.accumulating,
+            self.pane_time,
             lateness=Duration(self.lateness),
             empty_on_time=self.trigger != "watermark",
+            empty_last=self.closes,
         )
 
     @property
     def once(self) -> bool:
         """One pane for each window, if nothing is late."""
-        return self.trigger == "watermark" and not self.lateness
+        return self.trigger == "watermark" and not self.lateness and not self.closes
 
     @property
     def finishes(self) -> bool:

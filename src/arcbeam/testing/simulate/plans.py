@@ -54,7 +54,7 @@ _FAMILIES = {
     "clock": {"end": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING},
     "clock or expiration": {"clock": TimeDomain.PROCESSING},
     "each": {"each": TimeDomain.EVENT},
-    "order": {},
+    "order": {"end": TimeDomain.EVENT},
 }
 
 

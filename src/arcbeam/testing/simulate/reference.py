@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from arcbeam.engine.clocks import Port
+from arcbeam.engine.strategy import PaneTime
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import IntervalWindow, Window
 from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Pass, Source
@@ -80,7 +81,7 @@ def _single(pipeline: Pipeline, port: Port) -> bool:
 
 def _settled(group: Group) -> bool:
     """Whether all that comes in time goes out once, in panes of the window that it is in at last."""
-    if group.trigger in ("count once", "watermark or count"):
+    if group.trigger in ("count once", "watermark or count") or group.pane_time is not PaneTime.END_OF_WINDOW:
         return False
     if group.windowing.name == "sessions" and group.trigger not in ("watermark", "repeated watermark"):
         return False

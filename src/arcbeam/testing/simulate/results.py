@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from arcbeam.engine.clocks import Port
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import PaneInfo, Timing, Window
 from arcbeam.testing.simulate.kinds import Event, Group, Join, Keep, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
@@ -106,9 +106,9 @@ def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, 
 def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
     what = f"what {stage.name} has put out and dropped"
     due: Placed = Counter(_assigned(stage, came))
+    _in_turn(stage, group, records)
     if not group.accumulating:
         _same_places(what, Counter(_outcomes(stage, records)), due)
-        _counts(stage, group, records)
         return
     drops: Placed = Counter(_outcomes(stage, [record for record in records if isinstance(record, Drop)]))
     panes = [record for record in records if isinstance(record, Out)]
@@ -118,19 +118,17 @@ def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items)
         if found != set(due):
             raise Broken(f"{what} is not what has come: {set(due) ^ found}")
         return
-    last: dict[tuple[bytes, Window | None], tuple[int, Counter[bytes]]] = {}
+    last: dict[tuple[bytes, Window | None], Counter[bytes]] = {}
     for out in panes:
         assert out.pane is not None
         place = out.key, out.window
-        index, before = last.get(place, (-1, Counter()))
-        if out.pane.index != index + 1:
-            raise Broken(f"{stage.name} has put out pane {out.pane.index} of {place} behind pane {index}")
+        before = last.get(place, Counter())
         now = Counter(out.atoms)
         if not before <= now:
             raise Broken(f"pane {out.pane.index} of {place} of {stage.name} lacks what was in the one before")
-        last[place] = out.pane.index, now
+        last[place] = now
     finals: Placed = Counter()
-    for (key, window), (_, atoms) in last.items():
+    for (key, window), atoms in last.items():
         for atom, count in atoms.items():
             finals[key, atom, window] += count
     _same_places(f"the last panes and drops of {stage.name}", finals + drops, due)
@@ -141,17 +139,29 @@ def _same_places(what: str, found: Placed, due: Placed) -> None:
         raise Broken(f"{what} is not all that came, once: {_difference(found, due)}")
 
 
-def _counts(stage: Stage, group: Group, records: Iterable[Record]) -> None:
-    """Panes of a trigger that counts are as large as it counts, but for the last."""
-    numbers: dict[tuple[bytes, Window | None], int] = {}
+def _in_turn(stage: Stage, group: Group, records: Iterable[Record]) -> None:
+    """Panes are numbered in order; one is on time, none is early behind it, none at all behind the last."""
+    before: dict[tuple[bytes, Window | None], PaneInfo] = {}
     for out in records:
         if not isinstance(out, Out) or group.windowing.name == "sessions":
             continue
         assert out.pane is not None
-        place = out.key, out.window
-        if out.pane.index != numbers.get(place, -1) + 1 or out.pane.is_first != (out.pane.index == 0):
-            raise Broken(f"{stage.name} has put out pane {out.pane} of {place} behind pane {numbers.get(place)}")
-        numbers[place] = out.pane.index
+        place, now = (out.key, out.window), out.pane
+        last = before.get(place)
+        before[place] = now
+        early = now.timing is Timing.EARLY
+        spoken = -1 if last is None else last.nonspeculative_index
+        wrong = (
+            now.index != (0 if last is None else last.index + 1)
+            or now.is_first != (last is None)
+            or now.nonspeculative_index != (-1 if early else spoken + 1)
+            or (
+                last is not None
+                and (last.is_last or (last.timing is not Timing.EARLY and now.timing is not Timing.LATE))
+            )
+        )
+        if wrong:
+            raise Broken(f"{stage.name} has put out {now} of {place} behind {last}")
 
 
 def _once(stage: Stage, records: Iterable[Record]) -> None:
