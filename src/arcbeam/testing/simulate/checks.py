@@ -25,8 +25,9 @@ def is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
 
 
 def of_output(out: Out, said: Timestamp, honest: bool) -> None:
-    """Nothing is put out that the watermark has said will not come; but the empty pane of a window that closes."""
-    if honest and out.atoms and out.time < said:
+    """Nothing is put out that the watermark has said will not come; but the last pane of a window, with nothing new."""
+    closing = out.pane is not None and out.pane.timing is Timing.LATE and out.pane.is_last
+    if honest and not closing and out.time < said:
         raise Broken(f"{out.stage} put out {out} at {out.time}, its watermark was at {said}")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.strategy import PaneTime
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
 from arcbeam.testing.faults import Faults
 from arcbeam.testing.simulate.kinds import (
     MAIN,
@@ -84,7 +85,7 @@ def _ports(stages: Sequence[Stage], level: int) -> list[Port]:
 def _source(chance: random.Random, number: int, surprising: bool) -> Stage:
     outputs = (MAIN, OTHER) if chance.random() < 0.3 else (MAIN,)
     count, jitter, rate = chance.choice((3, 8, 20, 40)), chance.choice((0, 3, 10, 25)), chance.choice((1, 2, 5))
-    start = chance.choice((0, 0, -50, 1000))
+    start = chance.choice((0, 0, 0, -50, -50, 1000, 1000, MIN_TIMESTAMP + 1, END_OF_GLOBAL_WINDOW - 200))
     events = tuple(
         Event(
             b"%c%d" % (ord("a") + number - 1, at),
@@ -197,7 +198,7 @@ def _blob_faults(chance: random.Random, often: Sequence[float], unread: float, s
 
 def _requests(chance: random.Random) -> tuple[Request, ...]:
     kinds = list(RequestKind)
-    found = [Request(chance.choice(kinds), chance.randint(1, 25)) for _ in range(chance.choice((0, 1, 2, 4)))]
+    found = [Request(chance.choice(kinds), chance.randint(0, 25)) for _ in range(chance.choice((0, 1, 2, 4)))]
     if found and chance.random() < 0.5:
         # Most that can be asked for is about savepoints.
         found.append(Request(RequestKind.SAVEPOINT, chance.randint(1, 8)))

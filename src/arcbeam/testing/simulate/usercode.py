@@ -17,7 +17,7 @@ from arcbeam.engine.reports import Committable
 from arcbeam.engine.residuals import Remainder, Restriction
 from arcbeam.engine.timers import Fired
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import atoms_of
 from arcbeam.testing.simulate.kinds import MAIN, Expand, Pace, Pass, Source, promised
@@ -129,7 +129,11 @@ class Passing(Runner):
         for value, time, _ in elements:
             latest = time
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
-        estimates = {("seen", output): Timestamp(latest - kind.behind) for output in outputs} if kind.behind else {}
+        estimates = (
+            {("seen", output): Timestamp(max(latest - kind.behind, MIN_TIMESTAMP)) for output in outputs}
+            if kind.behind
+            else {}
+        )
         return Did(len(elements), estimates=estimates)
 
 

@@ -51,6 +51,7 @@ class Watcher:
         self.drained = False
         self.commits = 0
         self._committed: set[bytes] = set()
+        self._read: dict[int, tuple[bytes, Manifest]] = {}
         self._ledger = Ledger(pipeline)
 
     def counting(self, head: Manifest | None = None) -> dict[int, tuple[bytes, ...]]:
@@ -96,7 +97,7 @@ class Watcher:
             if pin.step != self.head.step:
                 if manifest_name(pin.step) not in self._blobs.data:
                     raise Broken(f"the manifest of savepoint {pin.name} (step {pin.step}) is gone")
-                self._has_files(read_manifest(self._blobs, pin.step))
+                self._has_files(self._pinned(pin.step))
 
     def check_results(self) -> None:
         """The job has ended: all that counts was published, and is what it must be."""
@@ -105,6 +106,14 @@ class Watcher:
             raise Broken(f"{lost} is real, and was never published")
         self._nothing_left()
         results.check(self._pipeline, self.all_records(), drained=self.drained)
+
+    def _pinned(self, step: int) -> Manifest:
+        """The manifest of a savepoint; read once, as long as its bytes are the same."""
+        data = self._blobs.data[manifest_name(step)]
+        known = self._read.get(step)
+        if known is None or known[0] is not data:
+            known = self._read[step] = (data, read_manifest(self._blobs, step))
+        return known[1]
 
     def _nothing_left(self) -> None:
         """All windows have expired, so all state is gone, but for what is one row of a stage and shard."""

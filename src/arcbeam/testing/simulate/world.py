@@ -185,6 +185,7 @@ class World:
         )
         cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell)
         self._drivers.append(Driver(name, job, log, blobs, cluster, self, JobMachine(layout), scenario.keep))
+        self._ask_what_is_due(self._drivers[-1])
 
     def _count_start(self, opening: Manifest, savepoint: str, tasks: tuple[int, ...]) -> None:
         if savepoint:
@@ -228,8 +229,7 @@ class World:
         """See `Surroundings`."""
         self.watcher.look()
         self.watcher.check_files()
-        while self._requests and self._requests[0].at <= self.watcher.commits:
-            self._ask(driver, self._requests.pop(0))
+        self._ask_what_is_due(driver)
 
     def swept(self) -> None:
         """See `Surroundings`."""
@@ -253,6 +253,10 @@ class World:
         self.story.append(f"{self.now / 1e6:10.6f} {text}")
 
     # Requests.
+
+    def _ask_what_is_due(self, driver: Driver) -> None:
+        while self._requests and self._requests[0].at <= self.watcher.commits:
+            self._ask(driver, self._requests.pop(0))
 
     def _ask(self, driver: Driver, request: Request) -> None:
         if driver.over or driver.machine.mode is not Mode.RUNNING:
