@@ -7,8 +7,8 @@ know drivers.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 
 from arcbeam.engine import keyspace
 from arcbeam.engine.clocks import Port
@@ -21,7 +21,7 @@ from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.simulate import reference, results
 from arcbeam.testing.simulate.kinds import Source
 from arcbeam.testing.simulate.plans import Pipeline
-from arcbeam.testing.simulate.records import Broken, Part, Record
+from arcbeam.testing.simulate.records import Broken, Out, Part, Record
 from arcbeam.testing.simulate.reference import Item, Items, Reference
 from arcbeam.testing.simulate.results import items_of
 
@@ -35,6 +35,7 @@ class Watcher:
         pipeline: of the job.
         blobs: where it really is.
         parts: what may be published, by id.
+        tell: for the story.
 
     Attributes:
         head: the newest manifest.
@@ -42,7 +43,10 @@ class Watcher:
         drained: a drain has begun.
     """
 
-    def __init__(self, pipeline: Pipeline, blobs: MemoryBlobs, parts: dict[bytes, Part]) -> None:
+    def __init__(
+        self, pipeline: Pipeline, blobs: MemoryBlobs, parts: dict[bytes, Part], tell: Callable[[str], None]
+    ) -> None:
+        self._tell = tell
         self._pipeline, self._blobs, self._parts = pipeline, blobs, parts
         self.head: Manifest | None = None
         # SUBTLE: of all steps. What was left behind counts again if a savepoint in there is resumed.
@@ -142,6 +146,7 @@ class Watcher:
                 raise Broken(f"step {manifest.step} follows the last one of its driver")
             self.commits += 1
             self._steps_records(manifest)
+            self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
         self._has_files(manifest)
         _monotone(before, manifest)
         rewound = before is None and head is not None
@@ -153,6 +158,18 @@ class Watcher:
         self.drained |= manifest.mode in (Mode.DRAINING, Mode.DRAINED)
         if not self.drained:
             self._ledger.check(manifest)
+
+    def _told(self, manifest: Manifest) -> str:
+        """What a step has made real."""
+        counts: Counter[str] = Counter()
+        for id in self._every[manifest.step]:
+            for record in self._parts[id].records:
+                counts[f"{record.stage} {'put out' if isinstance(record, Out) else 'dropped'}"] += len(record.atoms)
+        known = set() if self.head is None else set(self.head.file_names())
+        files = [file for shard in manifest.shards for file in shard.files if file.name not in known]
+        merged = sum(file.first_step < file.last_step for file in files)
+        written = [f"{len(files)} shard files"] + ([f"{merged} of them merged"] if merged else [])
+        return ", ".join([*(f"{what} {count}" for what, count in counts.items()), *written])
 
     def _opened(self, head: Manifest | None, manifest: Manifest) -> Manifest | None:
         if head is None:

@@ -78,7 +78,7 @@ class World:
         self._folder = folder
         self._blobs = MemoryBlobs() if blobs is None else blobs
         self._parts: dict[bytes, Part] = {} if parts is None else parts
-        self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts)
+        self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts, self.tell)
         self._chance = random.Random(f"world {scenario.seed}")
         self._hosts = [self._host(number) for number in range(scenario.hosts)]
         self._mischief = Mischief(scenario.faults, self._note, self.tell, self._start, self._lose)
