@@ -6,7 +6,7 @@ Owns how often what is chosen. The same seed gives the same scenario, always. Mu
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.strategy import PaneTime
@@ -32,7 +32,9 @@ from arcbeam.testing.simulate.scenarios import OF_TASKS, Fault, FaultKind, Reque
 
 _KEYS = (b"a", b"b", b"c", b"d", b"e")
 _PAUSES = (0, 0, 700, 30_000, 2_000_000)
-_OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS]
+_OF_TASKS = sorted(OF_TASKS - {FaultKind.USER_ERROR}, key=lambda kind: kind.name)
+_AT_THE_END = FaultKind.DRIVER_DIES_AT_THE_END
+_OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS and kind is not _AT_THE_END]
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -50,7 +52,7 @@ def scenario_of(seed: int) -> Scenario:
         looks=chance.choice((1, 3, 8, 30, 1000)),
         keep=chance.choice((1, 3, 10)),
         real_cache=chance.random() < 0.05,
-        faults=_faults(chance),
+        faults=(*_faults(chance), *_rare_faults(random.Random(f"rare {seed}"))),
         requests=_requests(chance),
     )
 
@@ -167,7 +169,7 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
     count = chance.choice((0, 1, 2, 4, 8))
     of_tasks = [
         Fault(
-            chance.choice(sorted(OF_TASKS, key=lambda kind: kind.name)),
+            chance.choice(_OF_TASKS),
             chance.randint(0, 150),
             chance.choice((0, 1, 3, 10, 30)),
         )
@@ -175,6 +177,14 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
     ]
     others = [_fault(chance, chance.choice(_OF_COMMANDS)) for _ in range(chance.choice((0, 1, 1, 2, 4)))]
     return (*of_tasks, *others)
+
+
+def _rare_faults(chance: random.Random) -> Iterator[Fault]:
+    """Those that end a job, or come when it has ended: once, with much before them."""
+    if chance.random() < 0.1:
+        yield Fault(_AT_THE_END, 0, chance.choice((1, 1, 2)))
+    if chance.random() < 0.07:
+        yield Fault(FaultKind.USER_ERROR, chance.randint(0, 80))
 
 
 def _fault(chance: random.Random, kind: FaultKind) -> Fault:

@@ -19,6 +19,7 @@ from arcbeam.testing.simulate.jobs import Box, Died, Job
 from arcbeam.testing.simulate.scenarios import Fault, FaultKind
 from arcbeam.testing.simulate.tasks import TaskRun
 
+USER_ERROR = "user code has raised"
 _TRIES = 4
 """A task that fails runs again so often, then the step fails."""
 
@@ -31,11 +32,13 @@ class Outcome:
         reports: of its tasks; empty if it failed.
         why: it failed.
         torn: what was read is not what is reported: it must never become real.
+        again: it may be run again.
     """
 
     reports: tuple[TaskReport, ...] = ()
     why: str = ""
     torn: bool = False
+    again: bool = True
 
 
 @dataclass
@@ -64,6 +67,10 @@ class _Result:
 
 class _StepLost(Exception):
     """The step is given up."""
+
+
+class _UserError(Exception):
+    """User code has raised."""
 
 
 @dataclass
@@ -100,6 +107,8 @@ class Cluster:
                     result = self._task(job, head, plan, level, task, inbox)
                 except (_StepLost, InconsistentCutError) as e:
                     return Outcome(why=str(e))
+                except _UserError as e:
+                    return Outcome(why=str(e), again=False)
                 results.append(result)
                 reports.append(result.report)
             readers = job.layout.tasks[level + 1] if level + 1 < len(job.layout.tasks) else 0
@@ -115,6 +124,9 @@ class Cluster:
             if fault and kind is FaultKind.STEP_LOST:
                 self.happened(kind)
                 raise _StepLost(f"{where} was lost, and the step with it")
+            if fault and kind is FaultKind.USER_ERROR:
+                self.happened(kind)
+                raise _UserError(f"{USER_ERROR} in {where}")
             try:
                 run = self._attempt(job, head, plan, level, task, inbox, fault)
                 report = run.work()

@@ -55,11 +55,13 @@ from arcbeam.store.savepoints import unpinned
 from arcbeam.store.steplog import Committed, Conflict, StepLog, Unknown
 from arcbeam.store.sweep import Sweeper
 from arcbeam.testing.faults import UnreliableBlobs
-from arcbeam.testing.simulate.cluster import Cluster, Outcome
+from arcbeam.testing.simulate.cluster import USER_ERROR, Cluster, Outcome
 from arcbeam.testing.simulate.jobs import Job
 from arcbeam.testing.simulate.proposals import draft, started
 from arcbeam.testing.simulate.records import Broken
 
+_REASONS = ("took the job over", "in a row", USER_ERROR)
+"""Why a job may fail."""
 _ASKED = {
     DrainRequested: Mode.DRAINING,
     SuspendRequested: Mode.SUSPENDING,
@@ -136,7 +138,7 @@ class Driver:
         self._sweeper = Sweeper(self.log, keep=self.keep)
         self._torn: set[bytes] = set()
         self._released: list[str] = []
-        self._broken_off = False
+        self._broken_off = self._shut_down = False
         self.tell_later(started(self.log.head, self.around.now), 0)
 
     @property
@@ -220,12 +222,17 @@ class Driver:
             case Finalize(step):
                 self._answer(lambda at: Finalized(at, step))
             case CallShutdown():
+                self._shut_down = True
                 self._answer(lambda at: ShutDown(at))
             case TearDown():
                 self._answer(lambda at: TornDown(at))
             case End(state, why):
-                if state is EndState.FAILED and "took the job over" not in why and "in a row" not in why:
+                if state is EndState.FAILED and not any(reason in why for reason in _REASONS):
                     raise Broken(f"{self.name} fails: {why}")
+                if self._shut_down != (state in (EndState.DONE, EndState.DRAINED)):
+                    raise Broken(
+                        f"{self.name} is {state.value}, and shutdown was {'' if self._shut_down else 'not '}called"
+                    )
                 self.end = command
             case Abandon() | Warn():
                 pass
@@ -241,7 +248,7 @@ class Driver:
         took = self.around.took()
         if outcome.why:
             self.around.tell(f"step {plan.step} failed: {outcome.why}")
-            self.tell_later(StepFailed(self.around.now, plan.step, plan.attempt, outcome.why, True), took)
+            self.tell_later(StepFailed(self.around.now, plan.step, plan.attempt, outcome.why, outcome.again), took)
             return
         if outcome.torn:
             self._torn |= {report.token for report in outcome.reports}

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from arcbeam.engine.progress import Command, Propose, Resolve
+from arcbeam.engine.progress import Command, End, Propose, Resolve
+from arcbeam.store.manifest import ENDED
 from arcbeam.testing.faults import Faults
 from arcbeam.testing.simulate.driver import Driver, Killed
 from arcbeam.testing.simulate.scenarios import OF_TASKS, Fault, FaultKind
@@ -46,7 +47,8 @@ class Mischief:
         # What the store does until that command; and at the next commits that are asked for.
         self._storm, self._storm_until = _FAIR, -1
         self._unclear: list[Faults] = []
-        self._publishing_fails = self._report_again = False
+        self._publishing_fails = self._deaths_at_the_end = 0
+        self._report_again = False
 
     def of_task(self) -> Fault | None:
         """The fault of the next attempt of a task, if any."""
@@ -63,6 +65,10 @@ class Mischief:
             self.clear_up()
         for fault in self._of_commands.get(number, ()):
             self._strike(fault, driver, number)
+        if self._deaths_at_the_end and driver.log.head.mode in ENDED and not isinstance(command, End):
+            self._deaths_at_the_end -= 1
+            self._note(FaultKind.DRIVER_DIES_AT_THE_END)
+            raise Killed
         driver.blobs.faults = self._storm
         if self._unclear and isinstance(command, (Propose, Resolve)):
             self._note(FaultKind.UNCLEAR)
@@ -78,10 +84,11 @@ class Mischief:
 
     def publishing_fails(self) -> bool:
         """Whether what is published now fails half-way."""
-        fails, self._publishing_fails = self._publishing_fails, False
-        if fails:
-            self._note(FaultKind.PUBLISHING_FAILS)
-        return fails
+        if not self._publishing_fails:
+            return False
+        self._publishing_fails -= 1
+        self._note(FaultKind.PUBLISHING_FAILS)
+        return True
 
     def report_again(self) -> bool:
         """Whether the report of the step that runs comes twice."""
@@ -110,7 +117,9 @@ class Mischief:
                 assert fault.blobs is not None
                 self._unclear += [fault.blobs] * fault.number
             case FaultKind.PUBLISHING_FAILS:
-                self._publishing_fails = True
+                self._publishing_fails = 1 + fault.number
+            case FaultKind.DRIVER_DIES_AT_THE_END:
+                self._deaths_at_the_end = fault.number
             case FaultKind.LATE_REPORT:
                 self._report_again = True
             case FaultKind.HOST_LOST:

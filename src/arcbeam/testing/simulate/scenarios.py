@@ -22,8 +22,10 @@ class FaultKind(Enum):
     OTHER_REPORTED = "the attempt that is reported is not the one that was read"
     LATE_TASK = "a task ends when its step is decided"
     STEP_LOST = "a step fails behind some of its tasks"
+    USER_ERROR = "user code raises, and the job fails"
     DRIVER_DIES = "a driver dies between two commands"
     DRIVER_DIES_INSIDE = "a driver dies while it talks to the store"
+    DRIVER_DIES_AT_THE_END = "a driver dies behind the last commit of the job"
     SECOND_DRIVER = "a second driver begins while the first goes on"
     SECOND_DRIVER_INSIDE = "a second driver begins while the first talks to the store"
     UNCLEAR = "the store answers badly when it is asked for a commit"
@@ -42,6 +44,7 @@ OF_TASKS = frozenset(
         FaultKind.OTHER_REPORTED,
         FaultKind.LATE_TASK,
         FaultKind.STEP_LOST,
+        FaultKind.USER_ERROR,
     }
 )
 
@@ -53,7 +56,7 @@ class Fault:
     Attributes:
         at: at that attempt of a task, or that command of a driver, counted over the whole simulation.
         number: of calls until it happens, or which of the attempts counts, or how many commands (proposals, and asking
-            again) it lasts.
+            again) it lasts, or how often it happens.
         blobs: what the store does, in a storm or when it is unclear.
     """
 
