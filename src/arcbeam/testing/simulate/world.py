@@ -234,6 +234,8 @@ class World:
     def swept(self) -> None:
         """See `Surroundings`."""
         self.happened["sweeps"] += 1
+        # What was committed since may have given a savepoint up.
+        self.watcher.look()
         self.watcher.check_files()
 
     def outcome(self, name: str) -> None:
