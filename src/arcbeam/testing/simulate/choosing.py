@@ -180,11 +180,14 @@ def _faults(chance: random.Random) -> tuple[Fault, ...]:
 
 
 def _rare_faults(chance: random.Random) -> Iterator[Fault]:
-    """Those that end a job, or come when it has ended: once, with much before them."""
+    """Those that end a job, or come when it has ended; and now and then very many."""
     if chance.random() < 0.1:
         yield Fault(_AT_THE_END, 0, chance.choice((1, 1, 2)))
     if chance.random() < 0.07:
         yield Fault(FaultKind.USER_ERROR, chance.randint(0, 80))
+    if chance.random() < 0.05:
+        for _ in range(6):
+            yield from _faults(chance)
 
 
 def _fault(chance: random.Random, kind: FaultKind) -> Fault:

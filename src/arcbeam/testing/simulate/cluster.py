@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from arcbeam.engine.markers import InconsistentCutError
 from arcbeam.engine.reports import TaskReport
@@ -83,7 +83,7 @@ class Cluster:
         fault: gives the fault of the next attempt of a task, if any.
         happened: notes a fault that did happen.
         tell: notes what happens, for the story.
-        left_behind: attempts that end when their step is decided.
+        left_behind: attempts that end when their step is decided; they outlive their driver.
     """
 
     hosts: list[Host]
@@ -91,8 +91,13 @@ class Cluster:
     fault: Callable[[], Fault | None]
     happened: Callable[[FaultKind], None]
     tell: Callable[[str], None]
-    left_behind: list[Callable[[], object]] = field(default_factory=list)
+    left_behind: list[Callable[[], object]]
     _attempts: int = 0
+
+    def end_late(self) -> None:
+        """A step is decided: what was slow ends now."""
+        while self.left_behind:
+            self.left_behind.pop(0)()
 
     def run(self, job: Job, head: Manifest, plan: StepPlan) -> Outcome:
         """Runs all tasks of a step."""

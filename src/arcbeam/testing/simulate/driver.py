@@ -186,14 +186,11 @@ class Driver:
                 self._carry_out(command)
             if decided:
                 self._tidy_up()
+                self.cluster.end_late()
         except Killed:
             self.killed = True
             self.around.tell(f"{self.name} is dead")
         if decided:
-            # What was slow ends now: its step is decided.
-            late, self.cluster.left_behind[:] = list(self.cluster.left_behind), []
-            for end in late:
-                end()
             self.around.committed(self)
 
     def _check(self, commands: list[Command], torn: bool) -> None:

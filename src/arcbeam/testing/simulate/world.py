@@ -86,6 +86,7 @@ class World:
         self._drivers: list[Driver] = []
         self._started = 0
         self._tokens = count()
+        self._left_behind: list[Callable[[], object]] = []
         self._rewind: str = ""
         self._asked: Counter[RequestKind] = Counter()
         self._copies: list[Callable[[], World]] = []
@@ -183,7 +184,7 @@ class World:
             scenario.looks,
             last + 1,
         )
-        cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell)
+        cluster = Cluster(self._hosts, self._chance, self._mischief.of_task, self._note, self.tell, self._left_behind)
         self._drivers.append(Driver(name, job, log, blobs, cluster, self, JobMachine(layout), scenario.keep))
         self._ask_what_is_due(self._drivers[-1])
 
@@ -279,9 +280,11 @@ class World:
             case RequestKind.REWIND:
                 if not self._pins(driver):
                     return
-                # The driver that runs is stopped by the one that takes over.
                 self._rewind = self._chance.choice(self._pins(driver)).name
-                driver.killed = True
+                if self._chance.random() < 0.5:
+                    driver.killed = True
+                else:
+                    self._start()  # and the driver that runs will see
                 return
             case RequestKind.COPY:
                 self._copy(driver)
