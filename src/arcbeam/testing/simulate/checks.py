@@ -95,7 +95,6 @@ def of_report(
             raise Broken(f"{where} is at {report.input}, and what has its turn at {report.next_event} was left")
         if report.next_due is not None and report.next_due <= plan.time:
             raise Broken(f"{where} has left what is due at {report.next_due}; it is {plan.time}")
-    drops = sum(len(record.atoms) > 0 for record in records if isinstance(record, Drop))
-    held = [record for record in records if isinstance(record, Drop) and record.time is None]
-    if not held and report.counts.late != drops:
+    drops = sum(record.elements for record in records if isinstance(record, Drop))
+    if report.counts.late != drops:
         raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")

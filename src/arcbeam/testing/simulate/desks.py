@@ -163,9 +163,12 @@ def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
         case DropLate(key, window, value, time, watermark, reason):
             late = reason is DropReason.EXPIRED
             return Drop(stage.name, key, tuple(atoms_of(value)), time, window, late, watermark)
-        case DropHeld(key, window, contents, _, watermark):
-            atoms = tuple(atom for value in contents for atom in atoms_of(value))
-            return Drop(stage.name, key, atoms, None, window, False, watermark)
+        case DropHeld(key, window, contents, count, watermark):
+            values = list(contents)
+            if isinstance(stage.kind, Group) and not stage.kind.accumulating and len(values) != count:
+                raise Broken(f"{stage.name} has dropped {values}, which it takes for {count}")
+            atoms = tuple(atom for value in values for atom in atoms_of(value))
+            return Drop(stage.name, key, atoms, None, window, False, watermark, count)
         case Late(element, watermark):
             assert stage.windowing is not None
             window = stage.windowing.decode(element.window)

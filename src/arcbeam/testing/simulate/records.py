@@ -39,6 +39,7 @@ class Drop(NamedTuple):
     Attributes:
         late: it was too late, not just for a trigger that had finished.
         watermark: the stage's input watermark then.
+        elements: how many they were.
     """
 
     stage: str
@@ -48,6 +49,7 @@ class Drop(NamedTuple):
     window: Window
     late: bool
     watermark: Timestamp
+    elements: int = 1
 
 
 Record = Out | Drop
