@@ -177,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.names or MUTATIONS:
         found = search(name, range(int(first), int(last) + 1))
         missed += found is None
-        print(f"{name}: " + ("not found" if found is None else f"seed {found[0]}: {found[1]}"), flush=True)  # noqa: T201
+        text = "not found" if found is None else f"seed {found[0]}: {found[1]}"
+        print(f"{name}: {text}", flush=True)  # noqa: T201 - a command speaks
     return 1 if missed else 0
 
 

@@ -38,8 +38,8 @@ def _one(seed: int, *, whole: bool) -> int:
     if isinstance(found, Failure):
         _tell(found, whole=whole)
         return 1
-    print("\n".join(found.story if whole else found.story[-_STORY:]))  # noqa: T201
-    print(f"seed {seed}: nothing is wrong; {found.watcher.commits} steps; {_counted(found.happened)}")  # noqa: T201
+    _say("\n".join(found.story if whole else found.story[-_STORY:]))
+    _say(f"seed {seed}: nothing is wrong; {found.watcher.commits} steps; {_counted(found.happened)}")
     return 0
 
 
@@ -54,8 +54,8 @@ def _many(seeds: Sequence[int], *, whole: bool) -> int:
         else:
             happened += found.happened
             happened["steps"] += found.watcher.commits
-    print(f"{len(seeds)} simulations; {_counted(happened)}")  # noqa: T201
-    print(f"failed: {', '.join(map(str, failed)) or 'none'}")  # noqa: T201
+    _say(f"{len(seeds)} simulations; {_counted(happened)}")
+    _say(f"failed: {', '.join(map(str, failed)) or 'none'}")
     return 1 if failed else 0
 
 
@@ -64,7 +64,11 @@ def _tell(failure: Failure, *, whole: bool) -> None:
         failure = shrunk(failure)
         if len(failure.story) > _STORY:
             failure = Failure(failure.scenario, failure.error, failure.place, ("  ...", *failure.story[-_STORY:]))
-    print(f"{failure}\n", flush=True)  # noqa: T201
+    _say(f"{failure}\n")
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command speaks
 
 
 def _counted(happened: Counter[str]) -> str:

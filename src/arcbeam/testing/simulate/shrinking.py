@@ -49,14 +49,13 @@ class Failure:
 
 def played(scenario: Scenario) -> World | Failure:
     """Plays a scenario: the world as it is then, or how it fails."""
+    story: list[str] = []
     try:
-        return play(scenario)
+        return play(scenario, story)
     except Exception as e:
         last = traceback.extract_tb(e.__traceback__)[-1]
         place = f"{last.filename.rpartition('/')[2]}, line {last.lineno}"
-        world = getattr(e, "world", None)
-        story = tuple(world.story) if isinstance(world, World) else ()
-        return Failure(scenario, f"{type(e).__name__}: {e}", place, story)
+        return Failure(scenario, f"{type(e).__name__}: {e}", place, tuple(story))
 
 
 def failure_of(scenario: Scenario) -> Failure | None:

@@ -144,6 +144,10 @@ class Watcher:
                 raise Broken(f"step {manifest.step} was committed: {wrong}")
             if head.mode in (Mode.DONE, Mode.DRAINED, Mode.SUSPENDED) and head.epoch == manifest.epoch:
                 raise Broken(f"step {manifest.step} follows the last one of its driver")
+            if manifest.mode in (Mode.DRAINED, Mode.SUSPENDED) and all(
+                pin.step != manifest.step for pin in manifest.pins
+            ):
+                raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
             self.commits += 1
             self._steps_records(manifest)
             self._tell(f"step {manifest.step} is real: {self._told(manifest)}")

@@ -119,7 +119,17 @@ class World:
         self.watcher.check_files()
         self.watcher.check_results()
         for copy in self._copies:
-            copy().run()
+            world = copy()
+            try:
+                world.run()
+            finally:
+                world.close()
+
+    def close(self) -> None:
+        """Lets go of what hosts have open."""
+        if self.watcher.head is not None:
+            for host in self._hosts:
+                host.forget(self.watcher.head.job)
 
     def _settle(self) -> None:
         """Whatever is still on its way comes, and changes nothing."""
@@ -322,23 +332,23 @@ class World:
         return world
 
 
-def play(scenario: Scenario) -> World:
+def play(scenario: Scenario, story: list[str] | None = None) -> World:
     """Plays a scenario to its end; the world as it is then.
 
+    Args:
+        scenario: what happens.
+        story: gets what happened, also if it fails.
+
     Raises:
-        Broken: as `World.run`; with the world as its `world`.
+        Broken: as `World.run`.
     """
     folder = Path(tempfile.mkdtemp(prefix="simulate-", dir=_fast()))
     world = World(scenario, folder)
+    world.story = world.story if story is None else story
     try:
         world.run()
-    except Exception as e:
-        e.world = world  # type: ignore[attr-defined]
-        raise
     finally:
-        if scenario.real_cache and world.watcher.head is not None:
-            for host in world._hosts:
-                host.forget(world.watcher.head.job)
+        world.close()
         shutil.rmtree(folder, ignore_errors=True)
     return world
 
