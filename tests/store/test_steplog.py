@@ -273,6 +273,39 @@ def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
     assert opened(memory, force=True).head.mode == Mode.RUNNING
 
 
+@pytest.mark.contract("END-01", "END-02")
+@pytest.mark.parametrize("mode", [Mode.DONE, Mode.DRAINED])
+def test_an_ended_job_is_opened_to_finish_it(memory: DurableBlobs, mode: Mode) -> None:
+    log = opened(memory)
+    committables = (Committable("write", b"part"),)
+    log.propose(log.draft(Timestamp(1), mode=mode, committables=committables))
+    for _ in range(2):  # who finishes it may die, too
+        log = opened(memory, finish=True)
+        assert (log.head.mode, log.head.kind, log.head.committables) == (mode, Kind.OPENING, committables)
+        with pytest.raises(InvalidManifestError, match="has ended"):
+            log.propose(log.draft(Timestamp(2)))
+    with pytest.raises(StoreError, match="has ended"):
+        opened(memory)
+    assert opened(memory, finish=True, force=True).head.mode == Mode.RUNNING, "who forces it goes on"
+
+
+def test_nothing_follows_the_last_step_of_a_job(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=Mode.DONE))
+    with pytest.raises(InvalidManifestError, match="nothing follows its last step"):
+        log.propose(log.draft(Timestamp(2)))
+
+
+def test_a_job_that_goes_on_is_not_finished(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), pins=(Pin("last", 1, Timestamp(1)),), mode=Mode.DRAINED))
+    assert opened(memory, savepoint="last", force=True).head.mode == Mode.RUNNING
+    assert opened(memory, finish=True).head.mode == Mode.RUNNING
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(2), mode=Mode.DRAINING))
+    assert opened(memory, finish=True).head.mode == Mode.DRAINING
+
+
 def test_a_suspended_job_goes_on(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), mode=Mode.SUSPENDED))

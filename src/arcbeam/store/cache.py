@@ -143,25 +143,39 @@ class HostCache:
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
         """Brings a copy to a version. The caller holds the lock."""
         at = database.step()
-        if at is not None and at > version.step:
-            raise DecidedStepError(
-                f"shard {version.shard} of level {version.level} is at step {at} here, "
-                f"step {version.step} was asked for",
-                "nothing to do: another attempt has done the work",
-            )
-        lacking = version.files
-        if at is not None and version.contains(at):
-            lacking = tuple(file for file in version.files if file.last_step > at)
-            if any(file.kind == FileKind.SNAPSHOT for file in lacking):
-                lacking, at = version.files, None
-        else:
-            at = None
-        if lacking or at is None:
+        files, anew = lacking(version, at)
+        if files or anew:
             # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the copy
             # has, or what a later step of it has made of that.
-            readers = [_reader(blobs, folder, file) for file in lacking]
-            database.apply(readers, version.step, anew=at is None)
+            readers = [_reader(blobs, folder, file) for file in files]
+            database.apply(readers, version.step, anew=anew)
             shutil.rmtree(folder / "kept", ignore_errors=True)
+
+
+def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...], bool]:
+    """What a copy of a shard needs to come to a version.
+
+    Args:
+        version: where it is to be.
+        at: the step that the copy is of; None: there is none that can be used.
+
+    Returns:
+        The files that it lacks, the oldest first; and whether what it has is to be thrown away before.
+
+    Raises:
+        DecidedStepError: the copy is at a later step: whoever asks comes too late.
+    """
+    if at is None:
+        return version.files, True
+    if at > version.step:
+        raise DecidedStepError(
+            f"shard {version.shard} of level {version.level} is at step {at} here, step {version.step} was asked for",
+            "nothing to do: another attempt has done the work",
+        )
+    files = tuple(file for file in version.files if file.last_step > at)
+    if not version.contains(at) or any(file.kind == FileKind.SNAPSHOT for file in files):
+        return version.files, True
+    return files, False
 
 
 def _reader(blobs: DurableBlobs, folder: Path, file: ShardFile) -> ShardFileReader:

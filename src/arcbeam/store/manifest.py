@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.names import parse_written
@@ -30,6 +31,10 @@ class Mode(StrEnum):
     DRAINED = "drained"
     SUSPENDED = "suspended"
     DONE = "done"
+
+
+ENDED: Final = frozenset({Mode.DRAINED, Mode.DONE})
+"""Behind a step of these modes there is no other, but the openings of those who finish what it left."""
 
 
 class FileKind(StrEnum):
@@ -261,6 +266,8 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
     does not name, no later one will. The savepoints are the head's, less or more.
     """
     wrong = []
+    if head.mode in ENDED:
+        wrong.append(f"the job has ended ({head.mode}): nothing follows its last step")
     if following.step != head.step + 1:
         wrong.append(f"step {following.step} follows step {head.step}")
     if following.job != head.job or following.parent != head.token:

@@ -34,6 +34,7 @@ from arcbeam.store.errors import (
     StoreError,
 )
 from arcbeam.store.manifest import (
+    ENDED,
     Abandoned,
     JobShape,
     Kind,
@@ -109,6 +110,7 @@ class StepLog:
         driver: str = "",
         savepoint: str = "",
         force: bool = False,
+        finish: bool = False,
         token: Callable[[], str] = new_token,
     ) -> StepLog:
         """Takes a job over: begins an epoch and commits its opening. Every driver before is fenced out by that.
@@ -122,6 +124,8 @@ class StepLog:
             driver: who this is, for people: host, process.
             savepoint: go on from this savepoint; what came after it is abandoned. Empty: from the head.
             force: go on even if the job has ended.
+            finish: open the job also if it has ended, but not to go on: its last commit may not be published, nor the
+                last calls of user code made. The opening keeps how it has ended, and nothing can be proposed on it.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -138,7 +142,7 @@ class StepLog:
         while True:
             if head is not None and head.epoch > epoch:
                 raise _fenced(blobs, epoch, head)
-            opening = _opening(blobs, head, shape, epoch, own, now, savepoint, force)
+            opening = _opening(blobs, head, shape, epoch, own, now, savepoint, force, finish)
             outcome = _create(blobs, opening, encode(opening))
             match outcome:
                 case Committed():
@@ -314,6 +318,7 @@ def _opening(
     now: Timestamp,
     savepoint: str,
     force: bool,
+    finish: bool,
 ) -> Manifest:
     if head is None:
         if savepoint:
@@ -346,7 +351,9 @@ def _opening(
             raise _no_savepoint(blobs, savepoint, head)
         if pin.step != head.step:
             origin = read_manifest(blobs, pin.step)
-    if origin.mode in (Mode.DRAINED, Mode.DONE) and not force:
+    # A savepoint is opened to go on from it, whatever it was made for.
+    finishing = origin.mode in ENDED and finish and origin is head and not force
+    if origin.mode in ENDED and not force and not finishing:
         raise StoreError(
             f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with",
             "begin a new job in another folder, or resume with force if its end was not meant",
@@ -368,7 +375,7 @@ def _opening(
         token=token,
         parent=head.token,
         kind=Kind.OPENING,
-        mode=origin.mode if origin.mode == Mode.DRAINING else Mode.RUNNING,
+        mode=origin.mode if finishing or origin.mode == Mode.DRAINING else Mode.RUNNING,
         time=Timestamp(max(now, head.time)),
         cut=b"",
         shape=shape,

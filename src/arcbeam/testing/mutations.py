@@ -1,0 +1,186 @@
+"""Ten mistakes that somebody might make in the engine or the store, and whether the simulator finds them.
+
+    python -m arcbeam.testing.mutations [--seeds A..B] [NAME ...]
+
+Owns the mistakes, as patches of the real code, and the search. A check that finds no mistake checks nothing: whoever
+changes the simulator sees here whether it still does. Must not know how a mistake is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import Any
+from unittest.mock import patch
+
+from arcbeam.engine import markers, watermarks
+from arcbeam.engine.holds import Holder, HolderKind
+from arcbeam.engine.residuals import Remainder, Residuals, Restriction
+from arcbeam.engine.stageplace import StagePlace
+from arcbeam.engine.timers import Fired, Timers
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.store import compaction, steplog
+from arcbeam.store.durable import DurableBlobs
+from arcbeam.store.errors import MissingFileError, StoreError
+from arcbeam.store.manifest import Manifest
+from arcbeam.store.names import manifest_name
+from arcbeam.store.steplog import Committed, Conflict, Outcome
+from arcbeam.store.sweep import Sweeper
+from arcbeam.testing.simulate.choosing import scenario_of
+from arcbeam.testing.simulate.world import play
+
+Mutation = Callable[[], AbstractContextManager[object]]
+
+
+def _hold_dropped_at_a_split() -> AbstractContextManager[object]:
+    split = Residuals.split
+
+    def without_hold(self: Residuals, id: bytes, residual: Remainder, now: Timestamp) -> Restriction:
+        made = split(self, id, residual, now)
+        for output in self._outputs:
+            self._holds.clear(Holder(HolderKind.RESIDUAL, f"{made.root}~{made.id.hex()}"), output)
+        return made
+
+    return patch.object(Residuals, "split", without_hold)
+
+
+def _manifest_created_twice() -> AbstractContextManager[object]:
+    create = steplog._create
+
+    def again(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
+        outcome = create(blobs, manifest, data, unclear)
+        if not isinstance(outcome, Conflict):
+            return outcome
+        with suppress(StoreError):
+            blobs.put(manifest_name(manifest.step), data)
+        return Committed(manifest)
+
+    return patch.object(steplog, "_create", again)
+
+
+def _marker_ignored() -> AbstractContextManager[object]:
+    heard = watermarks.heard
+
+    def of_the_first(told: Sequence[Any], tasks: Mapping[Any, int], said: Any) -> Any:
+        return heard(told[:1], dict.fromkeys(tasks, 1), said)
+
+    return patch.object(markers, "heard", of_the_first)
+
+
+def _timer_fired_when_equal() -> AbstractContextManager[object]:
+    take = Timers.take_event
+
+    def one_later(self: Timers, watermark: Timestamp, expirations: bool = True) -> Fired | None:
+        return take(self, watermark if watermark == MAX_TIMESTAMP else Timestamp(watermark + 1), expirations)
+
+    return patch.object(Timers, "take_event", one_later)
+
+
+def _tombstone_lost() -> AbstractContextManager[object]:
+    merged = compaction.merged
+    return patch.object(compaction, "merged", lambda sources, bottom: merged(sources, bottom=True))
+
+
+def _residual_kept_twice() -> AbstractContextManager[object]:
+    hand_over = Residuals.hand_over
+
+    def and_keep(self: Residuals, id: bytes) -> bytes:
+        handed = hand_over(self, id)
+        self.adopt(handed)
+        return handed
+
+    return patch.object(Residuals, "hand_over", and_keep)
+
+
+def _watermark_as_max() -> AbstractContextManager[object]:
+    return patch.object(watermarks, "min", max, create=True)
+
+
+def _drop_uncounted() -> AbstractContextManager[object]:
+    def uncounted(self: StagePlace, drop: Any) -> None:
+        self.exchange.late(self.placed.name, self.shard, drop)
+
+    return patch.object(StagePlace, "drop", uncounted)
+
+
+def _savepoint_swept() -> AbstractContextManager[object]:
+    def named(self: Sweeper, floor: int, head: Manifest) -> set[str]:
+        names = set(head.file_names())
+        for step in range(floor, head.step):
+            if (seen := self._manifest(step)) is not None:
+                names |= seen.names
+        return names
+
+    return patch.object(Sweeper, "_named", named)
+
+
+@contextmanager
+def _fence_unchecked() -> Iterator[None]:
+    """Whatever stands under the name of a manifest is taken for one's own."""
+    create = steplog._create
+
+    def whosever(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
+        try:
+            blobs.get(manifest_name(manifest.step))
+        except MissingFileError:
+            return create(blobs, manifest, data, unclear)
+        return Committed(manifest)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(steplog, "_create", whosever))
+        stack.enter_context(patch.object(steplog, "has_begun", lambda blobs, epoch: False))
+        yield
+
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "a hold dropped at a split": _hold_dropped_at_a_split,
+    "a manifest created twice": _manifest_created_twice,
+    "a marker ignored": _marker_ignored,
+    "a timer fired at <=": _timer_fired_when_equal,
+    "a compaction that loses a tombstone": _tombstone_lost,
+    "a residual kept twice": _residual_kept_twice,
+    "a watermark taken as max": _watermark_as_max,
+    "a late drop uncounted": _drop_uncounted,
+    "a savepoint that references a swept file": _savepoint_swept,
+    "a fence not checked": _fence_unchecked,
+}
+"""The mistakes by name."""
+
+
+def found_by(name: str, seed: int) -> str:
+    """How the simulation of a seed finds a mistake: what it raises; empty if it does not."""
+    with MUTATIONS[name]():
+        try:
+            play(scenario_of(seed))
+        except Exception as e:
+            return f"{type(e).__name__}: {e}"
+    return ""
+
+
+def search(name: str, seeds: Sequence[int]) -> tuple[int, str] | None:
+    """The first seed that finds a mistake, and how."""
+    for seed in seeds:
+        if found := found_by(name, seed):
+            return seed, found
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Searches; 1 if a mistake is not found."""
+    parser = argparse.ArgumentParser(prog="python -m arcbeam.testing.mutations", description=__doc__)
+    parser.add_argument("--seeds", default="0..499", help="A..B, both included")
+    parser.add_argument("names", nargs="*", help="of mistakes; all if none is given")
+    options = parser.parse_args(arguments)
+    first, _, last = options.seeds.partition("..")
+    missed = 0
+    for name in options.names or MUTATIONS:
+        found = search(name, range(int(first), int(last) + 1))
+        missed += found is None
+        text = "not found" if found is None else f"seed {found[0]}: {found[1]}"
+        print(f"{name}: {text}", flush=True)  # noqa: T201 - a command speaks
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

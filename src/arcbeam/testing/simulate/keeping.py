@@ -1,0 +1,221 @@
+"""The user code of stateful stages: cells and timers of both clocks.
+
+Owns what is kept, and when it goes on. Must not know steps, attempts and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from arcbeam.engine.bundles import Did, TimerCleared, TimerSet
+from arcbeam.engine.cells import BagCell, Cells, CombiningCell, MapCell, OrderedListCell, SetCell, ValueCell
+from arcbeam.engine.grouping import Came
+from arcbeam.engine.timers import Fired
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+from arcbeam.testing.simulate.combining import atoms_of
+from arcbeam.testing.simulate.kinds import Keep
+from arcbeam.testing.simulate.records import Broken
+from arcbeam.testing.simulate.usercode import Desk, Runner
+
+
+def _added(accumulators: Sequence[bytes]) -> bytes:
+    return b"%d" % sum(map(int, accumulators))
+
+
+class Keeping(Runner):
+    """What all ways of keeping share.
+
+    Args:
+        desk: of the stage.
+        number: of the stage.
+    """
+
+    def __init__(self, desk: Desk, number: int) -> None:
+        super().__init__(desk)
+        kind = desk.stage.kind
+        assert isinstance(kind, Keep)
+        self.kind = kind
+        cells = Cells(desk.view, number)
+        self.count = ValueCell(cells, "count")
+        self.bag = BagCell(cells, "bag")
+        self.known = SetCell(cells, "known")
+        self.sum = CombiningCell(cells, "sum", _added)
+        self.by_name = MapCell(cells, "by name")
+        self.in_time = OrderedListCell(cells, "in time")
+
+    def process(self, key: bytes, elements: Sequence[Came]) -> Did:
+        """See `bundles.Runner`."""
+        timers: list[TimerSet | TimerCleared] = []
+        written = 0
+        for value, time, windows in elements:
+            for window in windows:
+                timers += self.take_in(key, window, time, value)
+                written += self.kind.way == "order"
+        return Did(written, timers)
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """An element has come in a window."""
+        raise NotImplementedError
+
+    def fire(self, fired: Fired) -> Did:
+        """See `bundles.Runner`."""
+        self.desk.timed(fired)
+        return self.fired(fired)
+
+    def fired(self, fired: Fired) -> Did:
+        """A timer's callback."""
+        raise Broken(f"{self.name} has no timers")
+
+    def window_of(self, fired: Fired) -> Window:
+        """The window of a timer."""
+        return self.kind.windowing.decode(fired.window)
+
+
+class UntilEnd(Keeping):
+    """All of a window goes on together: at its end, or at its expiration."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        self.count.write(key, at, b"%d" % (int(self.count.read(key, at) or b"0") + 1))
+        self.bag.add(key, at, value)
+        self.known.add(key, at, value)
+        self.sum.add(key, at, b"%d" % len(value))
+        if self.kind.way == "end":
+            end = window.max_timestamp
+            # One that never fires, and one that is set twice: only the last counts. It may be for later than the end.
+            yield TimerSet(key, window, "end", Timestamp(time + 1), time, tag="never")
+            yield TimerSet(key, window, "end", Timestamp(end + 1), end)
+            yield TimerCleared(key, window, "end", tag="never")
+            yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end)
+
+    def fired(self, fired: Fired) -> Did:
+        """See `Keeping`."""
+        if fired.tag:
+            raise Broken(f"a timer of {self.name} fired that was cleared")
+        window = self.window_of(fired)
+        self.desk.over(window)
+        return self._let_go(fired.key, window)
+
+    def expire(self, key: bytes, window: Window) -> Did:
+        """See `bundles.Runner`."""
+        self.desk.over(window)
+        return self._let_go(key, window)
+
+    def _let_go(self, key: bytes, window: Window) -> Did:
+        at = window.ordered()
+        values = list(self.bag.read(key, at))
+        count, size = int(self.count.read(key, at) or b"0"), int(self.sum.read(key, at) or b"0")
+        known = set(self.known.read(key, at))
+        if (count, size, known) != (len(values), sum(map(len, values)), set(values)):
+            raise Broken(f"the cells of {self.name} for {key!r} in {window} do not agree: {count}, {size}, {values}")
+        for value in values:
+            self.put_out(key, atoms_of(value), window.max_timestamp, window)
+        for cell in (self.count, self.bag, self.known, self.sum):
+            cell.clear(key, at)
+        return Did(len(values))
+
+
+class ByTheClock(Keeping):
+    """Elements go on some processing time after the first of them came, or at the end of their window."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        self.in_time.add(key, at, time, value)
+        first = next(iter(self.in_time.read(key, at)))[0]
+        due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.delay * 1000)
+        self.count.write(key, at, due)
+        yield TimerSet(key, window, "clock", Timestamp(int(due)), first)
+        if self.kind.way == "clock":
+            yield TimerSet(key, window, "end", window.max_timestamp, first)
+
+    def fired(self, fired: Fired) -> Did:
+        """See `Keeping`."""
+        window = self.window_of(fired)
+        if fired.family == "clock":
+            due = self.count.read(fired.key, fired.window)
+            if fired.fire_at > self.desk.now or due != b"%d" % fired.fire_at:
+                raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
+        values = list(self.in_time.read(fired.key, fired.window))
+        for time, value in values:
+            self.put_out(fired.key, atoms_of(value), time, window)
+        self.in_time.clear(fired.key, fired.window)
+        self.count.clear(fired.key, fired.window)
+        if self.kind.way != "clock":
+            return Did(len(values))
+        other = "end" if fired.family == "clock" else "clock"
+        return Did(len(values), [TimerCleared(fired.key, window, other)])
+
+    def expire(self, key: bytes, window: Window) -> Did:
+        """See `bundles.Runner`."""
+        at = window.ordered()
+        self.desk.over(window)
+        due = self.count.read(key, at)
+        if due is not None and int(due) <= self.desk.now:
+            raise Broken(f"{window} of {self.name} expires at {self.desk.now} before a timer that is due at {due!r}")
+        values = list(self.in_time.read(key, at))
+        for _, value in values:
+            self.put_out(key, atoms_of(value), window.max_timestamp, window)
+        return Did(len(values))
+
+
+class Each(Keeping):
+    """Each element has a timer of its own."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at, tag = window.ordered(), f"{value.decode()}@{time}"
+        same = int(self.by_name.get(key, at, tag.encode()) or b"0")
+        self.by_name.put(key, at, tag.encode(), b"%d" % (same + 1))
+        yield TimerSet(key, window, "each", Timestamp(time + self.kind.delay), time, tag, value)
+
+    def fired(self, fired: Fired) -> Did:
+        """See `Keeping`."""
+        name = fired.tag.encode()
+        count = int(self.by_name.get(fired.key, fired.window, name) or b"0")
+        if fired.hold is None or not fired.tag.endswith(f"@{fired.hold}"):
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its tag is {fired.tag}")
+        for _ in range(count):
+            self.put_out(fired.key, atoms_of(fired.payload), fired.hold, self.window_of(fired))
+        self.by_name.remove(fired.key, fired.window, name)
+        return Did(count)
+
+
+class InOrder(Keeping):
+    """Elements come in the order of their times, and go on at once."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        last = self.count.read(key, at)
+        if last is not None and int(last) > time:
+            raise Broken(f"{self.name} got an element of {time} behind one of {last!r}")
+        fired = self.sum.read(key, at)
+        if fired is not None and int(fired) >= time:
+            raise Broken(f"{self.name} got an element of {time} behind a timer of {fired!r}")
+        self.count.write(key, at, b"%d" % time)
+        self.put_out(key, atoms_of(value), time, window)
+        yield TimerSet(key, window, "end", Timestamp(time + self.kind.delay), None)
+
+    def fired(self, fired: Fired) -> Did:
+        """See `Keeping`."""
+        self.sum.write(fired.key, fired.window, b"%d" % fired.fire_at)
+        return Did()
+
+
+WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
+    "end": UntilEnd,
+    "expiration": UntilEnd,
+    "clock": ByTheClock,
+    "clock or expiration": ByTheClock,
+    "each": Each,
+    "order": InOrder,
+}
+"""By `Keep.way`."""
+
+
+def as_put_out(way: str, time: Timestamp, window: Window) -> Timestamp:
+    """With what time an element goes on."""
+    return window.max_timestamp if way in ("end", "expiration") else time

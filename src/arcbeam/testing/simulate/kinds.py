@@ -1,0 +1,241 @@
+"""What a stage of a simulated job may do, as values: sources and their events, windows, triggers, ways of keeping.
+
+Owns the shapes. Must not know where a stage is, nor what runs it.
+
+An element is known by its *atoms*: names that go with it through all stages, so that whatever comes out somewhere tells
+which events of which source it was made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from arcbeam.engine.clocks import Port
+from arcbeam.engine.composites import AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
+from arcbeam.engine.delays import Delay
+from arcbeam.engine.merging import SessionMerging
+from arcbeam.engine.stagekinds import Decode
+from arcbeam.engine.strategy import PaneTime, Strategy
+from arcbeam.engine.triggers import AfterCount, AfterTime, Trigger
+from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
+from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.testing.simulate.combining import Atoms
+
+MAIN, OTHER = "main", "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a source has at one position.
+
+    Attributes:
+        atom: its name, unique in the job.
+        key: its user key.
+        time: its event time.
+        output: of the source, where it goes.
+        surprising: the source's estimator does not reckon with it: it may be late.
+    """
+
+    atom: bytes
+    key: bytes
+    time: int
+    output: str = MAIN
+    surprising: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a restriction is worked off.
+
+    Attributes:
+        piece: it makes a checkpoint after so many positions.
+        every, pause: at each position that is a multiple of `every`, what is next can be read only after a pause.
+        polls: so often it looks, at its end, whether there is more, each time after the pause.
+        splits: how often it is split while it runs.
+        silent: its estimator reports nothing until it runs for the first time.
+    """
+
+    piece: int = 3
+    every: int = 5
+    pause: int = 0
+    polls: int = 0
+    splits: float = 0.3
+    silent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Reads events.
+
+    Attributes:
+        events: by position.
+        pace: of reading.
+        parts: so many restrictions there are at first.
+        bounded: a drain lets it come to its end.
+    """
+
+    events: tuple[Event, ...]
+    pace: Pace = Pace()
+    parts: int = 1
+    bounded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Elements go on as they come; with two outputs, by the sum of their bytes.
+
+    Attributes:
+        behind: if not 0, it has an estimator, which reports a time so much behind that of what came last.
+    """
+
+    behind: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """A splittable DoFn: of each atom so many copies, each some time behind the one before."""
+
+    copies: int = 2
+    pace: Pace = Pace()
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """Windows by name ("fixed", "sliding", "sessions", "global") and size."""
+
+    name: str = "fixed"
+    size: int = 10
+
+    @cached_property
+    def fn(self) -> WindowFn:
+        """The engine's."""
+        size = Duration(self.size)
+        match self.name:
+            case "fixed":
+                return FixedWindows(size, Duration(3))
+            case "sliding":
+                return SlidingWindows(size, Duration(max(self.size // 2, 1)), Duration(0))
+            case "sessions":
+                return Sessions(size)
+            case _:
+                return GlobalWindows()
+
+    @property
+    def decode(self) -> Decode:
+        """Makes a window of its bytes."""
+        return (lambda data: GLOBAL_WINDOW) if self.name == "global" else IntervalWindow.from_ordered
+
+
+@dataclass(frozen=True)
+class Group:
+    """Elements are grouped by key and window.
+
+    Attributes:
+        trigger: by name; see `TRIGGERS`.
+        count: of the trigger's counts and delays.
+        lateness: allowed.
+        accumulating: panes have all elements of the window.
+        combined: its state is an accumulator.
+        pane_time: of which elements a pane has its timestamp.
+        closes: a window puts out a pane when it closes, also an empty one.
+    """
+
+    windowing: Windowing = Windowing()
+    trigger: str = "watermark"
+    count: int = 2
+    lateness: int = 0
+    accumulating: bool = False
+    combined: bool = False
+    pane_time: PaneTime = PaneTime.END_OF_WINDOW
+    closes: bool = False
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """What the engine is told."""
+        return Strategy(
+            TRIGGERS[self.trigger](self.count),
+            SessionMerging() if self.windowing.name == "sessions" else None,
+            Atoms() if self.combined else None,
+            self.accumulating,
+            self.pane_time,
+            lateness=Duration(self.lateness),
+            empty_on_time=self.trigger != "watermark",
+            empty_last=self.closes,
+        )
+
+    @property
+    def once(self) -> bool:
+        """One pane for each window, if nothing is late."""
+        return self.trigger == "watermark" and not self.lateness and not self.closes
+
+    @property
+    def finishes(self) -> bool:
+        """The trigger may finish, and what comes later is dropped."""
+        return self.trigger in ("watermark", "count once", "watermark or count")
+
+
+TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
+    "watermark": lambda count: AfterWatermark(),
+    "early and late": lambda count: AfterWatermark(early=Repeatedly(AfterCount(count)), late=Repeatedly(AfterCount(1))),
+    "early by the clock": lambda count: AfterWatermark(
+        early=Repeatedly(AfterTime(Delay(Duration(count * 1000)))), late=Repeatedly(AfterCount(1))
+    ),
+    "repeated watermark": lambda count: Repeatedly(AfterWatermark()),
+    "counts": lambda count: Repeatedly(AfterCount(count)),
+    "clock": lambda count: Repeatedly(AfterTime(Delay(Duration(count * 1000)))),
+    "count or clock": lambda count: Repeatedly(AfterAny(AfterCount(count), AfterTime(Delay(Duration(700))))),
+    "each": lambda count: Repeatedly(AfterEach(AfterCount(count), AfterCount(1))),
+    "count once": lambda count: AfterCount(count),
+    "watermark or count": lambda count: OrFinally(AfterWatermark(), AfterCount(count + 1)),
+}
+"""The triggers by name, made with a small number."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Elements wait in cells until a timer lets them go on.
+
+    Attributes:
+        way: "end": all of a window go on together at its end; "expiration": at its expiration; "clock": each at its own
+            time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
+            left at the expiration goes on then; "each": each by a timer of its own; "order": in order of time, without
+            waiting for more.
+        delay: of timers.
+        lateness: allowed.
+    """
+
+    windowing: Windowing = Windowing()
+    way: str = "end"
+    delay: int = 3
+    lateness: int = 0
+
+    def expires(self, window: Window) -> Timestamp:
+        """When the state of a window goes."""
+        late = Duration(0 if self.way == "order" else self.lateness)
+        return min(shifted(window.max_timestamp, late), END_OF_GLOBAL_WINDOW)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Elements go on with whether the side input has anything in their window.
+
+    Attributes:
+        side: where that comes from.
+    """
+
+    side: Port
+    windowing: Windowing = Windowing()
+
+
+Kind = Source | Pass | Expand | Group | Keep | Join
+
+
+def promised(events: tuple[Event, ...], lo: int, hi: int, output: str) -> Timestamp:
+    """What a source's estimator promises for what is left of it: an honest one, but for what surprises it."""
+    return min(
+        (Timestamp(each.time) for each in events[lo:hi] if each.output == output and not each.surprising),
+        default=MAX_TIMESTAMP,
+    )

@@ -1,0 +1,67 @@
+"""What stages of a simulated job do, as records; and what is raised when something is wrong.
+
+Owns their shapes. Must not know who writes or checks them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import PaneInfo, Window
+
+
+class Broken(AssertionError):
+    """An invariant does not hold, or the result is not what it must be."""
+
+
+class Out(NamedTuple):
+    """A stage has put something out.
+
+    Attributes:
+        pane: of a grouping's.
+        joined: whether the side input had anything; of what a join puts out.
+    """
+
+    stage: str
+    output: str
+    key: bytes
+    atoms: tuple[bytes, ...]
+    time: Timestamp
+    window: Window | None = None
+    pane: PaneInfo | None = None
+    joined: bool | None = None
+
+
+class Drop(NamedTuple):
+    """A stage has dropped something.
+
+    Attributes:
+        late: it was too late, not just for a trigger that had finished.
+        watermark: the stage's input watermark then.
+        elements: how many they were.
+    """
+
+    stage: str
+    key: bytes
+    atoms: tuple[bytes, ...]
+    time: Timestamp | None
+    window: Window
+    late: bool
+    watermark: Timestamp
+    elements: int = 1
+
+
+Record = Out | Drop
+
+
+class Part(NamedTuple):
+    """What one attempt of a task has to publish for one stage in one shard.
+
+    Attributes:
+        step, epoch: for which it was made.
+    """
+
+    step: int
+    epoch: int
+    records: tuple[Record, ...]

@@ -1,0 +1,176 @@
+"""What a job must put out, by a plain computation over all elements at once.
+
+Owns what each stage makes of what it gets when nothing is late. Must not know steps, watermarks or state, nor what was
+really put out where that follows from the events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from arcbeam.engine.clocks import Port
+from arcbeam.engine.strategy import PaneTime
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
+from arcbeam.model.windows import IntervalWindow, Window
+from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Pass, Source
+from arcbeam.testing.simulate.plans import Pipeline, Stage
+
+
+class Item(NamedTuple):
+    """An atom somewhere: the unit in which results are compared."""
+
+    key: bytes
+    atom: bytes
+    time: Timestamp
+
+
+class Element(NamedTuple):
+    """What goes from a stage to the next: some atoms together."""
+
+    key: bytes
+    atoms: frozenset[bytes]
+    time: Timestamp
+
+
+Items = Counter[Item]
+
+
+def honest(pipeline: Pipeline) -> frozenset[str]:
+    """The stages to which nothing can come too late: no source above them is ever surprised."""
+    found: set[str] = set()
+    for stage in pipeline.stages:
+        if isinstance(stage.kind, Source):
+            if not any(event.surprising for event in stage.kind.events):
+                found.add(stage.name)
+        elif all(port.stage in found for port in stage.inputs):
+            found.add(stage.name)
+    return frozenset(found)
+
+
+def certain(pipeline: Pipeline) -> frozenset[str]:
+    """The stages whose output, atom by atom, follows from the events alone."""
+    fair, found = honest(pipeline), set[str]()
+    for stage in pipeline.stages:
+        above = all(port.stage in found for port in stage.inputs)
+        match stage.kind:
+            case Source():
+                sure = True
+            case Pass():
+                # Which way an element goes is told by its bytes, and so by the order of its atoms.
+                sure = above and (len(stage.outputs) == 1 or all(_single(pipeline, port) for port in stage.inputs))
+            case Expand() | Join():
+                sure = above
+            case Keep(way=way):
+                sure = above and stage.name in fair and way != "clock or expiration"
+            case Group() as group:
+                sure = above and stage.name in fair and _settled(group)
+        if sure:
+            found.add(stage.name)
+    return frozenset(found)
+
+
+def _single(pipeline: Pipeline, port: Port) -> bool:
+    """Whether elements of a port have one atom each."""
+    stage = pipeline.by_name[port.stage]
+    if isinstance(stage.kind, (Source, Expand)):
+        return True
+    return not isinstance(stage.kind, Group) and all(_single(pipeline, each) for each in stage.inputs)
+
+
+def _settled(group: Group) -> bool:
+    """Whether all that comes in time goes out once, in panes of the window that it is in at last."""
+    if group.trigger in ("count once", "watermark or count") or group.pane_time is not PaneTime.END_OF_WINDOW:
+        return False
+    if group.windowing.name == "sessions" and group.trigger not in ("watermark", "repeated watermark"):
+        return False
+    return not group.accumulating or group.trigger in ("watermark", "repeated watermark")
+
+
+def of_events(events: Iterable[Event]) -> dict[str, Items]:
+    """What a source puts out, by output."""
+    found: dict[str, Items] = defaultdict(Counter)
+    for event in events:
+        found[event.output][Item(event.key, event.atom, Timestamp(event.time))] += 1
+    return found
+
+
+class Reference:
+    """The whole job, from its events.
+
+    Args:
+        pipeline: what it is.
+        given: what stages have really put out whose output does not follow from the events.
+        events: what of each source's was read.
+
+    Attributes:
+        outputs: what each port must have put out; for those that are given, that.
+        arrivals: what each stage must have got.
+        sure: the stages whose outputs are computed.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, events: Mapping[str, Iterable[Event]], given: Mapping[Port, Items] | None = None
+    ) -> None:
+        self.pipeline = pipeline
+        self.sure = certain(pipeline)
+        self.outputs: dict[Port, Items] = {}
+        self.arrivals: dict[str, Items] = {}
+        for stage in pipeline.stages:
+            came: Items = Counter()
+            for port in stage.inputs:
+                for item, count in self.outputs[port].items():
+                    came[item._replace(key=stage.key_of(item.key))] += count
+            self.arrivals[stage.name] = came
+            if stage.name in self.sure:
+                made = _made(stage, came, events.get(stage.name, ()))
+            else:
+                made = {output: (given or {}).get(Port(stage.name, output), Counter()) for output in stage.outputs}
+            for output in stage.outputs:
+                self.outputs[Port(stage.name, output)] = made.get(output, Counter())
+
+
+def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, Items]:
+    out: Items = Counter()
+    match stage.kind:
+        case Source():
+            return of_events(events)
+        case Pass():
+            outputs: dict[str, Items] = {output: Counter() for output in stage.outputs}
+            for item, count in came.items():
+                outputs[stage.outputs[sum(item.atom) % len(stage.outputs)]][item] += count
+            return outputs
+        case Expand(copies):
+            for (key, atom, time), count in came.items():
+                for copy in range(copies):
+                    at = Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
+                    out[Item(key, b"%b.%d" % (atom, copy), at)] += count
+        case Join() | Keep() | Group():
+            for item, count in came.items():
+                for window in windows_of(stage, item, came):
+                    out[item._replace(time=_goes_on(stage, item.time, window))] += count
+    return {MAIN: out}
+
+
+def _goes_on(stage: Stage, time: Timestamp, window: Window) -> Timestamp:
+    """The time that something of a window has when it goes on."""
+    at_end = isinstance(stage.kind, Group) or (isinstance(stage.kind, Keep) and stage.kind.way in ("end", "expiration"))
+    return window.max_timestamp if at_end else time
+
+
+def windows_of(stage: Stage, item: Item, came: Items) -> Sequence[Window]:
+    """The windows of an item, merged with those of all others of its key if they merge."""
+    assert stage.windowing is not None
+    windows = stage.windowing.fn.assign(item.time)
+    if stage.windowing.name != "sessions":
+        return windows
+    gap = stage.windowing.size
+    times = sorted({each.time for each in came if each.key == item.key})
+    at = times.index(item.time)
+    first = last = at
+    while first and times[first] - times[first - 1] < gap:
+        first -= 1
+    while last + 1 < len(times) and times[last + 1] - times[last] < gap:
+        last += 1
+    return (IntervalWindow(times[first], Timestamp(times[last] + gap)),)

@@ -1,0 +1,90 @@
+"""Whole systems from seeds: 200 in every run of the tests, with faults of every kind.
+
+A seed that fails is played again by `python -m arcbeam.testing.simulate --seed N`, which looks for the shortest story.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from arcbeam.testing.simulate import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
+from arcbeam.testing.simulate.keeping import WAYS
+from arcbeam.testing.simulate.kinds import TRIGGERS, Group, Join, Keep
+from arcbeam.testing.simulate.plans import Stage
+from arcbeam.testing.simulate.shrinking import played
+
+SEEDS = range(200)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[int, World | Failure]:
+    """The worlds of all seeds as they were in the end, or how they failed."""
+    return {seed: played(scenario_of(seed)) for seed in SEEDS}
+
+
+@pytest.fixture(scope="module")
+def happened(found: dict[int, World | Failure]) -> Counter[str]:
+    """How often what happened, in all of them."""
+    return sum((world.happened for world in found.values() if isinstance(world, World)), Counter())
+
+
+@pytest.mark.contract(
+    "ENG-01", "ENG-02", "ENG-03", "ENG-04", "ENG-05", "ENG-06", "ENG-08", "ENG-10", "ENG-11", "ENG-12"
+)
+@pytest.mark.contract("ENG-13", "STORE-01", "STORE-02", "STORE-03", "STORE-04", "STORE-05", "STORE-07")
+@pytest.mark.contract("SDF-02", "SDF-04", "SDF-05", "SDF-08", "SDF-10", "SDF-11")
+@pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "WM-03")
+def test_nothing_is_lost_doubled_or_late_whatever_goes_wrong(found: dict[int, World | Failure]) -> None:
+    failures = [failure for failure in found.values() if isinstance(failure, Failure)]
+    if failures:
+        seeds = ", ".join(str(failure.scenario.seed) for failure in failures)
+        pytest.fail(f"seeds {seeds} fail; the first:\n{shrunk(failures[0], tries=100)}")
+
+
+@pytest.mark.parametrize("kind", [*FaultKind, *RequestKind], ids=lambda kind: kind.name)
+def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) -> None:
+    assert happened[kind.value]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "CommitUnknown",
+        "CommitRefused",
+        "CommitConflicted",
+        "an ended job was finished",
+        "could not take over",
+        "sweeps",
+        "tasks were rescaled",
+        "what was not published was taken over",
+    ],
+)
+def test_this_did_happen_too(what: str, happened: Counter[str]) -> None:
+    assert happened[what]
+
+
+def test_all_that_a_stage_can_be_was_there() -> None:
+    stages: list[Stage] = [stage for seed in SEEDS for stage in scenario_of(seed).pipeline.stages]
+    kinds = [stage.kind for stage in stages]
+    assert {type(kind).__name__ for kind in kinds} == {"Source", "Pass", "Expand", "Group", "Keep", "Join"}
+    groups = [kind for kind in kinds if isinstance(kind, Group)]
+    assert {group.trigger for group in groups} == set(TRIGGERS)
+    assert {group.windowing.name for group in groups} == {"fixed", "sliding", "sessions", "global"}
+    assert {(group.accumulating, group.combined) for group in groups} == {(a, b) for a in (0, 1) for b in (0, 1)}
+    assert {kind.way for kind in kinds if isinstance(kind, Keep)} == set(WAYS)
+    assert any(isinstance(kind, Join) for kind in kinds)
+    assert any(len(stage.inputs) > 1 for stage in stages)
+    assert {len(stage.outputs) for stage in stages} == {1, 2}
+
+
+def test_a_seed_gives_the_same_story_again() -> None:
+    stories = [_story(scenario_of(7)) for _ in range(2)]
+    assert stories[0] == stories[1]
+
+
+def _story(scenario: Scenario) -> list[str]:
+    world = played(scenario)
+    assert isinstance(world, World)
+    return world.story
