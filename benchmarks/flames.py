@@ -62,18 +62,7 @@ def _record(spy: str, path: Path, work: str, elements: int, rate: int, off: tupl
         assert worker.stdout is not None
         if worker.stdout.readline().strip() != "ready":
             raise RuntimeError(f"{work} did not run")
-        record = [
-            spy,
-            "record",
-            "--pid",
-            str(worker.pid),
-            "--rate",
-            str(rate),
-            "--output",
-            str(path),
-            "--format",
-            "raw",
-        ]
+        record = [spy, "record", "--pid", str(worker.pid), "--rate", str(rate), "--output", str(path)]
         outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         # Native frames, because most of the SDK's operations are compiled: without them their time has no name.
         with subprocess.Popen([*record, "--format", "raw", "--function", "--native", "--gil"], **outputs) as sampler:
