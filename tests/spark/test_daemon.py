@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import socket
+import subprocess
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +24,10 @@ def test_the_sdk_is_imported_before_workers_are_forked(monkeypatch: pytest.Monke
     seen: list[str] = []
     monkeypatch.setattr(sparks, "manager", lambda: seen.append("manager"))
     monkeypatch.setattr(sparks, "worker", sparks.worker)
-    monkeypatch.setattr(importlib, "import_module", seen.append)
+    settled = SimpleNamespace(leave_imports_alone=lambda: seen.append("settled"))
+    monkeypatch.setattr(importlib, "import_module", lambda name: seen.append(name) or settled)
     daemon.main()
-    assert seen == ["arcbeam.spark.task", "arcbeam.harness.processor", "manager"]
+    assert seen == ["arcbeam.spark.task", "arcbeam.harness.processor", "arcbeam.spark.task", "settled", "manager"]
     assert sparks.worker is daemon.run_worker
 
 
@@ -35,3 +39,16 @@ def test_a_worker_that_spark_hangs_up_on_ends_quietly(monkeypatch: pytest.Monkey
     monkeypatch.setattr(daemon, "_run_worker", worker)
     with socket.socket() as sock:
         assert daemon.run_worker(sock, True) == 1
+
+
+def test_what_modules_hold_is_looked_at_no_more() -> None:
+    program = (
+        "import gc, arcbeam.harness.processor, arcbeam.spark.task as task\n"
+        "task.leave_imports_alone()\n"
+        "frozen = gc.get_freeze_count()\n"
+        "assert frozen > 100_000 > len(gc.get_objects())\n"
+        "mine = [[] for _ in range(1000)]\n"
+        "task.leave_imports_alone()\n"
+        "assert gc.get_freeze_count() < frozen + 1000\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

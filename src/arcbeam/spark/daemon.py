@@ -38,6 +38,7 @@ def main() -> None:
     for name in _NEEDED:
         importlib.import_module(name)
     logging.disable(logging.NOTSET)
+    importlib.import_module("arcbeam.spark.task").leave_imports_alone()
     daemon.worker = run_worker
     daemon.manager()
 
