@@ -25,6 +25,7 @@ from arcbeam.harness.wiring import Settings
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, Row, SideFile, TaskReport
 from arcbeam.spark import failure, workerlog
+from arcbeam.spark.loopback import be_prompt
 from arcbeam.spark.versions import Versions
 from arcbeam.store.location import JobLocation
 
@@ -70,6 +71,7 @@ class StageTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
+        be_prompt()
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
