@@ -128,8 +128,14 @@ def _frames(session: SparkSession, name: str, elements: int) -> Answer:
     return frames.JOBS[name](session, elements)
 
 
-_SPARK_JOBS = {"arcbeam": _arcbeam, "rdd": _rdd, "frames": _frames}
-NAMES = ("arcbeam", "rdd", "frames", "local")
+def _sql(session: SparkSession, name: str, elements: int) -> Answer:
+    from bench import sql
+
+    return sql.JOBS[name](session, elements)
+
+
+_SPARK_JOBS = {"arcbeam": _arcbeam, "rdd": _rdd, "frames": _frames, "sql": _sql}
+NAMES = ("arcbeam", "rdd", "frames", "sql", "local")
 CORES = 2
 SETTINGS = {
     "spark.driver.memory": "4g",

@@ -18,7 +18,13 @@ from typing import Any
 from bench.peers import CORES, SETTINGS, Run
 from bench.work import TINY, WORKS, Work
 
-TITLES = {"arcbeam": "arcbeam", "rdd": "PySpark RDD", "frames": "PySpark DataFrame", "local": "Beam local"}
+TITLES = {
+    "arcbeam": "arcbeam",
+    "rdd": "PySpark RDD",
+    "frames": "PySpark DataFrame",
+    "sql": "Spark SQL",
+    "local": "Beam local",
+}
 
 
 @dataclass(slots=True)
