@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from obstore.store import MemoryStore
 
+from arcbeam.store import cache as cache_module
 from arcbeam.store import space
 from arcbeam.store.cache import HostCache
 from arcbeam.store.compaction import compact
@@ -306,3 +309,31 @@ def test_a_snapshot_is_written_by_reading_it_once(cache: HostCache, job: Host) -
     assert [file.kind for file in job.version.files] == [FileKind.SNAPSHOT]
     cache.forget("job")
     assert job.read(cache) == [(b"%d" % i, b"v") for i in range(5)] + [(b"long" * 200, b"4")]
+
+
+@pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("length", [0, 100, 5_000, "half"])
+def test_a_copy_that_was_cut_off_is_made_anew(job: Host, tmp_path: Path, length: int | str) -> None:
+    root = tmp_path / "cache"
+    job.commit(HostCache(root), {b"a%d" % i: bytes(1000) for i in range(500)})
+    job.read(HostCache(root))
+    # In a process of its own: if it is not noticed, that is killed.
+    program = (
+        "import sys, os; from pathlib import Path; from arcbeam.store import cache\n"
+        "path, length = Path(sys.argv[1]), sys.argv[2]\n"
+        "os.truncate(path, path.stat().st_size // 2 if length == 'half' else int(length))\n"
+        "assert cache._sound(path, 1 << 20).step() is None\n"
+    )
+    (copy,) = root.rglob("data.mdb")
+    subprocess.run([sys.executable, "-c", program, str(copy), str(length)], check=True)
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_copy_that_is_none_is_made_anew(job: Host, tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    job.commit(HostCache(root), {b"a": b"1"})
+    job.read(HostCache(root))
+    cache_module._databases.close_below(root)
+    (copy,) = root.rglob("data.mdb")
+    copy.write_bytes(bytes(copy.stat().st_size))
+    assert job.read(HostCache(root)) == [(b"a", b"1")]

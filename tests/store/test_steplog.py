@@ -31,6 +31,7 @@ from arcbeam.store.manifest import (
     StageShape,
     StageWatermarks,
 )
+from arcbeam.store.names import manifest_name
 from arcbeam.store.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import SHAPE, delta, opened
@@ -310,3 +311,24 @@ def test_a_suspended_job_goes_on(memory: DurableBlobs) -> None:
     log = opened(memory)
     log.propose(log.draft(Timestamp(1), mode=Mode.SUSPENDED))
     assert opened(memory).head.mode == Mode.RUNNING
+
+
+@pytest.mark.contract("STORE-01")
+@pytest.mark.parametrize("why", ["shape", "savepoint", "ended", "damaged"])
+def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> None:
+    log = opened(memory)
+    assert isinstance(log.propose(log.draft(Timestamp(1))), Committed)
+    if why == "ended":
+        log.propose(log.draft(Timestamp(2), mode=Mode.DONE))
+    if why == "damaged":
+        memory.put(manifest_name(1), memory.get(manifest_name(1))[:-3])
+
+    def files() -> dict[str, bytes]:
+        return {info.name: memory.get(info.name) for info in memory.list("")}
+
+    before = files()
+    shape = replace(SHAPE, shards=8) if why == "shape" else SHAPE
+    with pytest.raises(StoreError):
+        StepLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
+    assert files() == before
+    assert log.is_newest(), "or the driver that runs would never delete anything again"

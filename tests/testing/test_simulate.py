@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from arcbeam.testing.simulate import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
+from arcbeam.testing.simulate.__main__ import main
 from arcbeam.testing.simulate.keeping import WAYS
 from arcbeam.testing.simulate.kinds import TRIGGERS, Group, Join, Keep
 from arcbeam.testing.simulate.plans import Stage
@@ -88,3 +89,15 @@ def _story(scenario: Scenario) -> list[str]:
     world = played(scenario)
     assert isinstance(world, World)
     return world.story
+
+
+@pytest.mark.parametrize("seed", [9095, 7454, 7723])
+def test_a_closing_pane_has_all_once_more(seed: int) -> None:
+    assert not isinstance(played(scenario_of(seed)), Failure)
+
+
+@pytest.mark.parametrize("seeds", ["5", "x..3", "5..3", ".."])
+def test_seeds_that_are_none_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--seeds", seeds])
+    assert "is not of the form A..B" in capsys.readouterr().err

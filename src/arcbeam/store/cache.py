@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import mmap
 import os
 import shutil
 import struct
@@ -75,8 +76,8 @@ class HostCache:
         folder = self._folder(version)
         try:
             self._private(folder)
-            database = _databases.get(folder / "data.mdb", self._map_bytes)
             with _lock(folder / "bring.lock"):
+                database = _databases.get(folder / "data.mdb", self._map_bytes)
                 self._bring(database, folder, blobs, version)
                 return Overlay(_CachedBase(database))
         except (lmdb.Error, OSError) as e:
@@ -229,6 +230,10 @@ class _Database:
         )
         self.readers = 0
 
+    def bytes_needed(self) -> int:
+        """How large the file must be to hold all that it says it has."""
+        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
+
     def begin_reading(self) -> lmdb.Transaction:
         try:
             txn = self._env.begin()
@@ -291,6 +296,22 @@ class _Database:
         self._env.close()
 
 
+def _sound(path: Path, map_bytes: int) -> _Database:
+    """Opens a copy. One that was cut off, or is no copy at all, is thrown away: the store has what it had.
+
+    SUBTLE: LMDB maps the file, and reading behind its end kills the process.
+    """
+    if path.is_file() and path.stat().st_size >= 2 * mmap.PAGESIZE:
+        with contextlib.suppress(lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError):
+            found = _Database(path, map_bytes)
+            if found.bytes_needed() <= path.stat().st_size:
+                return found
+            found.close()
+    for name in (path, path.with_name("lock.mdb")):
+        name.unlink(missing_ok=True)
+    return _Database(path, map_bytes)
+
+
 def _put(txn: lmdb.Transaction, batch: list[Block], *, append: bool) -> None:
     for keys, values in batch:
         space.write(txn, keys, values, append=append)
@@ -335,7 +356,7 @@ class _Databases:
                 found.close()
                 found = None
             if found is None:
-                found = self._open[path] = _Database(path, map_bytes)
+                found = self._open[path] = _sound(path, map_bytes)
             self._open.move_to_end(path)
             for other, database in list(self._open.items())[:-_OPEN_SHARDS]:
                 if not database.readers:

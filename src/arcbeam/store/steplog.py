@@ -134,6 +134,8 @@ class StepLog:
             StoreError: the job has ended (drained or done), or there is no such savepoint.
             IndeterminateError: the store does not answer; opening again is safe.
         """
+        # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
+        _refuse(blobs, shape, now, savepoint, force, finish)
         epoch = _begin_epoch(blobs, driver, now, token())
         floor = floor_below(blobs, epoch - 1)
         blobs.put(floor_name(epoch, 0), floor_data(floor))
@@ -255,6 +257,16 @@ class StepLog:
         slot, self._slot = 1 - self._slot, -1
         self._blobs.put(floor_name(self.epoch, slot), floor_data(step))
         self.floor, self._slot = step, slot
+
+
+def _refuse(blobs: DurableBlobs, shape: JobShape, now: Timestamp, savepoint: str, force: bool, finish: bool) -> None:
+    """Raises what opening the job would; writes nothing."""
+    newest = newest_epoch(blobs)
+    try:
+        head = find_head(blobs, floor_below(blobs, newest))
+        _opening(blobs, head, shape, newest + 1, "-", now, savepoint, force, finish)
+    except (IndeterminateError, MissingFileError):
+        pass  # somebody is at it: what is so when the epoch has begun decides
 
 
 def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -> int:

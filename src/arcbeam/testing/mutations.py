@@ -27,7 +27,9 @@ from arcbeam.store.manifest import Manifest
 from arcbeam.store.names import manifest_name
 from arcbeam.store.steplog import Committed, Conflict, Outcome
 from arcbeam.store.sweep import Sweeper
+from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.choosing import scenario_of
+from arcbeam.testing.simulate.shrinking import Failure, played, shrunk
 from arcbeam.testing.simulate.world import play
 
 Mutation = Callable[[], AbstractContextManager[object]]
@@ -168,17 +170,23 @@ def search(name: str, seeds: Sequence[int]) -> tuple[int, str] | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Searches; 1 if a mistake is not found."""
-    parser = argparse.ArgumentParser(prog="python -m arcbeam.testing.mutations", description=__doc__)
-    parser.add_argument("--seeds", default="0..499", help="A..B, both included")
-    parser.add_argument("names", nargs="*", help="of mistakes; all if none is given")
+    parser = argparse.ArgumentParser(prog="python -m arcbeam.testing.mutations", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=seeds_of, default="0..499", metavar="A..B", help="both ends included")
+    parser.add_argument("--story", action="store_true", help="print the shortest story of each, too")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MUTATIONS)}; all if none is given")
     options = parser.parse_args(arguments)
-    first, _, last = options.seeds.partition("..")
+    if unknown := [name for name in options.names if name not in MUTATIONS]:
+        parser.error(f"no such mistake: {', '.join(unknown)}")
     missed = 0
     for name in options.names or MUTATIONS:
-        found = search(name, range(int(first), int(last) + 1))
+        found = search(name, options.seeds)
         missed += found is None
         text = "not found" if found is None else f"seed {found[0]}: {found[1]}"
         print(f"{name}: {text}", flush=True)  # noqa: T201 - a command speaks
+        if found is not None and options.story:
+            with MUTATIONS[name]():
+                story = played(scenario_of(found[0]))
+                print(shrunk(story) if isinstance(story, Failure) else "", flush=True)  # noqa: T201
     return 1 if missed else 0
 
 

@@ -21,16 +21,23 @@ _STORY = 80
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plays what is asked for."""
-    parser = argparse.ArgumentParser(prog="python -m arcbeam.testing.simulate", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m arcbeam.testing.simulate", description=__doc__.partition("\n")[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="play one")
-    what.add_argument("--seeds", help="play A..B, both included")
+    what.add_argument("--seeds", type=seeds_of, metavar="A..B", help="play these, both ends included")
     parser.add_argument("--whole", action="store_true", help="print the whole story, and do not look for a shorter one")
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _one(options.seed, whole=options.whole)
-    first, _, last = options.seeds.partition("..")
-    return _many(range(int(first), int(last) + 1), whole=options.whole)
+    return _many(options.seeds, whole=options.whole)
+
+
+def seeds_of(text: str) -> range:
+    """What `A..B` means on a command line; at least one seed."""
+    first, dots, last = text.partition("..")
+    if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A..B, with A no larger than B")
+    return range(int(first), int(last) + 1)
 
 
 def _one(seed: int, *, whole: bool) -> int:

@@ -85,7 +85,10 @@ def _settled(group: Group) -> bool:
         return False
     if group.windowing.name == "sessions" and group.trigger not in ("watermark", "repeated watermark"):
         return False
-    return not group.accumulating or group.trigger in ("watermark", "repeated watermark")
+    if not group.accumulating:
+        return True
+    # A closing pane has all of them once more.
+    return group.trigger in ("watermark", "repeated watermark") and not group.closes
 
 
 def of_events(events: Iterable[Event]) -> dict[str, Items]:
