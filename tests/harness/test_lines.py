@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,43 @@ def test_other_sources_are_read_in_lists_too(on: bool, path: Path) -> None:
         if info.urn == mi.ELEMENT_COUNT_URN
     }
     assert sorted(counts.values()).count(10) == 1
+
+
+class Guarded:
+    """What nobody can pickle."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.lock = number, threading.Lock()
+
+
+class GuardedCoder(coders.Coder):  # type: ignore[misc]  # Beam is untyped
+    def encode(self, value: Guarded) -> bytes:
+        return b"%d" % value.number
+
+    def decode(self, encoded: bytes) -> Guarded:
+        return Guarded(int(encoded))
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+class GuardedNumbers(Numbers):
+    def read(self, tracker: Any) -> Iterator[Any]:
+        for number in range(tracker.start_position(), 10):
+            if not tracker.try_claim(number):
+                return
+            yield Guarded(number)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_records_are_looked_at_by_their_own_coder_alone(on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coders.registry, "_coders", dict(coders.registry._coders))
+    monkeypatch.setattr(coders.registry, "custom_types", list(coders.registry.custom_types))
+    coders.registry.register_coder(Guarded, GuardedCoder)
+    with Driven(record_lists=on) as p:
+        made = p | beam.io.Read(GuardedNumbers()).with_output_types(Guarded)
+        made | beam.Reshuffle() | beam.Map(lambda guarded: guarded.number) | Collect()
+    assert sorted(p.values()) == list(range(10))
 
 
 class Wrong(Numbers):

@@ -40,6 +40,27 @@ class Gathered(CombineFn):
         return sorted(accumulator)
 
 
+class SkipsEmpty(Gathered):
+    """Changes the first of those that have something."""
+
+    def merge_accumulators(self, accumulators: list[list[Any]]) -> list[Any]:
+        first, *others = [*filter(None, accumulators), []]
+        for other in others:
+            first.extend(other)
+        return first
+
+
+class LargestTakesAll(Gathered):
+    """Changes the largest."""
+
+    def merge_accumulators(self, accumulators: list[list[Any]]) -> list[Any]:
+        largest = max(accumulators, key=len)
+        for other in accumulators:
+            if other is not largest:
+                largest.extend(other)
+        return largest
+
+
 class Compacted(Gathered):
     """The same, as a tuple once it is compact."""
 
@@ -80,7 +101,11 @@ BLOCKS = st.lists(
 
 
 @pytest.mark.contract("PLAN-02")
-@pytest.mark.parametrize("fn", [Gathered(), Compacted(), combiners.ToListCombineFn()], ids=lambda fn: type(fn).__name__)
+@pytest.mark.parametrize(
+    "fn",
+    [Gathered(), Compacted(), SkipsEmpty(), LargestTakesAll(), combiners.ToListCombineFn()],
+    ids=lambda fn: type(fn).__name__,
+)
 @pytest.mark.parametrize("choose", [None, min, max])
 @given(blocks=BLOCKS)
 def test_each_element_is_in_each_of_its_windows_once(
@@ -89,7 +114,8 @@ def test_each_element_is_in_each_of_its_windows_once(
     slices = Slices(fn, fold_of(fn), KEYS, choose)
     for _ in range(2):  # nothing is left of the first time
         expected = added(slices, blocks)
-        assert slices.added == sum(len(pairs) for _, pairs in blocks)
+        shares = fold_of(fn) is not None
+        assert slices.added == sum(len(pairs) * (1 if shares else len(windows)) for windows, pairs in blocks)
         found = taken(slices)
         assert {place: sorted(values) for place, (values, _) in found.items()} == {
             place: sorted(values) for place, values in expected.items()

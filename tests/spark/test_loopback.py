@@ -1,36 +1,52 @@
-"""Sockets to this machine are made prompt; nothing else is touched."""
+"""Connections within this machine are acknowledged at once; nothing else is touched."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from arcbeam.spark import loopback
 
-linux = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has this setting")
+pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has this setting")
 
 
-def no_delay(sock: socket.socket) -> bool:
-    return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+def is_prompt(sock: socket.socket) -> bool:
+    return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
 
 
-@linux
-def test_a_connection_within_the_machine_holds_nothing_back(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, (tmp_path / "file").open("w"):
-        with socket.create_connection(server.getsockname()) as here, socket.socketpair()[0]:
-            assert not no_delay(here)
-            before = set(os.listdir("/proc/self/fd"))
-            loopback.be_prompt()
-            assert no_delay(here)
-            assert set(os.listdir("/proc/self/fd")) == before
-            here.sendall(b"still open")
-        # A server's own socket has no peer.
-        assert not no_delay(server)
+@pytest.fixture
+def here() -> Iterator[socket.socket]:
+    """A connection within this machine that takes its time."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as found:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        assert not is_prompt(found)
+        yield found
 
 
-def test_where_it_is_not_known_how_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_within_the_machine_is_made_prompt(here: socket.socket, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w"), socket.socketpair()[0]:
+        before = set(os.listdir("/proc/self/fd"))
+        loopback.be_prompt()
+        assert is_prompt(here)
+        assert set(os.listdir("/proc/self/fd")) == before
+        here.sendall(b"still open")
+
+
+def test_a_default_timeout_is_given_to_nobody(here: socket.socket) -> None:
+    socket.setdefaulttimeout(30)
+    try:
+        loopback.be_prompt()
+    finally:
+        socket.setdefaulttimeout(None)
+    assert os.get_blocking(here.fileno())
+    assert not is_prompt(here)
+
+
+def test_where_it_is_not_known_how_nothing_is_done(here: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback, "_OPEN_FILES", Path("/nowhere"))
     loopback.be_prompt()
+    assert not is_prompt(here)

@@ -2,7 +2,8 @@
 
 Owns where an accumulator is found, and what overlapping windows share. A *slice* is all elements that are in the same
 windows: an element is added once, to its slice, however many windows that has, and what slices of a window hold is
-merged when it goes out. Must not know blocks, budgets or steps.
+merged when it goes out. That is for CombineFns that are known (`harness.folds`); with others an element is added in
+each of its windows. Must not know blocks, budgets or steps.
 """
 
 from __future__ import annotations
@@ -77,13 +78,16 @@ class Slices:
 
     Attributes:
         entries: how many accumulators there are.
-        added: how many elements they are made of.
+        added: how many additions they are made of.
     """
 
     def __init__(
         self, fn: CombineFn, fold: Fold | None, key_coder: Any, choose_time: Callable[[int, int], int] | None
     ) -> None:
         self._fn, self._fold, self._choose_time = fn, fold, choose_time
+        # SUBTLE: a user's merge may change any accumulator it is given, not only the first, and slices share theirs
+        # between windows. What has a fold is known not to.
+        self._shares = fold is not None
         self._encode, self._decode = key_coder.encode, key_coder.decode
         overrides = type(fn).compact is not CombineFn.compact
         self._compact: Callable[[Any], Any] | None = fn.compact if overrides else None
@@ -101,11 +105,16 @@ class Slices:
         Args:
             windows: theirs, encoded.
             pairs: the elements.
-            times: of each pair, in microseconds; may be endless.
+            times: of each pair, in microseconds; may be endless, but no iterator.
 
         Returns:
             One of the accumulators.
         """
+        if len(windows) > 1 and not self._shares:
+            accumulator: Any = None
+            for window in windows:
+                accumulator = self.add((window,), pairs, times)
+            return accumulator
         found = self._slices.get(windows)
         if found is None:
             found = self._slices[windows] = _Slice(windows)

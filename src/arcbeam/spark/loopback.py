@@ -17,11 +17,12 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 def be_prompt() -> None:
-    """Acknowledges at once what has come over TCP from this machine, and holds nothing back that goes there.
+    """Acknowledges at once what has come over TCP from this machine.
 
-    To be called by each task, before it reads: the first setting does not last. Does nothing where it is not known how.
+    To be called by each task, before it reads: the setting does not last. Does nothing where it is not known how, and
+    where new sockets have a timeout by default: looking at one would give it to Spark's.
     """
-    if not hasattr(socket, "TCP_QUICKACK") or not _OPEN_FILES.is_dir():
+    if not hasattr(socket, "TCP_QUICKACK") or not _OPEN_FILES.is_dir() or socket.getdefaulttimeout() is not None:
         return
     for name in os.listdir(_OPEN_FILES):
         # One that has been closed meanwhile is none of ours.
@@ -31,9 +32,14 @@ def be_prompt() -> None:
 
 
 def _make_prompt(descriptor: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as copy:
+    copied = os.dup(descriptor)
+    try:
+        copy = socket.socket(fileno=copied)
+    except OSError:
+        os.close(copied)
+        raise
+    with copy:
         if copy.type == socket.SOCK_STREAM and copy.family in (socket.AF_INET, socket.AF_INET6):
             host = copy.getpeername()[0]
             if host == "::1" or host.removeprefix("::ffff:").startswith("127."):
                 copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-                copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
