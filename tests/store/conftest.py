@@ -34,8 +34,8 @@ def s3_endpoint() -> Iterator[str]:
     server.stop()
 
 
-def s3_blobs(endpoint: str) -> ObjectBlobs:
-    """A prefix of its own."""
+def s3_blobs(endpoint: str, name: str = "") -> ObjectBlobs:
+    """A prefix of its own; `name` is what messages say."""
     prefix = uuid.uuid4().hex
     store = S3Store(
         "jobs",
@@ -46,7 +46,7 @@ def s3_blobs(endpoint: str) -> ObjectBlobs:
         region="us-east-1",
         client_options={"allow_http": True},
     )
-    return ObjectBlobs(store, f"s3://jobs/{prefix}")
+    return ObjectBlobs(store, name or f"s3://jobs/{prefix}")
 
 
 @pytest.fixture(params=["folder", "memory", "hadoop", "s3"])
@@ -64,7 +64,9 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBlobs:
             return s3_blobs(request.getfixturevalue("s3_endpoint"))
 
 
-@pytest.fixture
-def memory() -> DurableBlobs:
-    """An empty store in memory, for what does not depend on the backend."""
+@pytest.fixture(params=["memory", "s3"])
+def memory(request: pytest.FixtureRequest) -> DurableBlobs:
+    """An empty store in memory, for what does not depend on the backend; and, as nothing should, one on S3."""
+    if request.param == "s3":
+        return s3_blobs(request.getfixturevalue("s3_endpoint"), "memory://")
     return ObjectBlobs(MemoryStore(), "memory://")
