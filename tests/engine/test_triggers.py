@@ -193,3 +193,11 @@ def test_a_time_is_delayed_then_aligned(first: int, expected: int) -> None:
 
 def test_no_period_aligns_nothing() -> None:
     assert due((AlignTo(Duration(0), Duration(3)),), Timestamp(8)) == 8
+
+
+def test_triggers_that_say_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="after 0 elements"):
+        AfterCount(0)
+    for kind in (AfterAny, AfterAll, AfterEach):
+        with pytest.raises(ValueError, match="of no triggers"):
+            kind()

@@ -19,7 +19,7 @@ from arcbeam.store.manifest import (
     Shard,
     StageWatermarks,
 )
-from arcbeam.store.names import Written
+from arcbeam.store.names import Written, manifest_name
 from arcbeam.store.savepoints import pinned
 from arcbeam.store.steplog import StepLog
 from arcbeam.store.sweep import Sweeper
@@ -104,3 +104,9 @@ def test_what_is_not_there_is_told(memory: DurableBlobs) -> None:
     with pytest.raises(StoreError, match="there is no savepoint 'x'"):
         inspect(memory, savepoint="x")
     assert [step.step for step in inspect(memory).steps] == [5, 4]
+
+
+def test_an_older_step_that_is_damaged_hides_nothing_of_the_newest(memory: DurableBlobs, job: StepLog) -> None:
+    memory.put(manifest_name(1), b"Obj")
+    found = inspect(memory)
+    assert (found.step, [step.step for step in found.steps]) == (2, [2])

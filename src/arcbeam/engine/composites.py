@@ -127,6 +127,8 @@ class _Several(Trigger):
     __slots__ = ("_parts",)
 
     def __init__(self, *parts: Trigger) -> None:
+        if not parts:
+            raise ValueError(f"{type(self).__name__} of no triggers says nothing: at least one")
         self._parts = parts
 
     def parts(self) -> tuple[Trigger, ...]:

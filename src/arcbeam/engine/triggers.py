@@ -159,6 +159,8 @@ class AfterCount(Trigger):
     __slots__ = ("_target", "fired", "seen")
 
     def __init__(self, target: int) -> None:
+        if target < 1:
+            raise ValueError(f"a trigger after {target} elements would always fire: at least 1")
         self._target = target
         self.seen = 0
         self.fired = False

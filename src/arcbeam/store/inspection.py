@@ -13,7 +13,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.chain import read_head, read_manifest
 from arcbeam.store.compaction import opened
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import LostFileError, MissingFileError, StoreError
+from arcbeam.store.errors import DamagedFileError, LostFileError, MissingFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
 from arcbeam.store.names import epoch_name
 
@@ -197,8 +197,8 @@ def _steps(blobs: DurableBlobs, manifest: Manifest, number: int) -> Iterator[Ste
     for _ in range(number):
         try:
             before = read_manifest(blobs, manifest.step - 1) if manifest.step else None
-        except MissingFileError:
-            before = None
+        except (MissingFileError, DamagedFileError, NewerFormatError):
+            before = None  # the list ends here; it is of the head that is asked
         known = set(before.file_names()) if before else set()
         files = [(file.name, file.size) for shard in manifest.shards for file in shard.files]
         files += [(side.name, side.size) for side in manifest.side_files]
