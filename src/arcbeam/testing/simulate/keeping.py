@@ -5,6 +5,7 @@ Owns what is kept, and when it goes on. Must not know steps, attempts and files.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from arcbeam.engine.bundles import Did, TimerCleared, TimerSet
@@ -23,7 +24,7 @@ def _added(accumulators: Sequence[bytes]) -> bytes:
     return b"%d" % sum(map(int, accumulators))
 
 
-class Keeping(Runner):
+class Keeping(Runner, ABC):
     """What all ways of keeping share.
 
     Args:
@@ -54,9 +55,9 @@ class Keeping(Runner):
                 written += self.kind.way == "order"
         return Did(written, timers)
 
+    @abstractmethod
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """An element has come in a window."""
-        raise NotImplementedError
 
     def fire(self, fired: Fired) -> Did:
         """See `bundles.Runner`."""

@@ -6,6 +6,7 @@ Owns the user code. Must not know steps, attempts and files: what is put out goe
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -159,20 +160,20 @@ class Grouping(Runner):
         return Did(len(panes))
 
 
-class _Splittable(Runner):
+class _Splittable(Runner, ABC):
     """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:due:` and what it is
     of; `due` is the processing time that was asked for.
     """
 
     pace: Pace
 
+    @abstractmethod
     def read(self, what: bytes, at: int) -> None:
         """Puts out what is at a position."""
-        raise NotImplementedError
 
+    @abstractmethod
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
         """What is promised for what is left."""
-        raise NotImplementedError
 
     def rest(self, what: bytes, lo: int, hi: int, polls: int, due: int | None) -> Remainder:
         """What is left of a restriction."""
