@@ -24,7 +24,8 @@ from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
 from arcbeam.harness.batchforms import alike, batch_maker
 from arcbeam.harness.batchoutput import BatchOutput, BatchTaker
 from arcbeam.harness.blocks import Block
-from arcbeam.harness.operations import fitting
+from arcbeam.harness.claims import only_processes
+from arcbeam.harness.operations import dofn_runner, fitting
 from arcbeam.harness.wiring import Wiring
 
 _PAR_DO_URN = common_urns.primitives.PAR_DO.urn
@@ -94,19 +95,8 @@ class BatchOperation(BatchTaker):
             )
             receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
             receivers[None] = receivers[self.spec.output_tags[0]] = self._receiver
-            state = common.DoFnState(self.counter_factory)
-            state.step_name = self.name_context.logging_name()
-            self._runner = common.DoFnRunner(
-                self._fn,
-                self._args,
-                self._kwargs,
-                self._sides,
-                self._windowing,
-                tagged_receivers=receivers,
-                step_name=self.name_context.logging_name(),
-                state=state,
-                transform_id=self.name_context.transform_id,
-                operation_name=self.name_context.metrics_name(),
+            self._runner = dofn_runner(
+                self, self._fn, self._args, self._kwargs, self._sides, self._windowing, receivers
             )
             self._runner.setup()
 
@@ -189,7 +179,7 @@ def register() -> None:
     )
     def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
         wiring = factory.data_channel_factory
-        if isinstance(wiring, Wiring) and wiring.settings.batches and _may_qualify(transform, payload):
+        if isinstance(wiring, Wiring) and wiring.settings.batches and only_processes(transform, payload):
             serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
             if handles_batches(pickler.loads(serialized)[0]):
                 (main,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)
@@ -202,18 +192,6 @@ def register() -> None:
                     factory, transform_id, transform, consumers, serialized, payload, operation
                 )
         return bundle_processor.create_par_do(factory, transform_id, transform, payload, consumers)
-
-
-def _may_qualify(transform: Any, payload: Any) -> bool:
-    """Whether a transform's proto leaves it possible that it is ours."""
-    return len(transform.outputs) == 1 and not (
-        payload.state_specs
-        or payload.timer_family_specs
-        or payload.restriction_coder_id
-        or payload.requests_finalization
-        or payload.requires_stable_input
-        or payload.requires_time_sorted_input
-    )
 
 
 def handles_batches(fn: Any) -> bool:

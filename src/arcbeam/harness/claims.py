@@ -57,19 +57,23 @@ def _most_in_a_row(transforms: Mapping[str, Any]) -> int:
     return max(place.values(), default=0)
 
 
+def only_processes(transform: Any, payload: Any) -> bool:
+    """Whether a ParDo has one output, and by its proto nothing to do but to process and to put out."""
+    return len(transform.outputs) == 1 and not (
+        payload.state_specs
+        or payload.timer_family_specs
+        or payload.restriction_coder_id
+        or payload.requests_finalization
+        or payload.requires_stable_input
+        or payload.requires_time_sorted_input
+    )
+
+
 def _claim(transform: Any) -> None:
     urn = transform.spec.urn
     if urn == PAR_DO_URN:
         payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
-        needs = (
-            payload.state_specs
-            or payload.timer_family_specs
-            or payload.restriction_coder_id
-            or payload.requests_finalization
-            or payload.requires_stable_input
-            or payload.requires_time_sorted_input
-        )
-        if needs or len(transform.outputs) != 1 or len(transform.inputs) != 1 + len(payload.side_inputs):
+        if not only_processes(transform, payload) or len(transform.inputs) != 1 + len(payload.side_inputs):
             return
         # SUBTLE: the SDK finds out by the URN which inputs are side inputs, and feeds all others to `process`.
         for tag in payload.side_inputs:

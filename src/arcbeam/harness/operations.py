@@ -11,6 +11,7 @@ import traceback
 from abc import abstractmethod
 from typing import Any
 
+from apache_beam.runners import common
 from apache_beam.runners.worker import operations
 
 from arcbeam.errors import UserCodeError
@@ -163,6 +164,34 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
     @abstractmethod
     def _take(self, block: Block) -> None:
         """Takes a block; all that came before it has been taken."""
+
+
+def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing: Any, receivers: Any) -> Any:
+    """The SDK's runner of a DoFn with one output, not set up, for an operation of ours.
+
+    Args:
+        op: the operation, whose step errors and counters name.
+        fn: the DoFn.
+        args: what it is given beside an element, by place.
+        kwargs: the same by name.
+        sides: the SDK's maps of side inputs.
+        windowing: of the output.
+        receivers: of the output, under its tag and under None.
+    """
+    state = common.DoFnState(op.counter_factory)
+    state.step_name = op.name_context.logging_name()
+    return common.DoFnRunner(
+        fn,
+        args,
+        kwargs,
+        sides,
+        windowing,
+        tagged_receivers=receivers,
+        step_name=state.step_name,
+        state=state,
+        transform_id=op.name_context.transform_id,
+        operation_name=op.name_context.metrics_name(),
+    )
 
 
 def user_error(operation: Any, error: Exception) -> UserCodeError:

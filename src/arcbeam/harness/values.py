@@ -26,7 +26,7 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from arcbeam.harness.blocks import Block, Each
-from arcbeam.harness.operations import PIECE, BlockOperation, fitting, longest_of
+from arcbeam.harness.operations import PIECE, BlockOperation, dofn_runner, fitting, longest_of
 from arcbeam.harness.windowing import Windows
 
 if TYPE_CHECKING:
@@ -150,19 +150,9 @@ class ValueOperation(BlockOperation):
             receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
             receivers[None] = self.receivers[0]
             receivers[self.spec.output_tags[0]] = self.receivers[0]
-            state = common.DoFnState(self.counter_factory)
-            state.step_name = self.name_context.logging_name()
-            self._runner = common.DoFnRunner(
-                self._fn,
-                self._given.args,
-                self._given.kwargs,
-                self._given.sides,
-                self._windowing,
-                tagged_receivers=receivers,
-                step_name=self.name_context.logging_name(),
-                state=state,
-                transform_id=self.name_context.transform_id,
-                operation_name=self.name_context.metrics_name(),
+            given = self._given
+            self._runner = dofn_runner(
+                self, self._fn, given.args, given.kwargs, given.sides, self._windowing, receivers
             )
             outputs = self._windowing.windowfn, self.receivers[0], receivers, None, None, False, False
             self._sdk_outputs = common._OutputHandler(*outputs)
