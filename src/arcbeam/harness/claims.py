@@ -124,18 +124,12 @@ def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) 
 
 def is_value_only(fn: Any) -> bool:
     """Whether a DoFn's signature says that it looks at nothing but values, constants and side inputs."""
-    signature = common.DoFnSignature(fn)
-    process = signature.process_method
-    return not (
-        any(map(_asks_for_more, process.defaults))
-        or not fn._process_defined
-        or fn._process_batch_defined
-        or signature.process_batch_method.defaults
-        or signature.is_stateful_dofn()
-        or signature.is_splittable_dofn()
-        or getattr(process.method_value, "_beam_yields_batches", False)
-        or getattr(fn, "_runtime_output_constraints", None)
-    )
+    # What its proto says (state, timers, restrictions) has been looked at before (`only_processes`). The SDK's signature
+    # of a DoFn would say all of this, too, but takes a millisecond to make.
+    if not fn._process_defined or fn._process_batch_defined or getattr(fn.process, "_beam_yields_batches", False):
+        return False
+    _, defaults = core.get_function_arguments(fn, "process")
+    return not (any(map(_asks_for_more, defaults)) or getattr(fn, "_runtime_output_constraints", None))
 
 
 def _asks_for_more(default: Any) -> bool:

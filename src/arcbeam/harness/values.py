@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import isgeneratorfunction
 from itertools import compress, islice, repeat
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = 1000
 _GLOBAL = GlobalWindow()
+_LIFE = {name: getattr(core.DoFn, name) for name in ("setup", "start_bundle", "finish_bundle", "teardown")}
 
 
 # User code, as it is called.
@@ -61,6 +63,11 @@ def unwrapped(process: Any) -> tuple[str, Callable[..., Any]] | None:
     code: Any = getattr(process, "__code__", None)
     kind = next((kind for kind, codes in _WRAPPERS.items() if code in codes), None)
     return None if kind is None else (kind, process.__closure__[code.co_freevars.index("fn")].cell_contents)
+
+
+def has_life(fn: Any) -> bool:
+    """Whether a DoFn has more to call than `process`: anything that begins or ends it or a bundle."""
+    return any(getattr(getattr(fn, name), "__func__", None) is not method for name, method in _LIFE.items())
 
 
 def _with_arguments(call: Any, args: list[Any], kwargs: dict[str, Any], *, unpack: bool) -> Callable[[Any], Any]:
@@ -150,10 +157,7 @@ class ValueOperation(BlockOperation):
             receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
             receivers[None] = self.receivers[0]
             receivers[self.spec.output_tags[0]] = self.receivers[0]
-            given = self._given
-            self._runner = dofn_runner(
-                self, self._fn, given.args, given.kwargs, given.sides, self._windowing, receivers
-            )
+            self._tagged_receivers = receivers
             outputs = self._windowing.windowfn, self.receivers[0], receivers, None, None, False, False
             self._sdk_outputs = common._OutputHandler(*outputs)
             # The SDK looks at what a DoFn returns for its first element, if it is a class's and not a generator.
@@ -162,25 +166,41 @@ class ValueOperation(BlockOperation):
                 if isinstance(self._fn, core.CallableWrapperDoFn) or isgeneratorfunction(self._fn.process)
                 else common._OutputHandler(*outputs, True).handle_process_outputs
             )
-            self._runner.setup()
+            self._has_life = has_life(self._fn)
+            if self._has_life:
+                self._runner.setup()
         self._emit = self._outputs[0].emit
 
     def start(self) -> None:
         """See the SDK's `Operation`."""
         with self.scoped_start_state:
             super().start()
-            self._runner.start()
+            if self._has_life:
+                self._runner.start()
 
     def finish(self) -> None:
         """See the SDK's `Operation`."""
         super().finish()
-        with self.scoped_finish_state:
-            self._runner.finish()
+        if self._has_life:
+            with self.scoped_finish_state:
+                self._runner.finish()
 
     def teardown(self) -> None:
         """See the SDK's `Operation`."""
-        with self.scoped_finish_state:
-            self._runner.teardown()
+        if self._has_life:
+            with self.scoped_finish_state:
+                self._runner.teardown()
+
+    @cached_property
+    def _runner(self) -> Any:
+        """The SDK's runner of the DoFn: for its life, for what does not go by blocks, and for the words of errors.
+
+        It takes a millisecond to make, which a function that is called block by block can do without.
+        """
+        given = self._given
+        return dofn_runner(
+            self, self._fn, given.args, given.kwargs, given.sides, self._windowing, self._tagged_receivers
+        )
 
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:

@@ -154,7 +154,7 @@ class BatchRun:
             self._persisted.append(frame)
         self._frames[stage.id] = frame
         if self._reports_itself(stage):
-            self._actions.append(exchange.reports(frame))
+            self._actions.append(exchange.reports(frame) if stage.sinks else frame)
         self._build_multimaps(stage)
 
     def _build_multimaps(self, producer: Stage) -> None:
@@ -168,7 +168,7 @@ class BatchRun:
     def _build_multimap(self, channel: Channel) -> None:
         moved = exchange.exchanged(self._incoming(channel), channel.routing, self._settings.shards)
         task = MultimapTask(channel.index, self._location, self._settings.group_memory_bytes)
-        self._actions.append(exchange.reports(exchange.mapped(moved, task)))
+        self._actions.append(exchange.mapped(moved, task))
         self._built_multimaps.add(channel.index)
 
     def _incoming(self, channel: Channel) -> DataFrame:
@@ -178,7 +178,10 @@ class BatchRun:
             if stage.splittable:
                 frames.append(self._rounds.output(producer, channel.index))
                 continue
-            frames.append(exchange.channel(self._frames[producer], channel.index, not self._reports_itself(stage)))
+            frame, with_reports = self._frames[producer], not self._reports_itself(stage)
+            if not with_reports or stage.sinks != (channel.index,):
+                frame = exchange.channel(frame, channel.index, with_reports)
+            frames.append(frame)
         return exchange.union(frames)
 
     def _task(self, stage: Stage) -> StageTask:
@@ -245,12 +248,12 @@ class BatchRun:
         self._attempted = True
         try:
             with tagged(self._spark, self._job):
-                rows = frame.select("blob").collect()
+                rows = frame.collect()
         except Exception as e:
             # It knows whether Spark's own text adds anything.
             raise as_job_failure(e, self._location, self._running)  # noqa: B904
         self._outcome.spark_jobs += 1
-        reports = [TaskReport.from_blob(bytes(row[0])) for row in rows]
+        reports = [TaskReport.from_blob(bytes(row["blob"])) for row in rows]
         for report in reports:
             self._outcome.reports.append(report)
             for file in report.side_files:
