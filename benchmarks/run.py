@@ -19,8 +19,8 @@ from bench.report import Conditions, Series, as_text, memory_table, replace_sect
 from bench.work import WORKS, Work
 
 ROOT = Path(__file__).resolve().parents[1]
-WARM_UP = 1_000  # elements
-FIRST_WARM_UP = 20_000
+WARM_UP = 20_000
+"""Elements of the small run before each."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,24 +49,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(work: Work, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
-    """One work: the peers in turns, `runs` times. A peer that fails does not get another turn."""
+    """One work: the peers in turns, once for memory, then `runs` times for speed. One that fails gets no other turn."""
     series = []
     for peer in contenders:
         size = min(elements or work.elements, work.elements)
         series.append(Series(work, peer.name, min(size, work.local_elements) if peer.name == "local" else size))
-    for number in range(runs):
+    for number in range(runs + 1):
         for peer, one in zip(contenders, series, strict=True):
             if one.error:
                 continue
             try:
-                warm_up = min(FIRST_WARM_UP if number == 0 else WARM_UP, one.elements)
-                one.runs.append(peer.run(work, one.elements, warm_up))
-                outcome = f"{one.values[-1]:.3g} {one.unit}"
+                warm_up = min(WARM_UP, one.elements)
+                # The first full one is for memory: what it finds cold is warm for the others.
+                if number == 0:
+                    one.memory = peer.memory(work, one.elements, warm_up)
+                    outcome = f"{one.memory.python:.0f} MiB of Python"
+                else:
+                    one.runs.append(peer.run(work, one.elements, warm_up))
+                    outcome = f"{one.values[-1]:.3g} {one.unit}"
             except Exception as error:
                 one.error = _first_line(error)
                 one.runs.clear()
                 outcome = f"failed: {one.error}"
-            print(f"{work.name:<10} {number + 1}/{runs} {peer.name:<8} {outcome}", file=sys.stderr, flush=True)
+            print(f"{work.name:<10} {number}/{runs} {peer.name:<8} {outcome}", file=sys.stderr, flush=True)
     return series
 
 
@@ -99,7 +104,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=_names(WORKS), default=list(WORKS), help=f"of {','.join(WORKS)}")
     parser.add_argument("--peers", type=_names(NAMES), default=list(NAMES), help=f"of {','.join(NAMES)}")
     parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
-    parser.add_argument("--runs", type=int, default=3, help="of each work and peer (default 3)")
+    parser.add_argument("--runs", type=int, default=5, help="of each work and peer (default 5)")
     parser.add_argument("--quick", action="store_true", help="one run of 100,000 elements: does everything work?")
     parser.add_argument(
         "--record",

@@ -34,16 +34,14 @@ class WrongAnswerError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One timed run.
+class Memory:
+    """What a run took at its peak, in MiB.
 
     Attributes:
-        seconds: wall clock, from building the job to having its result.
-        python, jvm: MiB at their peaks; for Python, its workers plus the growth of the driver.
-        total: MiB at the peak of the sum.
+        python, jvm: each at its own peak; for Python, its workers plus the growth of the driver.
+        total: at the peak of the sum.
     """
 
-    seconds: float
     python: float
     jvm: float
     total: float
@@ -54,8 +52,16 @@ class Peer(Protocol):
 
     name: str
 
-    def run(self, work: Work, elements: int, warm_up: int) -> Run:
-        """Does a work once with `warm_up` elements untimed, then timed; raises what goes wrong."""
+    def run(self, work: Work, elements: int, warm_up: int) -> float:
+        """Does a work once with `warm_up` elements, then timed; raises what goes wrong.
+
+        Returns:
+            Seconds of wall clock, from building the job to having its result.
+        """
+        ...
+
+    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
+        """The same, but samples its memory, which takes time of its own: so this is another run."""
         ...
 
 
@@ -67,19 +73,29 @@ class SparkPeer:
         self._session = session
         self._job = job
 
-    def run(self, work: Work, elements: int, warm_up: int) -> Run:
-        context = self._session.sparkContext
-        context.environment[_TAG] = self.name
-        _check(work, warm_up, self._job(self._session, work.name, warm_up))
-        gc.collect()
-        if context._jvm is not None:
-            context._jvm.System.gc()  # What earlier runs left is not this run's to clean up.
-        with Sampler(f"{_TAG}={self.name}", jvm=True) as memory:
-            start = time.perf_counter()
-            answer = self._job(self._session, work.name, elements)
-            seconds = time.perf_counter() - start
+    def run(self, work: Work, elements: int, warm_up: int) -> float:
+        self._warm_up(work, warm_up)
+        start = time.perf_counter()
+        answer = self._job(self._session, work.name, elements)
+        seconds = time.perf_counter() - start
         _check(work, elements, answer)
-        return Run(seconds, memory.python / _MIB, memory.jvm / _MIB, memory.total / _MIB)
+        return seconds
+
+    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
+        self._warm_up(work, warm_up)
+        with Sampler(f"{_TAG}={self.name}", jvm=True) as memory:
+            answer = self._job(self._session, work.name, elements)
+        _check(work, elements, answer)
+        return Memory(memory.python / _MIB, memory.jvm / _MIB, memory.total / _MIB)
+
+    def _warm_up(self, work: Work, elements: int) -> None:
+        self._session.sparkContext.environment[_TAG] = self.name
+        _check(work, elements, self._job(self._session, work.name, elements))
+        # What earlier runs left is not the next one's to clean up.
+        gc.collect()
+        jvm = self._session.sparkContext._jvm
+        if jvm is not None:
+            jvm.System.gc()
 
 
 class LocalPeer:
@@ -87,19 +103,27 @@ class LocalPeer:
 
     name = "local"
 
-    def run(self, work: Work, elements: int, warm_up: int) -> Run:
+    def run(self, work: Work, elements: int, warm_up: int) -> float:
+        return self._run(work, elements, warm_up)
+
+    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
+        with Sampler(f"{_TAG}={self.name}", jvm=False) as memory:
+            self._run(work, elements, warm_up)
+        return Memory(memory.python / _MIB, 0.0, memory.total / _MIB)
+
+    def _run(self, work: Work, elements: int, warm_up: int) -> float:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             command = [sys.executable, "-m", "bench.local", work.name, str(elements), str(warm_up), folder]
             environment = os.environ | {_TAG: self.name}
-            with Sampler(f"{_TAG}={self.name}", jvm=False) as memory:
-                done = subprocess.run(
-                    command, cwd=_FOLDER, env=environment, capture_output=True, text=True, timeout=_LOCAL_TIMEOUT
-                )
+            done = subprocess.run(
+                command, cwd=_FOLDER, env=environment, capture_output=True, text=True, timeout=_LOCAL_TIMEOUT
+            )
         if done.returncode != 0:
             raise RuntimeError(done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")
         result = json.loads(done.stdout.strip().rpartition("\n")[2])
         _check(work, elements, Answer(result["count"], result["total"]))
-        return Run(result["seconds"], memory.python / _MIB, 0.0, memory.total / _MIB)
+        seconds: float = result["seconds"]
+        return seconds
 
 
 def _check(work: Work, elements: int, answer: Answer) -> None:

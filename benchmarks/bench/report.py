@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from bench.peers import CORES, SETTINGS, Run
+from bench.peers import CORES, SETTINGS, Memory
 from bench.work import TINY, WORKS, Work
 
 TITLES = {
@@ -33,13 +33,16 @@ class Series:
 
     Attributes:
         elements: of each run.
+        runs: seconds of each.
+        memory: of a run of its own, once that was.
         error: what went wrong, if anything did; then the runs before it do not count.
     """
 
     work: Work
     peer: str
     elements: int
-    runs: list[Run] = field(default_factory=list)
+    runs: list[float] = field(default_factory=list)
+    memory: Memory | None = None
     error: str = ""
 
     @property
@@ -51,8 +54,8 @@ class Series:
     def values(self) -> list[float]:
         """One per run, in `unit`."""
         if self.work.elements:
-            return [self.elements / run.seconds / 1e6 for run in self.runs]
-        return [run.seconds for run in self.runs]
+            return [self.elements / seconds / 1e6 for seconds in self.runs]
+        return self.runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,8 @@ class Conditions:
             f"{platform.system()} {platform.machine()}.",
             f"- Python {platform.python_version()}, {versions}.",
             f"- The Spark peers share one session `local[{CORES}]` ({settings}); Beam's local runner has one process.",
-            f"- Median of {self.runs}; the peers take turns, each run after a small one of the same work.",
+            f"- Median of {self.runs}; the peers take turns, each run after a small one of the same work, "
+            "all of them after one of full size, whose memory is sampled.",
         ]
 
 
@@ -88,8 +92,7 @@ def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
         extra = {"elements": one.elements}
         found.append({**fixed, **_row(one.unit, one.values, base.values if base else []), **extra})
         for part in ("total", "python", "jvm"):
-            values = [getattr(run, part) for run in one.runs]
-            reference = [getattr(run, part) for run in base.runs] if base else []
+            values, reference = ([getattr(s.memory, part)] if s and s.memory else [] for s in (one, base))
             found.append({**fixed, **_row(f"MiB {part}", values, reference), **extra})
     return found
 
@@ -198,9 +201,9 @@ def _ratio(mine: Series | None, other: Series | None) -> str:
 
 
 def _memory(series: Series | None) -> str:
-    if series is None or series.error or not series.runs:
+    if series is None or series.error or not series.memory:
         return "failed" if series is not None and series.error else "-"
-    python, jvm = (statistics.median(getattr(run, part) for run in series.runs) for part in ("python", "jvm"))
+    python, jvm = series.memory.python, series.memory.jvm
     return f"{python:.0f} + {jvm:.0f}" if jvm else f"{python:.0f}"
 
 
