@@ -20,6 +20,9 @@ OPTIMIZATIONS = {
     "batches": "Run DoFns that take or make batches as the SDK does, by way of elements.",
     "bulk_values": "Encode elements one by one in exchanges, also where many at once are faster.",
     "folds": "Call the add_input of every CombineFn for every element, also of those that everybody uses.",
+    "giving_up": "Keep the table of a combine's half before an exchange, also where it combines next to nothing.",
+    "quick_tasks": "Leave Spark's Python workers as they are: behind each task they look for garbage in all modules, "
+    "and they acknowledge late what has come.",
 }
 """What each option `--no_…` does."""
 

@@ -487,3 +487,10 @@ class TestPrecombine:
         # After a full table come blocks of their own, then the next try.
         assert any(0 < small <= 4093 and small < largest for small in taken)
         assert taken.count(largest) < len(taken) / 2
+
+    def test_giving_up_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(precombine, "_PASSING", None)
+        with Driven(shards=1, group_memory_bytes=1 << 20, giving_up=False) as p:
+            pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
+            _ = pairs | beam.CombinePerKey(sum) | beam.combiners.Count.Globally() | Collect()
+        assert p.values() == [40_000]

@@ -50,5 +50,9 @@ def test_what_modules_hold_is_looked_at_no_more() -> None:
         "mine = [[] for _ in range(1000)]\n"
         "task.leave_imports_alone()\n"
         "assert gc.get_freeze_count() < frozen + 1000\n"
+        "task.look_at_imports()\n"
+        "assert not gc.get_freeze_count()\n"
+        "task.leave_imports_alone()\n"
+        "assert gc.get_freeze_count() >= frozen\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -124,8 +124,8 @@ def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) 
 
 def is_value_only(fn: Any) -> bool:
     """Whether a DoFn's signature says that it looks at nothing but values, constants and side inputs."""
-    # What its proto says (state, timers, restrictions) has been looked at before (`only_processes`). The SDK's signature
-    # of a DoFn would say all of this, too, but takes a millisecond to make.
+    # What its proto says (state, timers, restrictions) has been looked at before (`only_processes`). The SDK's
+    # `DoFnSignature` would say all of this, too, but takes a millisecond to make.
     if not fn._process_defined or fn._process_batch_defined or getattr(fn.process, "_beam_yields_batches", False):
         return False
     _, defaults = core.get_function_arguments(fn, "process")

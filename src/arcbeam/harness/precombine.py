@@ -57,7 +57,7 @@ class Precombine(BlockOperation):
         self.combine_fn = CombineFn.from_runner_api(payload.combine_fn, factory.context)
         settings = factory.data_channel_factory.settings
         self._budget = settings.group_memory_bytes
-        self._folds = settings.folds
+        self._folds, self._gives_up = settings.folds, settings.giving_up
         accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
         self._estimate = accumulator_coder.get_impl().estimate_size
         self._estimate_value = coder.wrapped_value_coder.value_coder().get_impl().estimate_size
@@ -126,7 +126,7 @@ class Precombine(BlockOperation):
         self._since_check = self._since_bytes = 0
         self._next_check = max(_CHECK_EVERY, size >> 8)
         if slices.entries * (size + _ENTRY_OVERHEAD) + slices.overhead > self._budget:
-            if slices.entries > slices.added * _HARDLY_FEWER:
+            if self._gives_up and slices.entries > slices.added * _HARDLY_FEWER:
                 self._passing = _PASSING
             self._flush()
 

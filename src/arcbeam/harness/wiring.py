@@ -25,8 +25,10 @@ class Settings:
         loops: whether such transforms in a row share a compiled loop.
         record_lists: whether bounded sources hand on lists of records.
         folds: whether CombineFns that are known are added to without a call for each element.
+        giving_up: whether a precombine stops keeping a table that combines next to nothing.
         batches: whether batches of user code go on as batches.
         bulk_values: whether an exchange writes values in bulk where it can.
+        quick_tasks: whether tasks change what Spark's worker would do around them: garbage, acknowledgements.
     """
 
     shards: int = 2
@@ -38,8 +40,10 @@ class Settings:
     loops: bool = True
     record_lists: bool = True
     folds: bool = True
+    giving_up: bool = True
     batches: bool = True
     bulk_values: bool = True
+    quick_tasks: bool = True
 
 
 class _Nowhere:

@@ -1,8 +1,8 @@
 """Channels as data frames: filter, union, exchange.
 
-Owns how a routing becomes Spark operators. Rows are `arcbeam.model.rows.Row`s. Each operator costs a small pipeline some
-milliseconds of Spark's planning, so there is none that would do nothing. Conditions are SQL text: it is parsed in one
-call of the JVM, where an expression of columns takes a call for each of its parts.
+Owns how a routing becomes Spark operators. Rows are `arcbeam.model.rows.Row`s. Each operator costs some milliseconds of
+Spark's planning, so there is none that would do nothing. Conditions are SQL text: it is parsed in one call of the JVM,
+where an expression of columns takes a call for each of its parts.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class StageTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
-        be_prompt()
+        if self.settings.quick_tasks:
+            be_prompt()
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         attempt = context.taskAttemptId() if context else 0
@@ -209,7 +210,8 @@ class _BundleThread(threading.Thread):
     def run(self) -> None:
         thresholds = gc.get_threshold()
         # Buffers of many small lists and tuples, none of them in a cycle, are what the collector would look at most.
-        gc.set_threshold(*_GC_THRESHOLDS)
+        if self._task.settings.quick_tasks:
+            gc.set_threshold(*_GC_THRESHOLDS)
         try:
             self._run()
             self._outbox.finish()
@@ -265,6 +267,13 @@ def leave_imports_alone() -> None:
         gc.freeze()
 
 
+def look_at_imports() -> None:
+    """Undoes `leave_imports_alone`, also what the worker was forked with."""
+    global _settled_modules
+    _settled_modules = 0
+    gc.unfreeze()
+
+
 class _Processors:
     """Processors by (job, stage), least recently used last out; another job's are torn down first.
 
@@ -290,7 +299,9 @@ class _Processors:
             from arcbeam.harness.processor import StageProcessor
             from arcbeam.store.sidefiles import SideReader
 
-            if not self._cache:
+            if not task.settings.quick_tasks:
+                look_at_imports()
+            elif not self._cache:
                 leave_imports_alone()
             sides = SideReader(task.location, task.side_files, task.settings.shards) if task.stage.side_inputs else None
             processor = self._cache[key] = StageProcessor(task.stage, task.settings, sides)
