@@ -20,7 +20,7 @@ from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.runners.common import NameContext
 
 from arcbeam.harness.blocks import Block
-from arcbeam.harness.operations import PIECE
+from arcbeam.harness.operations import PIECE, piece_behind
 
 if TYPE_CHECKING:
     from arcbeam.harness.values import ValueOperation
@@ -191,11 +191,12 @@ class _Outputs:
     def __init__(self, tail: ValueOperation, block: Block) -> None:
         self._tail, self._block = tail, block
         self._longest = tail.longest
+        self._piece = PIECE
         self.values: list[Any] = []
 
     def room(self) -> int:
         """How many outputs may come until the next look at them."""
-        return max(1, min(PIECE, self._longest - len(self.values)))
+        return max(1, min(self._piece, self._longest - len(self.values)))
 
     def take(self, results: Any) -> None:
         """Takes what the last operation, of the kind "flat", has put out for one value."""
@@ -212,7 +213,10 @@ class _Outputs:
     def look(self) -> None:
         """Hands on what there is, if it is enough."""
         values = self.values
-        if values and len(values) >= min(self._longest, self._tail.most_like(values[-1])):
+        if not values:
+            return
+        self._piece = piece_behind(values[-1])
+        if len(values) >= min(self._longest, self._tail.most_like(values[-1])):
             self.hand_on()
 
     def hand_on(self) -> None:

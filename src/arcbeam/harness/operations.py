@@ -20,7 +20,10 @@ from arcbeam.harness.blocks import Block
 LONGEST = 4093
 """Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
 PIECE = 251
-"""Elements that are made or gathered between two looks at their size."""
+"""Elements that are made or gathered between two looks at their size, but for numbers."""
+_NUMBERS = frozenset({int, float, bool, type(None)})
+_FEW = 4
+"""Components of a tuple that are looked at one by one."""
 _BYTES = 4 << 20
 """What a block's elements may take, encoded, as far as samples tell."""
 _FIRST = 10
@@ -198,6 +201,14 @@ def user_error(operation: Any, error: Exception) -> UserCodeError:
     """What user code raised that an operation called itself, with the operation's step."""
     text = "".join(traceback.format_exception(error))
     return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {error}", text)
+
+
+def piece_behind(value: Any) -> int:
+    """How many values may be made behind one like this before the next look at their size; numbers keep theirs."""
+    kind = type(value)
+    if kind in _NUMBERS or (kind is tuple and len(value) <= _FEW and _NUMBERS.issuperset(map(type, value))):
+        return LONGEST
+    return PIECE
 
 
 def longest_of(length: int, estimate: Any, *samples: Any) -> int:

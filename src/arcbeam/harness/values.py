@@ -27,7 +27,7 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from arcbeam.harness.blocks import Block, Each
-from arcbeam.harness.operations import PIECE, BlockOperation, dofn_runner, fitting, longest_of
+from arcbeam.harness.operations import PIECE, BlockOperation, dofn_runner, fitting, longest_of, piece_behind
 from arcbeam.harness.windowing import Windows
 
 if TYPE_CHECKING:
@@ -303,10 +303,11 @@ class ValueOperation(BlockOperation):
         while start < total:
             stop = min(total, start + self.longest)
             outputs: list[Any] = []
+            piece = PIECE
             while True:
                 first = start + len(outputs)
-                outputs += made_of(values[first : min(first + PIECE, stop)])
-                made = start + len(outputs)
+                outputs += made_of(values[first : min(first + piece, stop)])
+                made, piece = start + len(outputs), piece_behind(outputs[-1])
                 if made == stop or len(outputs) >= self.most_like(outputs[-1]):
                     break
             self.put_out((block if made - start == total else block.slice(start, made)).with_values(outputs))
@@ -349,7 +350,8 @@ class ValueOperation(BlockOperation):
                 if len(outputs) >= min(longest, self.most_like(outputs[-1])):
                     self.put_out(block.pick(outputs, places))
                     outputs, places, longest = [], [], self.longest
-                due = len(outputs) + max(1, min(PIECE, longest - len(outputs)))
+                piece = piece_behind(outputs[-1]) if outputs else PIECE
+                due = len(outputs) + max(1, min(piece, longest - len(outputs)))
                 if more is None:
                     break
                 outputs.extend(islice(more, due - len(outputs)))
