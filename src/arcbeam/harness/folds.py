@@ -23,7 +23,7 @@ Fold = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
 
 def _counting(table: dict[Any, int], pairs: list[tuple[Any, Any]]) -> None:
     # It is compiled, and needs no more of a `Counter` than that it is a dict.
-    Counter.update(table, map(_KEY, pairs))  # type: ignore[arg-type]
+    Counter.update(table, map(_KEY, pairs))  # type: ignore[call-overload]
 
 
 def _mean(table: dict[Any, tuple[Any, int]], pairs: list[tuple[Any, Any]]) -> None:
