@@ -109,4 +109,6 @@ def test_what_is_not_there_is_told(memory: DurableBlobs) -> None:
 def test_an_older_step_that_is_damaged_hides_nothing_of_the_newest(memory: DurableBlobs, job: StepLog) -> None:
     memory.put(manifest_name(1), b"Obj")
     found = inspect(memory)
-    assert (found.step, [step.step for step in found.steps]) == (2, [2])
+    assert (found.step, [step.step for step in found.steps]) == (2, [2, 0])
+    (told,) = found.damaged
+    assert f"'{manifest_name(1)}' in 'memory://' is damaged" in told

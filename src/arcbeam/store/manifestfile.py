@@ -153,7 +153,7 @@ def decode(data: bytes, name: str, where: object) -> Manifest:
 def _damaged(name: str, where: object, what: str) -> DamagedFileError:
     return DamagedFileError(
         f"manifest '{name}' in '{where}' is damaged: {what}",
-        "nothing was changed: bring the file back from a copy, or resume from a savepoint before it",
+        "nothing was changed: bring the file back from a copy, or resume from a savepoint of the job",
     )
 
 

@@ -11,12 +11,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from arcbeam.store.chain import find_head, floor_below, floor_data, newest_epoch, read_manifest
+from arcbeam.store.chain import (
+    UnreadableHead,
+    find_newest,
+    floor_below,
+    floor_data,
+    known,
+    newest_epoch,
+    read_manifest,
+)
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import DamagedFileError, StoreError
 from arcbeam.store.manifest import Kind, Manifest, Pin, ShardFile
 from arcbeam.store.manifestfile import encode
 from arcbeam.store.names import floor_name, manifest_name
+from arcbeam.store.opening import no_savepoint
 from arcbeam.store.shardfile import ShardFileReader, local_reader
 from arcbeam.store.steplog import new_token
 
@@ -53,7 +62,7 @@ def unpinned(draft: Manifest, name: str) -> Manifest:
 
 def copy_savepoint(
     source: DurableBlobs,
-    head: Manifest,
+    newest: Manifest | UnreadableHead,
     name: str,
     target: DurableBlobs,
     scratch: Path,
@@ -67,7 +76,7 @@ def copy_savepoint(
 
     Args:
         source: the job's folder.
-        head: its newest manifest.
+        newest: its newest manifest, which need not be readable; see `chain.read_newest`.
         name: of the savepoint.
         target: an empty place.
         scratch: a local folder, with room for the largest file.
@@ -76,10 +85,10 @@ def copy_savepoint(
     Raises:
         StoreError: there is no such savepoint; the target is not empty; a file cannot be read, or is damaged.
     """
+    head = known(newest)
     pin = head.pin(name)
     if pin is None:
-        names = ", ".join(pin.name for pin in head.pins)
-        raise StoreError(f"there is no savepoint '{name}' in '{source}'", f"there are: {names or 'none'}")
+        raise no_savepoint(source, name, head)
     manifest = head if pin.step == head.step else read_manifest(source, pin.step)
     # A copy that was cut off has at most its floor.
     if newest_epoch(target) or _first_manifest(target, manifest.step):
@@ -101,7 +110,7 @@ def _first_manifest(target: DurableBlobs, step: int) -> bool:
     floor = floor_below(target, 0)
     if floor == step and not list(target.list("manifests")):
         return False
-    return find_head(target, floor) is not None
+    return find_newest(target, floor) is not None
 
 
 def _copy(
