@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.chain import UnreadableHead, known, newest_epoch, read_floors, read_manifest, read_newest
-from arcbeam.store.compaction import opened
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, LostFileError, MissingFileError, NewerFormatError, StoreError
+from arcbeam.store.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
 from arcbeam.store.names import epoch_name, parse_written
 from arcbeam.store.opening import no_savepoint
+from arcbeam.store.whole import problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def inspect(
         step: after which step; None: after the newest that can be read.
         savepoint: after that savepoint's step; empty: as `step` says.
         steps: how many steps to list.
-        check: read every file that the step names, whole.
+        check: read every file that the step names, whole, and look at the manifests of all savepoints.
 
     Raises:
         StoreError: there is no job, no such savepoint, no such step any more; or the manifest cannot be read.
@@ -161,7 +161,7 @@ def inspect(
         savepoints=head.pins,
         steps=listed,
         damaged=tuple(damaged),
-        problems=tuple(_problems(blobs, manifest)) if check else None,
+        problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
     )
 
 
@@ -238,19 +238,3 @@ def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str]) -> I
 def _damaged_floors(blobs: DurableBlobs) -> Iterator[str]:
     for name in read_floors(blobs, newest_epoch(blobs)).damaged:
         yield f"'{name}' in '{blobs}' is damaged\n  what to do: nothing; the manifests that stand tell what it said"
-
-
-def _problems(blobs: DurableBlobs, manifest: Manifest) -> Iterator[str]:
-    for shard in manifest.shards:
-        for file in shard.files:
-            try:
-                for _ in opened(blobs, file).blocks():
-                    pass
-            except LostFileError as e:
-                yield e.message
-    for side in manifest.side_files:
-        try:
-            if len(blobs.get_range(side.name, max(side.size - 1, 0), 2)) != min(side.size, 1):
-                yield f"'{side.name}' in '{blobs}' has not the {side.size} bytes that the manifest says"
-        except LostFileError as e:
-            yield e.message

@@ -129,12 +129,13 @@ class Committable:
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """One file of a published side input."""
+    """One file of a published side input. `crc` is the CRC-32 of its bytes; None where whoever wrote it gave none."""
 
     channel: int
     shard: int
     name: str
     size: int
+    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from arcbeam.store.chain import (
     UnreadableHead,
@@ -21,13 +23,14 @@ from arcbeam.store.chain import (
     read_manifest,
 )
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, StoreError
-from arcbeam.store.manifest import Kind, Manifest, Pin, ShardFile
+from arcbeam.store.errors import StoreError
+from arcbeam.store.manifest import Kind, Manifest, Pin, ShardFile, SideFile
 from arcbeam.store.manifestfile import encode
 from arcbeam.store.names import floor_name, manifest_name
 from arcbeam.store.opening import no_savepoint
 from arcbeam.store.shardfile import ShardFileReader, local_reader
 from arcbeam.store.steplog import new_token
+from arcbeam.store.whole import read_side_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PART_BYTES = 8 << 20
@@ -96,9 +99,9 @@ def copy_savepoint(
     scratch.mkdir(parents=True, exist_ok=True)
     for shard in manifest.shards:
         for file in shard.files:
-            _copy(source, target, file.name, file.size, scratch, file)
+            _copy(target, file.name, scratch, partial(_fetch, source, file))
     for side in manifest.side_files:
-        _copy(source, target, side.name, side.size, scratch, None)
+        _copy(target, side.name, scratch, partial(_fetch_side, source, side))
     copy = replace(manifest, job=token(), epoch=0, token=token(), parent="", kind=Kind.STEP, pins=(pin,), abandoned=())
     target.put(floor_name(0, 0), floor_data(copy.step))
     if not target.create(manifest_name(copy.step), encode(copy)):
@@ -113,25 +116,27 @@ def _first_manifest(target: DurableBlobs, step: int) -> bool:
     return find_newest(target, floor) is not None
 
 
-def _copy(
-    source: DurableBlobs, target: DurableBlobs, name: str, size: int, scratch: Path, file: ShardFile | None
-) -> None:
-    """Copies a file, through a local one that is checked before it is published."""
+def _copy(target: DurableBlobs, name: str, scratch: Path, fetch: Callable[[BinaryIO], None]) -> None:
+    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published."""
     path = scratch / uuid.uuid4().hex
     try:
         with open(path, "xb") as copy:
-            for start in range(0, size, _PART_BYTES):
-                copy.write(source.get_range(name, start, min(_PART_BYTES, size - start)))
-            found = copy.tell()
-        if found != size:
-            raise DamagedFileError(
-                f"'{name}' in '{source}' is damaged: {found} of {size} bytes are there", "bring it back from a copy"
-            )
-        if file is not None:
-            for _ in ShardFileReader(local_reader(path), file.size, file.crc, name, source).blocks():
-                pass
+            fetch(copy)
         target.put_file(name, path)
     except OSError as e:
         raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
     finally:
         path.unlink(missing_ok=True)
+
+
+def _fetch(source: DurableBlobs, file: ShardFile, copy: BinaryIO) -> None:
+    for start in range(0, file.size, _PART_BYTES):
+        copy.write(source.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+    copy.flush()
+    # What was fetched is what is checked.
+    for _ in ShardFileReader(local_reader(Path(copy.name)), file.size, file.crc, file.name, source).blocks():
+        pass
+
+
+def _fetch_side(source: DurableBlobs, side: SideFile, copy: BinaryIO) -> None:
+    read_side_file(source, side, copy.write)
