@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import urllib.request
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.folder import FolderBlobs
 from arcbeam.store.hadoop import HadoopBlobs
 from arcbeam.store.objects import ObjectBlobs
-from tests.store.backends import RenamesOnce
+from tests.store.backends import RenamesOnce, s3_store
 
 
 @pytest.fixture(scope="session")
@@ -34,19 +33,10 @@ def s3_endpoint() -> Iterator[str]:
     server.stop()
 
 
-def s3_blobs(endpoint: str, name: str = "") -> ObjectBlobs:
-    """A prefix of its own; `name` is what messages say."""
-    prefix = uuid.uuid4().hex
-    store = S3Store(
-        "jobs",
-        prefix=prefix,
-        endpoint=endpoint,
-        access_key_id="k",
-        secret_access_key="s",
-        region="us-east-1",
-        client_options={"allow_http": True},
-    )
-    return ObjectBlobs(store, name or f"s3://jobs/{prefix}")
+@pytest.fixture
+def s3(s3_endpoint: str) -> Callable[[], S3Store]:
+    """Makes empty stores of obstore's on S3, for state machines, which need several."""
+    return lambda: s3_store(s3_endpoint)
 
 
 @pytest.fixture(params=["folder", "memory", "hadoop", "s3"])
@@ -61,12 +51,12 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBlobs:
             root = tmp_path / "hdfs"
             return HadoopBlobs(fs.PyFileSystem(RenamesOnce()), str(root), f"hdfs://test{root}")
         case _:
-            return s3_blobs(request.getfixturevalue("s3_endpoint"))
+            return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "s3://jobs")
 
 
 @pytest.fixture(params=["memory", "s3"])
 def memory(request: pytest.FixtureRequest) -> DurableBlobs:
     """An empty store in memory, for what does not depend on the backend; and, as nothing should, one on S3."""
     if request.param == "s3":
-        return s3_blobs(request.getfixturevalue("s3_endpoint"), "memory://")
+        return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "memory://")
     return ObjectBlobs(MemoryStore(), "memory://")

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from obstore.store import MemoryStore
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from obstore.store import MemoryStore, S3Store
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.chain import UnreadableHead, newest_epoch, read_newest
@@ -57,8 +58,8 @@ FAULTS = [
 class History(ObjectBlobs):
     """A store that remembers which manifest was the first of its step: that is what is real. And which is damaged."""
 
-    def __init__(self) -> None:
-        super().__init__(MemoryStore(), "memory://")
+    def __init__(self, store: Any = None) -> None:
+        super().__init__(store or MemoryStore(), "memory://")
         self.real: list[Manifest] = []
         self.damaged: set[int] = set()
 
@@ -90,9 +91,9 @@ def by_itself(rule: Any) -> Any:
 class Drivers(RuleBasedStateMachine):
     """Three places at which a driver may open, work, sleep, and come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any = None) -> None:
         super().__init__()
-        self.history = History()
+        self.history = History(store)
         first = UnreliableBlobs(self.history, 0)
         self.stores = [first, *(UnreliableBlobs(self.history, seed, beside=first) for seed in (1, 2))]
         self.logs: dict[int, StepLog] = {}
@@ -317,3 +318,9 @@ class Drivers(RuleBasedStateMachine):
 
 Drivers.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 test_drivers_make_one_history = pytest.mark.contract("STORE-01", "STORE-02", "STORE-03", "STORE-07")(Drivers.TestCase)
+
+
+@pytest.mark.contract("STORE-03", "STORE-07")
+def test_drivers_on_s3_make_one_history(s3: Callable[[], S3Store]) -> None:
+    few = settings(max_examples=3, stateful_step_count=12, deadline=None)
+    run_state_machine_as_test(lambda: Drivers(s3()), settings=few)
