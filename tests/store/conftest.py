@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from obstore.store import MemoryStore, S3Store
@@ -21,16 +23,25 @@ from tests.store.backends import RenamesOnce, s3_store
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """An S3 server in this process, with one bucket."""
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    app, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        # moto looks whether a key exists, and then puts it: S3 does both in one.
+        with one_at_a_time:
+            return app(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
     urllib.request.urlopen(urllib.request.Request(f"{endpoint}/jobs", method="PUT")).close()
     yield endpoint
-    server.stop()
+    server.shutdown()
+    thread.join()
 
 
 @pytest.fixture

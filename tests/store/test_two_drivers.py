@@ -322,5 +322,5 @@ test_drivers_make_one_history = pytest.mark.contract("STORE-01", "STORE-02", "ST
 
 @pytest.mark.contract("STORE-03", "STORE-07")
 def test_drivers_on_s3_make_one_history(s3: Callable[[], S3Store]) -> None:
-    few = settings(max_examples=3, stateful_step_count=12, deadline=None)
+    few = settings(max_examples=2, stateful_step_count=10, deadline=None)
     run_state_machine_as_test(lambda: Drivers(s3()), settings=few)
