@@ -104,3 +104,23 @@ def test_step_and_savepoint_exclude_each_other(job: Path) -> None:
     assert invoke(str(job), "--step", "0").exit_code == 0
     assert invoke(str(job), "--savepoint", "safe").exit_code == 0
     assert invoke(str(job), "--step", "1", "--savepoint", "safe").exit_code == 2
+
+
+def test_what_can_be_read_is_shown_beside_a_damaged_manifest(job: Path) -> None:
+    newest = job / "manifests" / f"{2:012}"
+    newest.write_bytes(b"something else")
+    result = invoke(str(job))
+    assert result.exit_code == 1
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[:4] == [
+        f"manifest 'manifests/{newest.name}' in '{job}' is damaged: its beginning is not a manifest's",
+        "what to do: nothing was changed: bring the file back from a copy, or resume from a savepoint; "
+        "there are: 'safe' (step 1)",
+        "what follows is step 1",
+        "",
+    ]
+    assert lines[5].startswith("step: 1 (step, running)")
+    result = invoke(str(job), "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (found["step"], len(found["damaged"])) == (1, 1)

@@ -28,12 +28,12 @@ _NAMED = {
 @click.option("--step", type=int, help="Show the job after this step (default: the newest).")
 @click.option("--savepoint", default="", help="Show the job after this savepoint.")
 @click.option("--steps", type=click.IntRange(min=0), default=10, show_default=True, help="List so many steps.")
-@click.option("--check", is_flag=True, help="Read all files of the step; exit with 1 if any is missing or damaged.")
+@click.option("--check", is_flag=True, help="Read all files of the step; exit with 1 if any cannot be read.")
 def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int, check: bool) -> None:
     """Show an unbounded job: steps, watermarks, holds, residuals, sizes of state, savepoints.
 
-    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://). Nothing is changed; the job may be running. With
-    --json, times are microseconds since 1970.
+    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://). Nothing is changed; the job may be running. Where
+    a manifest cannot be read, what can is shown; exits with 1. With --json, times are microseconds since 1970.
     """
     from arcbeam.store.backends import open_blobs
     from arcbeam.store.inspection import inspect as look
@@ -45,11 +45,15 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
         _show(out, found)
     else:
         out.record(dataclasses.asdict(found))
-    if found.problems:
+    if found.damaged or found.problems:
         click.get_current_context().exit(1)
 
 
 def _show(out: TextOutput, found: Inspection) -> None:
+    for damage in found.damaged:
+        out.text(damage)
+    if found.damaged:
+        out.text(f"what follows is step {found.step}\n")
     out.record(
         {
             "job": f"{found.job} in {found.location}",

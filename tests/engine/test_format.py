@@ -45,7 +45,7 @@ def _golden() -> MemoryView:
 
 
 def _fill(view: MemoryView) -> None:
-    keyspace.claim(view)
+    keyspace.claim(view, 0, 0)
     cells, timers, holds = Cells(view, 258), Timers(view, 258, _FAMILIES), Holds(view, 258)
     for at in _PLACES:
         ValueCell(cells, "value").write(*at, b"v")
@@ -79,7 +79,7 @@ def test_rows_are_written_as_they_were() -> None:
 
 def test_rows_that_were_written_are_read() -> None:
     view = _golden()
-    keyspace.claim(view)
+    keyspace.claim(view, 0, 0)
     cells, timers = Cells(view, 258), Timers(view, 258, _FAMILIES)
     for at in _PLACES:
         assert ValueCell(cells, "value").read(*at) == b"v"
@@ -117,8 +117,8 @@ def test_rows_that_were_written_are_read() -> None:
 def test_rows_of_another_format_are_refused_and_nothing_is_touched() -> None:
     newer = MemoryView({b"\x01": b"\0\2", b"\x10": b""})
     before = newer.snapshot()
-    with pytest.raises(ArcbeamError, match="is of format 2; this version of arcbeam reads format 1"):
-        keyspace.claim(newer)
+    with pytest.raises(ArcbeamError, match="the state of shard 7 of level 2 is of format 2; this version of arc"):
+        keyspace.claim(newer, 2, 7)
     assert newer.snapshot() == before
     with pytest.raises(ArcbeamError, match="is of no known format"):
-        keyspace.claim(MemoryView({b"\x10": b""}))
+        keyspace.claim(MemoryView({b"\x10": b""}), 0, 0)

@@ -60,6 +60,7 @@ def test_events_in_values_out() -> None:
     assert clear == ClearHold(b"k", WINDOW)
 
 
+@pytest.mark.contract("WM-09")
 def test_a_drop_says_what_when_and_why() -> None:
     grouping = Grouping(Strategy(DEFAULT), MemoryView())
     assert grouping.add(b"k", elements(3), clocks(20)) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import example, given, settings
 
 from arcbeam.engine import keyspace
@@ -64,6 +65,13 @@ def test_no_part_is_the_beginning_of_another(one: bytes, other: bytes) -> None:
 @given(_TIMES)
 def test_moments_come_back(time: Timestamp) -> None:
     assert keyspace.time_of(keyspace.moment(time)) == time
+
+
+@pytest.mark.parametrize("stage", [70_000, 65_536, -1])
+def test_the_number_of_a_stage_has_two_bytes(stage: int) -> None:
+    assert keyspace.prefix(Kind.KEYED, 65_535) == b"\x10\xff\xff"
+    with pytest.raises(ValueError, match=f"the number of a stage is from 0 to 65,535: {stage:,}"):
+        keyspace.prefix(Kind.KEYED, stage)
 
 
 def test_the_longest_key_is_one_that_lmdb_takes() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 
+from arcbeam.engine import keyspace
 from arcbeam.engine.agenda import Late
 from arcbeam.engine.bundles import Allowance, Closed, Did, Ran, TimerCleared, TimerSet
 from arcbeam.engine.cells import BagCell, Cells
@@ -29,6 +31,7 @@ from arcbeam.engine.strategy import Strategy
 from arcbeam.engine.timers import Fired
 from arcbeam.engine.triggers import AfterTime
 from arcbeam.engine.watermarks import StageFlow, Times
+from arcbeam.errors import StateFormatError
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import IntervalWindow, Window
@@ -214,7 +217,7 @@ def test_what_does_not_go_together_is_refused_by_name() -> None:
 # Groupings.
 
 
-@pytest.mark.contract("ENG-02", "ENG-10")
+@pytest.mark.contract("ENG-02", "ENG-10", "WM-09")
 def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_what_is_late() -> None:
     world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), _DECODE))
     report = world.step(9, 7, 3)
@@ -233,6 +236,18 @@ def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_wh
     assert world.told() == []
     assert report.counts.late == 1
     assert isinstance(world.drops[0], DropLate)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_record_that_cannot_be_read_is_told_with_its_place(late: bool) -> None:
+    world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), _DECODE))
+    world.step(0, 7)
+    for row, _ in list(world.view.scan(keyspace.prefix(keyspace.Kind.GROUPING, 1))):
+        world.view.put(row, b"\x07")
+    told = "the record of a window, of key k of 'it' in shard 3, is of version 07, and 1 is known"
+    with pytest.raises(StateFormatError, match=told) as raised:
+        world.step(50) if late else world.step(0, 8)
+    assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message
 
 
 def test_alarms_of_triggers_ring_by_the_clock() -> None:
@@ -298,7 +313,7 @@ def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
     assert (report.next_event, report.next_due) == (None, None)
 
 
-@pytest.mark.contract("ENG-10")
+@pytest.mark.contract("ENG-10", "WM-09")
 def test_what_comes_to_a_window_whose_state_is_gone_is_dropped_and_counted() -> None:
     world = _stateful()
     world.step(10)

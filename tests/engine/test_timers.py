@@ -211,6 +211,15 @@ def test_a_family_that_was_not_declared_is_named() -> None:
         _timers().set(b"k", b"w", "flash", Timestamp(0), None)
 
 
+@pytest.mark.parametrize(("fire_at", "hold"), [(1 << 63, 0), (-(1 << 63) - 1, None), (0, 1 << 63)])
+def test_a_time_that_is_none_is_named(fire_at: int, hold: int | None) -> None:
+    view = MemoryView()
+    timers = Timers(view, 3, {"alarm": TimeDomain.EVENT})
+    with pytest.raises(ValueError, match=f"a timer 'alarm' of stage 3 is set to {fire_at} µs and holds at {hold}: no"):
+        timers.set(b"k", b"w", "alarm", Timestamp(fire_at), None if hold is None else Timestamp(hold))
+    assert not len(view)
+
+
 def test_a_processing_time_timer_that_holds_at_its_own_time_lets_go_when_it_fires() -> None:
     view = MemoryView()
     timers = Timers(view, 1, {"clock": TimeDomain.PROCESSING})

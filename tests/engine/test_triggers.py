@@ -195,6 +195,11 @@ def test_no_period_aligns_nothing() -> None:
     assert due((AlignTo(Duration(0), Duration(3)),), Timestamp(8)) == 8
 
 
+def test_a_delay_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="a trigger's delay of -1 µs is negative"):
+        Delay(Duration(-1))
+
+
 def test_triggers_that_say_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="after 0 elements"):
         AfterCount(0)

@@ -172,6 +172,24 @@ def test_a_watermark_that_went_back_is_named() -> None:
         Times({"sum": Timestamp(1)}, {_READ: MIN_TIMESTAMP}).check_after(times)
 
 
+def test_what_is_not_there_is_named_beside_what_is() -> None:
+    marks = Watermarks(_STAGES)
+    known = ", ".join(repr(stage.name) for stage in _STAGES)
+    for ask in (
+        lambda: marks.explain("nope"),
+        lambda: marks.explain_output(Port("nope", "main")),
+        lambda: marks.report("nope", 0, Local()),
+    ):
+        with pytest.raises(ValueError, match=f"there is no stage 'nope'; there are: {known}"):
+            ask()
+    stage = _STAGES[0]
+    with pytest.raises(ValueError, match=f"stage '{stage.name}' has no output 'nope'; it has '{stage.outputs[0]}'"):
+        marks.explain_output(Port(stage.name, "nope"))
+    for shard in (-1, stage.shards):
+        with pytest.raises(ValueError, match=f"'{stage.name}' has {stage.shards} shards: there is no shard {shard}"):
+            marks.report(stage.name, shard, Local())
+
+
 def test_a_plan_that_makes_no_sense_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="'sum' reads output 'main' of 'join', which no stage before it has"):
         Watermarks([_STAGES[3]])

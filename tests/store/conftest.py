@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import urllib.request
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from obstore.store import MemoryStore, S3Store
@@ -16,37 +17,37 @@ from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.folder import FolderBlobs
 from arcbeam.store.hadoop import HadoopBlobs
 from arcbeam.store.objects import ObjectBlobs
-from tests.store.backends import RenamesOnce
+from tests.store.backends import RenamesOnce, s3_store
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """An S3 server in this process, with one bucket."""
-    from moto.server import ThreadedMotoServer
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    app, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        # moto looks whether a key exists, and then puts it: S3 does both in one.
+        with one_at_a_time:
+            return app(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
     urllib.request.urlopen(urllib.request.Request(f"{endpoint}/jobs", method="PUT")).close()
     yield endpoint
-    server.stop()
+    server.shutdown()
+    thread.join()
 
 
-def s3_blobs(endpoint: str, name: str = "") -> ObjectBlobs:
-    """A prefix of its own; `name` is what messages say."""
-    prefix = uuid.uuid4().hex
-    store = S3Store(
-        "jobs",
-        prefix=prefix,
-        endpoint=endpoint,
-        access_key_id="k",
-        secret_access_key="s",
-        region="us-east-1",
-        client_options={"allow_http": True},
-    )
-    return ObjectBlobs(store, name or f"s3://jobs/{prefix}")
+@pytest.fixture
+def s3(s3_endpoint: str) -> Callable[[], S3Store]:
+    """Makes empty stores of obstore's on S3, for state machines, which need several."""
+    return lambda: s3_store(s3_endpoint)
 
 
 @pytest.fixture(params=["folder", "memory", "hadoop", "s3"])
@@ -61,12 +62,12 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> DurableBlobs:
             root = tmp_path / "hdfs"
             return HadoopBlobs(fs.PyFileSystem(RenamesOnce()), str(root), f"hdfs://test{root}")
         case _:
-            return s3_blobs(request.getfixturevalue("s3_endpoint"))
+            return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "s3://jobs")
 
 
 @pytest.fixture(params=["memory", "s3"])
 def memory(request: pytest.FixtureRequest) -> DurableBlobs:
     """An empty store in memory, for what does not depend on the backend; and, as nothing should, one on S3."""
     if request.param == "s3":
-        return s3_blobs(request.getfixturevalue("s3_endpoint"), "memory://")
+        return ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "memory://")
     return ObjectBlobs(MemoryStore(), "memory://")

@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
-from obstore.store import MemoryStore
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from obstore.store import MemoryStore, S3Store
 
 from arcbeam.store import cache as cache_module
 from arcbeam.store import space
@@ -116,12 +118,12 @@ class Host:
 class Hosts(RuleBasedStateMachine):
     """A shard that moves between two hosts, is compacted, and is taken back to a savepoint."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any = None) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         root = Path(self.folder.name)
         self.caches = [HostCache(root / "a", map_bytes=1 << 16), HostCache(root / "b", map_bytes=1 << 16)]
-        self.job = Host(ObjectBlobs(MemoryStore(), "memory://"), root)
+        self.job = Host(ObjectBlobs(store or MemoryStore(), "memory://"), root)
         self.savepoint = (self.job.version, dict(self.job.model))
 
     def teardown(self) -> None:
@@ -173,6 +175,12 @@ class Hosts(RuleBasedStateMachine):
 
 Hosts.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 test_a_shard_moves_between_hosts = pytest.mark.contract("STORE-02", "STORE-05", "STORE-06")(Hosts.TestCase)
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_shard_on_s3_moves_between_hosts(s3: Callable[[], S3Store]) -> None:
+    few = settings(max_examples=3, stateful_step_count=12, deadline=None)
+    run_state_machine_as_test(lambda: Hosts(s3()), settings=few)
 
 
 @pytest.fixture

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from obstore.store import MemoryStore
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from obstore.store import MemoryStore, S3Store
 
 from arcbeam.store.compaction import compact, merged, publish, scan, worth_merging
 from arcbeam.store.durable import DurableBlobs
@@ -26,9 +28,9 @@ CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=4), max_size=6)
 class Compacting(RuleBasedStateMachine):
     """A shard whose files are merged at random; the model is a dict."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any = None) -> None:
         super().__init__()
-        self.blobs = ObjectBlobs(MemoryStore(), "memory://")
+        self.blobs = ObjectBlobs(store or MemoryStore(), "memory://")
         self.scratch = tempfile.TemporaryDirectory()
         self.files: tuple[ShardFile, ...] = ()
         self.model: dict[bytes, bytes] = {}
@@ -81,6 +83,12 @@ class Compacting(RuleBasedStateMachine):
 
 Compacting.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
 test_merging_changes_nothing = pytest.mark.contract("STORE-06")(Compacting.TestCase)
+
+
+@pytest.mark.contract("STORE-07")
+def test_merging_on_s3_changes_nothing(s3: Callable[[], S3Store]) -> None:
+    few = settings(max_examples=3, stateful_step_count=12, deadline=None)
+    run_state_machine_as_test(lambda: Compacting(s3()), settings=few)
 
 
 def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_path: Path) -> None:

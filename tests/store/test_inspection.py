@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -17,9 +19,11 @@ from arcbeam.store.manifest import (
     OutputWatermark,
     ResidualSummary,
     Shard,
+    ShardFile,
+    SideFile,
     StageWatermarks,
 )
-from arcbeam.store.names import Written, manifest_name
+from arcbeam.store.names import Written, manifest_name, written_name
 from arcbeam.store.savepoints import pinned
 from arcbeam.store.steplog import StepLog
 from arcbeam.store.sweep import Sweeper
@@ -86,6 +90,45 @@ def test_files_are_checked_if_asked(memory: DurableBlobs, job: StepLog) -> None:
     assert [name in problem for name, problem in zip(names, problems, strict=True)] == [True, True]
 
 
+def test_all_files_are_checked_whatever_is_wrong_with_one(memory: DurableBlobs, job: StepLog, tmp_path: Path) -> None:
+    def published(shard: int) -> ShardFile:
+        written = Written(1, shard, 3, 1, "b", "delta")
+        return publish(memory, tmp_path, written, [(b"k", b"v")], first_step=3, last_step=3)
+
+    contents = [b"0123456789", b"abc", b"", b"x" * 100, b"older"]
+    sides = []
+    for shard, content in enumerate(contents):
+        name = written_name(Written(7, shard, 3, 1, "a", "side"))
+        memory.put(name, content)
+        sides.append(SideFile(7, shard, name, len(content), None if content == b"older" else crc32(content)))
+    files = [published(0), published(1), published(2)]
+    shards = tuple(Shard(1, shard, (file,)) for shard, file in enumerate(files))
+    job.propose(job.draft(Timestamp(30), shards=shards, side_files=tuple(sides)))
+    assert inspect(memory, check=True).problems == ()
+
+    start = struct.pack("<8sI", b"arcshard", 9)
+    data = memory.get(files[0].name)
+    memory.put(files[0].name, start + struct.pack("<I", crc32(start)) + data[len(start) + 4 :])
+    memory.put(files[2].name, memory.get(files[2].name)[:-1])
+    memory.put(sides[0].name, b"0123456788")
+    memory.put(sides[1].name, b"ab")
+    memory.put(sides[2].name, b"?")
+    memory.delete(sides[3].name)
+    memory.put(sides[4].name, b"OLDER")  # there is no checksum to tell
+    memory.put(manifest_name(1), b"")  # of the savepoint
+    problems = inspect(memory, check=True).problems
+    assert problems is not None
+    assert [problem.replace("'memory://'", "here") for problem in problems] == [
+        f"shard file '{files[0].name}' in here has format 9; this version of arcbeam reads up to 1",
+        f"shard file '{files[2].name}' in here is damaged: it has not the {files[2].size} bytes that the manifest says",
+        f"side-input file '{sides[0].name}' in here is damaged: its content is changed",
+        f"side-input file '{sides[1].name}' in here is damaged: 2 of 3 bytes are there",
+        f"side-input file '{sides[2].name}' in here is damaged: it has more than 0 bytes",
+        f"'{sides[3].name}' is missing in here",
+        f"manifest '{manifest_name(1)}' in here is damaged: its beginning is not a manifest's",
+    ]
+
+
 def inspect_manifest_shards(job: StepLog) -> tuple[Shard, ...]:
     from arcbeam.store.chain import read_manifest
 
@@ -109,4 +152,6 @@ def test_what_is_not_there_is_told(memory: DurableBlobs) -> None:
 def test_an_older_step_that_is_damaged_hides_nothing_of_the_newest(memory: DurableBlobs, job: StepLog) -> None:
     memory.put(manifest_name(1), b"Obj")
     found = inspect(memory)
-    assert (found.step, [step.step for step in found.steps]) == (2, [2])
+    assert (found.step, [step.step for step in found.steps]) == (2, [2, 0])
+    (told,) = found.damaged
+    assert f"'{manifest_name(1)}' in 'memory://' is damaged" in told

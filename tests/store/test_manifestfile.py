@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
+import fastavro
 import pytest
 
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -73,6 +75,8 @@ MANIFEST = Manifest(
 
 def test_a_manifest_comes_back() -> None:
     assert decode(encode(MANIFEST), "m", "here") == MANIFEST
+    checked = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, (1 << 32) - 1),))
+    assert decode(encode(checked), "m", "here") == checked
 
 
 @pytest.mark.contract("STORE-05")
@@ -80,11 +84,15 @@ def test_version_1_is_read() -> None:
     assert decode(GOLDEN.read_bytes(), "m", "here") == MANIFEST
 
 
+@pytest.mark.contract("STORE-05")
+def test_who_knows_only_the_first_fields_of_version_1_reads_what_is_written_today() -> None:
+    first = fastavro.reader(io.BytesIO(GOLDEN.read_bytes()[28:])).writer_schema
+    side_files = (SideFile(4, 2, "side/4/2/x", 99, 7),)
+    (record,) = fastavro.reader(io.BytesIO(encode(replace(MANIFEST, side_files=side_files))[28:]), reader_schema=first)
+    assert record["side_files"] == [{"channel": 4, "shard": 2, "name": "side/4/2/x", "size": 99}]  # type: ignore[call-overload,index]
+
+
 def test_a_manifest_is_an_avro_file_behind_its_header() -> None:
-    import io
-
-    import fastavro
-
     (record,) = fastavro.reader(io.BytesIO(encode(MANIFEST)[28:]))
     assert record["shards"][0]["files"][1]["tombstones"] == 3  # type: ignore[index,call-overload]
 

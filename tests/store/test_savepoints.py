@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -12,8 +13,8 @@ from arcbeam.store.compaction import publish, scan
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import DamagedFileError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.folder import FolderBlobs
-from arcbeam.store.manifest import Pin, Shard
-from arcbeam.store.names import Written
+from arcbeam.store.manifest import Pin, Shard, SideFile
+from arcbeam.store.names import Written, written_name
 from arcbeam.store.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.steplog import StepLog
 from arcbeam.store.sweep import Sweeper
@@ -105,3 +106,18 @@ def test_what_is_missing_or_damaged_is_not_copied(memory: DurableBlobs, tmp_path
     with pytest.raises(MissingFileError, match=file.name):
         copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
     assert read_head(target) is None
+
+
+def test_side_inputs_are_copied_and_checked(memory: DurableBlobs, tmp_path: Path) -> None:
+    log = opened(memory)
+    name = written_name(Written(3, 0, 1, 1, "a", "side"))
+    side = SideFile(3, 0, name, 5, crc32(b"right"))
+    log.propose(pinned(log.draft(Timestamp(3), side_files=(side,)), "safe"))
+    target = FolderBlobs(tmp_path / "copy", sync=False)
+    for wrong in (b"wrong", b"righ", b"right and more"):
+        memory.put(name, wrong)
+        with pytest.raises(DamagedFileError, match=f"side-input file '{name}' in 'memory://' is damaged"):
+            copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
+    memory.put(name, b"right")
+    copied = copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
+    assert (copied.side_files, target.get(name)) == ((side,), b"right")

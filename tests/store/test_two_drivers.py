@@ -1,21 +1,26 @@
-"""Drivers that know nothing of each other, on a store that fails in every way: one history, nothing of it is lost."""
+"""Drivers that know nothing of each other, on a store that fails in every way: one history, nothing of it is lost.
+
+Now and then the newest manifest is damaged: then its savepoints, as the step before has them, are what must be whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from obstore.store import MemoryStore
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from obstore.store import MemoryStore, S3Store
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import newest_epoch, read_head
+from arcbeam.store.chain import UnreadableHead, newest_epoch, read_newest
 from arcbeam.store.errors import (
+    DamagedFileError,
     DeterminateError,
     FencedError,
     IndeterminateError,
@@ -23,9 +28,9 @@ from arcbeam.store.errors import (
     MissingFileError,
     StoreError,
 )
-from arcbeam.store.manifest import Manifest, Shard, ShardFile
+from arcbeam.store.manifest import Kind, Manifest, Shard, ShardFile
 from arcbeam.store.manifestfile import decode
-from arcbeam.store.names import MANIFESTS
+from arcbeam.store.names import MANIFESTS, manifest_name
 from arcbeam.store.objects import ObjectBlobs
 from arcbeam.store.savepoints import pinned, unpinned
 from arcbeam.store.steplog import Committed, Conflict, Outcome, StepLog, Unknown
@@ -51,11 +56,12 @@ FAULTS = [
 
 
 class History(ObjectBlobs):
-    """A store that remembers which manifest was the first of its step: that is what is real."""
+    """A store that remembers which manifest was the first of its step: that is what is real. And which is damaged."""
 
-    def __init__(self) -> None:
-        super().__init__(MemoryStore(), "memory://")
+    def __init__(self, store: Any = None) -> None:
+        super().__init__(store or MemoryStore(), "memory://")
         self.real: list[Manifest] = []
+        self.damaged: set[int] = set()
 
     def create(self, name: str, data: bytes) -> bool:
         created = super().create(name, data)
@@ -85,9 +91,9 @@ def by_itself(rule: Any) -> Any:
 class Drivers(RuleBasedStateMachine):
     """Three places at which a driver may open, work, sleep, and come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any = None) -> None:
         super().__init__()
-        self.history = History()
+        self.history = History(store)
         first = UnreliableBlobs(self.history, 0)
         self.stores = [first, *(UnreliableBlobs(self.history, seed, beside=first) for seed in (1, 2))]
         self.logs: dict[int, StepLog] = {}
@@ -144,23 +150,53 @@ class Drivers(RuleBasedStateMachine):
             log = opened(self.stores[who])
         except (IndeterminateError, DeterminateError, FencedError):
             return
+        except DamagedFileError:
+            assert self.history.damaged
+            return
         self.logs[who], self.sweepers[who] = log, Sweeper(log, keep=2)
         self.committed.append(log.head)
 
-    @precondition(lambda self: self.history.real and any(m.pins for m in self.history.real[-1:]))
+    @precondition(lambda self: any(m.pins for m in self.history.real[-1:]))
     @rule(who=DRIVERS)
-    @by_itself
     def resume_from_a_savepoint(self, who: int) -> None:
+        self.resume(who, self.history.real[-1])
+
+    @by_itself
+    def resume(self, who: int, head: Manifest) -> None:
         self.logs.pop(who, None)
         try:
-            log = opened(self.stores[who], savepoint=self.history.real[-1].pins[-1].name)
+            log = opened(self.stores[who], savepoint=head.pins[-1].name)
         except (IndeterminateError, DeterminateError, FencedError):
             return
         except StoreError as e:
-            assert "no savepoint" in str(e)  # noqa: PT017 - given up meanwhile
+            # Given up meanwhile; or what named it is damaged.
+            assert "no savepoint" in str(e) or self.history.damaged  # noqa: PT017
             return
         self.logs[who], self.sweepers[who] = log, Sweeper(log, keep=2)
         self.committed.append(log.head)
+
+    @rule(who=DRIVERS, steps=st.integers(0, 4), gives_up=st.booleans(), resumes=st.booleans())
+    def damage(self, who: int, steps: int, gives_up: bool, resumes: bool) -> None:
+        """The newest manifest is damaged, which may just have given a savepoint up. A driver may resume from one."""
+        if gives_up:
+            if who not in self.logs or self.logs[who].fenced():
+                self.open(who)
+            self.commit(who, "make", False)
+            self.work(who, steps, True)
+            self.commit(who, "give up", False)
+            self.sweep(who)
+        head = next(reversed(self.history.real), None)
+        if head is None or head.step in {pin.step for pin in head.pins}:
+            return
+        self.history.put(manifest_name(head.step), b"something else")
+        self.history.damaged.add(head.step)
+        before = self.newest_readable()
+        if resumes and before is not None and before.pins:
+            self.resume(who, before)
+
+    def newest_readable(self) -> Manifest | None:
+        newest = read_newest(self.history)
+        return newest.before if isinstance(newest, UnreadableHead) else newest
 
     def files(self, log: StepLog) -> tuple[Shard, ...]:
         """Two attempts of a task write a delta; the first one counts. Now and then all files are merged into it."""
@@ -190,6 +226,8 @@ class Drivers(RuleBasedStateMachine):
             self.refused.append(draft)
         except InvalidManifestError as e:
             assert "is not known yet" in str(e)  # noqa: PT017
+        except DamagedFileError:
+            assert draft.step in self.history.damaged, "it is not told whose it was"
 
     @rule(who=DRIVERS, faults=st.sampled_from(UNCLEAR), lands=st.booleans(), again=st.booleans())
     def commit_without_an_answer(self, who: int, faults: Faults, lands: bool, again: bool) -> None:
@@ -207,7 +245,7 @@ class Drivers(RuleBasedStateMachine):
     def resolve(self, who: int) -> None:
         log = self.logs.get(who)
         if log is not None and log.pending is not None:
-            with contextlib.suppress(DeterminateError):
+            with contextlib.suppress(DeterminateError, DamagedFileError):
                 self.decided(log.pending, log.resolve())
 
     def decided(self, proposed: Manifest, outcome: Outcome) -> None:
@@ -243,7 +281,10 @@ class Drivers(RuleBasedStateMachine):
     def one_history(self) -> None:
         real = self.history.real
         for manifest, following in pairwise(real):
-            assert following.parent == manifest.token
+            if following.parent or manifest.step not in self.history.damaged:
+                assert following.parent == manifest.token
+            else:
+                assert following.kind == Kind.OPENING
             assert following.epoch >= manifest.epoch
         for manifest in self.committed:
             assert real[manifest.step] == manifest, "who was told 'committed' is part of it"
@@ -254,15 +295,32 @@ class Drivers(RuleBasedStateMachine):
     def nothing_that_counts_is_missing(self) -> None:
         if not self.history.real:
             return
-        head = self.history.real[-1]
-        assert read_head(self.history) == head
-        assert read_head(UnreliableBlobs(self.history, 1, STALE, beside=self.stores[0])) == head
-        assert newest_epoch(UnreliableBlobs(self.history, 1, STALE, beside=self.stores[0])) >= head.epoch
+        head: Manifest | None = self.history.real[-1]
+        assert head is not None
+        lagging = UnreliableBlobs(self.history, 1, STALE, beside=self.stores[0])
+        assert newest_epoch(lagging) >= head.epoch
+        for store in (self.history, lagging):
+            newest = read_newest(store)
+            if head.step in self.history.damaged:
+                assert isinstance(newest, UnreadableHead)
+                assert newest.step == head.step
+            else:
+                assert newest == head
+        if head.step in self.history.damaged:
+            head = self.newest_readable()
+        if head is None:
+            return
         for counts in [head, *(self.history.real[pin.step] for pin in head.pins)]:
-            assert decode(self.history.get(f"manifests/{counts.step:012}"), "", "") == counts
+            assert decode(self.history.get(manifest_name(counts.step)), "", "") == counts
             for name in counts.file_names():
                 assert self.history.get(name) == b"x"
 
 
 Drivers.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 test_drivers_make_one_history = pytest.mark.contract("STORE-01", "STORE-02", "STORE-03", "STORE-07")(Drivers.TestCase)
+
+
+@pytest.mark.contract("STORE-03", "STORE-07")
+def test_drivers_on_s3_make_one_history(s3: Callable[[], S3Store]) -> None:
+    few = settings(max_examples=2, stateful_step_count=10, deadline=None)
+    run_state_machine_as_test(lambda: Drivers(s3()), settings=few)

@@ -36,7 +36,7 @@ def happened(found: dict[int, World | Failure]) -> Counter[str]:
 )
 @pytest.mark.contract("ENG-13", "STORE-01", "STORE-02", "STORE-03", "STORE-04", "STORE-05", "STORE-07")
 @pytest.mark.contract("SDF-02", "SDF-04", "SDF-05", "SDF-08", "SDF-10", "SDF-11")
-@pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "WM-03")
+@pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "WM-03", "WM-09")
 def test_nothing_is_lost_doubled_or_late_whatever_goes_wrong(found: dict[int, World | Failure]) -> None:
     failures = [failure for failure in found.values() if isinstance(failure, Failure)]
     if failures:

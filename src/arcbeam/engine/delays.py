@@ -13,9 +13,17 @@ from arcbeam.model.timestamps import Duration, Timestamp, shifted
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """So much later."""
+    """So much later.
+
+    Raises:
+        ValueError: it is negative: what comes would be due before it came.
+    """
 
     by: Duration
+
+    def __post_init__(self) -> None:
+        if self.by < 0:
+            raise ValueError(f"a trigger's delay of {self.by} µs is negative")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,13 @@ from arcbeam.engine.effects import (
 )
 from arcbeam.engine.grouping import Came, Clocks, Grouping
 from arcbeam.engine.holds import Holder, HolderKind, Holds
-from arcbeam.engine.keyspace import Kind, prefix
+from arcbeam.engine.keyspace import Kind, part, parts, prefix, shown
 from arcbeam.engine.reports import Restrictions
 from arcbeam.engine.stagekinds import Grouped
 from arcbeam.engine.stageplace import StagePlace
 from arcbeam.engine.stepplan import Handover
 from arcbeam.engine.timers import Fired, Timers
+from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
@@ -67,7 +68,11 @@ class GroupedWork:
         """See `Work`."""
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
-        self._carry_out(self._grouping.add(key, elements, self._before))
+        try:
+            effects = self._grouping.add(key, elements, self._before)
+        except StateFormatError as e:
+            raise self._located(e, key) from e
+        self._carry_out(effects)
 
     def resume(self) -> bool:
         """See `Work`."""
@@ -81,7 +86,11 @@ class GroupedWork:
             place.tally.fired += 1
             if self._window is None or fired.window != self._encoded:
                 self._window, self._encoded = self._decode(fired.window), fired.window
-            self._carry_out(self._grouping.fire(fired.key, self._window, _DOMAIN[fired.family], clocks))
+            try:
+                effects = self._grouping.fire(fired.key, self._window, _DOMAIN[fired.family], clocks)
+            except StateFormatError as e:
+                raise self._located(e, fired.key) from e
+            self._carry_out(effects)
             if place.allowance.spent():
                 return True
         return False
@@ -97,6 +106,14 @@ class GroupedWork:
     def restrictions(self) -> Restrictions:
         """See `Work`."""
         return Restrictions()
+
+    def _located(self, error: StateFormatError, key: bytes) -> StateFormatError:
+        """The error, with the place where the state is."""
+        what, why = error.args
+        place = self._place
+        return StateFormatError(
+            f"{what}, of key {shown(parts(part(key))[0])} of {place.placed.name!r} in shard {place.shard},", why
+        )
 
     def _clocks(self, watermark: Timestamp) -> Clocks:
         # The output watermark is never ahead of the input's: one who has said nothing yet is at the beginning.

@@ -97,8 +97,13 @@ class Section(enum.IntEnum):
     PENDING = 0x34
 
 
-def claim(view: StateView) -> None:
+def claim(view: StateView, level: int, shard: int) -> None:
     """Makes sure that the rows of a shard are of this format; call it before they are used. An empty shard becomes so.
+
+    Args:
+        view: of the shard.
+        level: whose it is, for the error.
+        shard: which one it is, for the error.
 
     Raises:
         ArcbeamError: they are of another one. Nothing was changed.
@@ -110,7 +115,7 @@ def claim(view: StateView) -> None:
     elif stored != FORMAT.to_bytes(2, "big"):
         found = "no known format" if stored is None else f"format {int.from_bytes(stored, 'big')}"
         raise ArcbeamError(
-            f"the state of a shard is of {found}; this version of arcbeam reads format {FORMAT}",
+            f"the state of shard {shard} of level {level} is of {found}; this version of arcbeam reads format {FORMAT}",
             "resume the job with the version that wrote it, or start it anew",
         )
 
@@ -121,8 +126,14 @@ def prefix(kind: Kind, stage: int) -> bytes:
     Args:
         kind: of rows.
         stage: the stage's number, below 65,536.
+
+    Raises:
+        ValueError: the number is none.
     """
-    return bytes((kind, stage >> 8, stage & 0xFF))
+    try:
+        return bytes((kind, stage >> 8, stage & 0xFF))
+    except ValueError:
+        raise ValueError(f"the number of a stage is from 0 to 65,535: {stage:,}") from None
 
 
 def moment(time: Timestamp) -> bytes:

@@ -59,7 +59,7 @@ class TaskStep:
         times: dict[Port, Timestamp] = dict(heard.times)
         for shard in layout.range_of(self._level, self._task):
             view = shards.view(shard)
-            claim(view)
+            claim(view, self._level, shard)
             for placed in layout.at(self._level):
                 upstream = min((heard.times[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP)
                 place = StagePlace(

@@ -166,12 +166,18 @@ class Timers:
             payload: kept for who is called.
 
         Raises:
-            ValueError: there is no such family.
+            ValueError: there is no such family; a time has more than 64 bits.
         """
         slot = self._slot(key, window, family, tag)
         view = self._view
-        at = (fire_at + OFFSET).to_bytes(8, "big")
-        held = at if hold == fire_at else _NO_HOLD if hold is None else moment(hold)
+        try:
+            at = (fire_at + OFFSET).to_bytes(8, "big")
+            held = at if hold == fire_at else _NO_HOLD if hold is None else moment(hold)
+        except OverflowError:
+            raise ValueError(
+                f"a timer {family!r} of stage {self._stage} is set to {fire_at} µs and holds at {hold}: "
+                "no time has more than 64 bits"
+            ) from None
         if self._families[family] is TimeDomain.PROCESSING:
             front = self._clock
         elif held == at:

@@ -215,7 +215,14 @@ class Watermarks:
                 self._outputs[port] = said.outputs.get(port, MIN_TIMESTAMP)
 
     def report(self, stage: str, shard: int, local: Local) -> None:
-        """Takes what a shard says about a stage, in place of what it said before."""
+        """Takes what a shard says about a stage, in place of what it said before.
+
+        Raises:
+            ValueError: there is no such stage, or it has no such shard.
+        """
+        shards = self._stage(stage).shards
+        if not 0 <= shard < shards:
+            raise ValueError(f"stage {stage!r} has {shards} shards: there is no shard {shard}")
         self._locals[stage, shard] = local
 
     def advance(self) -> Times:
@@ -243,12 +250,32 @@ class Watermarks:
         return min((self._outputs[port] for port in self._stages[stage].inputs), default=MAX_TIMESTAMP)
 
     def explain(self, stage: str) -> Why:
-        """What keeps the input watermark of a stage where it is."""
+        """What keeps the input watermark of a stage where it is.
+
+        Raises:
+            ValueError: there is no such stage.
+        """
+        self._stage(stage)
         return self._follow(Link(f"input of {stage!r}", self._inputs[stage]), stage, None)
 
     def explain_output(self, port: Port) -> Why:
-        """What keeps an output watermark where it is."""
+        """What keeps an output watermark where it is.
+
+        Raises:
+            ValueError: there is no such stage, or it has no such output.
+        """
+        outputs = self._stage(port.stage).outputs
+        if port.output not in outputs:
+            known = ", ".join(map(repr, outputs)) or "none"
+            raise ValueError(f"stage {port.stage!r} has no output {port.output!r}; it has {known}")
         return self._follow(Link(str(port), self._outputs[port]), port.stage, port.output)
+
+    def _stage(self, name: str) -> StageFlow:
+        stage = self._stages.get(name)
+        if stage is None:
+            known = ", ".join(map(repr, self._stages)) or "none"
+            raise ValueError(f"there is no stage {name!r}; there are: {known}")
+        return stage
 
     def _follow(self, link: Link, stage: str, output: str | None) -> Why:
         """The way from one watermark (the input's, if there is no output) to the cause, over as many as it takes."""

@@ -9,16 +9,20 @@ floor to the head have no gap:
   knows of all deletions by earlier drivers;
 - they are deleted in ascending order, and a floor's own manifest is the first to go when the floor rises: who finds it
   still there, after all that was read, has read no gap.
+
+Damage does not change what is the newest: a name that has bytes is taken, whatever they are. What is lost with a newest
+manifest that cannot be read, and what is not, is `UnreadableHead`'s; with a record of a floor, `floor_below`'s.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from zlib import crc32
 
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, IndeterminateError, MissingFileError
-from arcbeam.store.manifest import Manifest
+from arcbeam.store.errors import DamagedFileError, IndeterminateError, MissingFileError, NewerFormatError
+from arcbeam.store.manifest import Kind, Manifest
 from arcbeam.store.manifestfile import decode
 from arcbeam.store.names import (
     EPOCHS,
@@ -35,14 +39,37 @@ _FLOOR_MAGIC = b"arcfloor"
 _TRIES = 3
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableHead:
+    """The newest manifest, where it is damaged or too new. Its step is decided, its name is taken: only what it says is
+    not known, as by whom it is.
+
+    SUBTLE: it may have given up a savepoint that `before` has. That one is whole all the same: a sweep keeps what any
+    manifest from the floor to the head names, savepoints too.
+
+    Attributes:
+        step: its number.
+        error: names the file, and says what can be done.
+        before: the nearest one before it, not below the floor, that can be read; None if there is none.
+    """
+
+    step: int
+    error: DamagedFileError | NewerFormatError
+    before: Manifest | None
+
+
 def read_manifest(blobs: DurableBlobs, step: int) -> Manifest:
     """The manifest of a step.
 
     Raises:
         MissingFileError, DamagedFileError, NewerFormatError, IndeterminateError.
     """
+    return _decoded(blobs, step, blobs.get(manifest_name(step)))
+
+
+def _decoded(blobs: DurableBlobs, step: int, data: bytes) -> Manifest:
     name = manifest_name(step)
-    manifest = decode(blobs.get(name), name, blobs)
+    manifest = decode(data, name, blobs)
     if manifest.step != step:
         raise DamagedFileError(
             f"manifest '{name}' in '{blobs}' is of step {manifest.step}",
@@ -62,11 +89,7 @@ def newest_epoch(blobs: DurableBlobs) -> int:
 
 def has_begun(blobs: DurableBlobs, epoch: int) -> bool:
     """Whether a driver took that epoch."""
-    try:
-        blobs.get(epoch_name(epoch))
-    except MissingFileError:
-        return False
-    return True
+    return _data(blobs, epoch_name(epoch)) is not None
 
 
 def floor_data(step: int) -> bytes:
@@ -75,62 +98,161 @@ def floor_data(step: int) -> bytes:
     return start + struct.pack("<I", crc32(start))
 
 
-def read_floor(blobs: DurableBlobs, epoch: int) -> int | None:
-    """The floor that the driver of an epoch recorded; None if it recorded none.
+@dataclass(frozen=True, slots=True)
+class FloorRecords:
+    """What the driver of an epoch recorded of its floor.
 
     There are two records, written in turn: where a store cannot replace at once, the other one is still there.
+
+    Attributes:
+        floor: the higher one that can be read; None if there is none.
+        damaged: the names of those that cannot be read.
     """
-    found = []
-    for slot in (0, 1):
-        name = floor_name(epoch, slot)
-        try:
-            data = blobs.get(name)
-        except MissingFileError:
+
+    floor: int | None
+    damaged: tuple[str, ...]
+
+
+def read_floors(blobs: DurableBlobs, epoch: int) -> FloorRecords:
+    """The records of an epoch."""
+    found, damaged = [], []
+    for name in (floor_name(epoch, 0), floor_name(epoch, 1)):
+        data = _data(blobs, name)
+        if data is None:
             continue
-        if len(data) != _FLOOR.size or data != floor_data(step := _FLOOR.unpack(data)[1]):
-            raise DamagedFileError(f"'{name}' in '{blobs}' is damaged", "bring the file back from a copy")
-        found.append(step)
-    return max(found, default=None)
+        if len(data) == _FLOOR.size and data == floor_data(step := _FLOOR.unpack(data)[1]):
+            found.append(step)
+        else:
+            damaged.append(name)
+    return FloorRecords(max(found, default=None), tuple(damaged))
 
 
 def floor_below(blobs: DurableBlobs, epoch: int) -> int:
-    """The floor as the driver of an epoch finds it: of the nearest epoch, this one or below, that recorded one."""
+    """The floor as the driver of an epoch finds it: of the nearest epoch, this one or below, that recorded one.
+
+    A floor whose record is damaged is found by the manifests that stand; see `_floor_that_stands`.
+
+    Raises:
+        DamagedFileError: a record is damaged, and so much else that this is not possible.
+    """
+    damaged: tuple[str, ...] = ()
+    floor: int | None = None
     for below in range(epoch, -1, -1):
-        floor = read_floor(blobs, below)
+        records = read_floors(blobs, below)
+        damaged += records.damaged
+        floor = records.floor
         if floor is not None:
-            return floor
-    return 0
+            break
+    return _floor_that_stands(blobs, floor or 0, damaged) if damaged else floor or 0
 
 
-def find_head(blobs: DurableBlobs, floor: int) -> Manifest | None:
-    """The newest manifest; None if there is none, and never was.
+def _floor_that_stands(blobs: DurableBlobs, recorded: int, damaged: tuple[str, ...]) -> int:
+    """A floor, where the latest record may be the damaged one: the newest step that can be one.
+
+    SUBTLE: why no gap is above it. It is no lower than an earlier floor, and from that one on manifests go in ascending
+    order, all but openings and savepoints. So above one that stands, and is neither, none has gone. That holds for a
+    job's first manifest, too, an opening or a savepoint's copy: it is taken only if there is no other. The newest,
+    because who deletes at this moment does so below a floor that is at most as high.
+    """
+    listed = sorted(
+        (step for info in blobs.list(MANIFESTS) if (step := manifest_step(info.name)) is not None and step >= recorded),
+        reverse=True,
+    )
+    above = listed[0] + 1 if listed else recorded
+    while _data(blobs, manifest_name(above)) is not None:  # the listing may lag
+        listed.insert(0, above)
+        above += 1
+    first: int | None = None
+    for step in listed:
+        try:
+            manifest = read_manifest(blobs, step)
+        except (MissingFileError, DamagedFileError, NewerFormatError):
+            continue
+        if manifest.kind == Kind.STEP and all(pin.step != step for pin in manifest.pins):
+            return step
+        if not step or not manifest.epoch:
+            first = step
+    if first is None:
+        raise DamagedFileError(
+            f"'{damaged[0]}' in '{blobs}' is damaged, and no manifest that can be read says what it said",
+            "nothing was changed: bring the file back from a copy, or begin a new job in another folder",
+        )
+    return first
+
+
+def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | None:
+    """The newest manifest, readable or not; None if there is none, and never was.
 
     Raises:
         IndeterminateError: the manifest at the floor is missing: a driver has moved on meanwhile.
     """
     listed = [manifest_step(info.name) for info in blobs.list(MANIFESTS, after=_before(floor))]
-    start = max((step for step in listed if step is not None and step >= floor), default=floor)
-    head = _manifest_or_none(blobs, start)
-    if head is None and start > floor:  # what was listed is gone
-        head = _manifest_or_none(blobs, floor)
-    if head is None and not floor:
+    step = max((step for step in listed if step is not None and step >= floor), default=floor)
+    data = _data(blobs, manifest_name(step))
+    if data is None and step > floor:  # what was listed is gone
+        step, data = floor, _data(blobs, manifest_name(floor))
+    if data is None and not floor:
         return None
-    while head is not None:
-        following = _manifest_or_none(blobs, head.step + 1)
-        if following is None:
-            break
-        head = following
-    if head is None or (head.step > floor and _manifest_or_none(blobs, floor) is None):
+    while data is not None and (following := _data(blobs, manifest_name(step + 1))) is not None:
+        step, data = step + 1, following
+    found: Manifest | UnreadableHead | None = None
+    if data is not None:
+        try:
+            found = _decoded(blobs, step, data)
+        except (DamagedFileError, NewerFormatError) as e:
+            found = _unreadable(blobs, step, floor, e)
+    if found is None or (step > floor and _data(blobs, manifest_name(floor)) is None):
         raise IndeterminateError(
             f"'{manifest_name(floor)}' is missing in '{blobs}'",
             "if another driver runs this job, look again; else files were deleted by hand: bring them back",
         )
-    return head
+    return found
 
 
-def _manifest_or_none(blobs: DurableBlobs, step: int) -> Manifest | None:
+def _unreadable(
+    blobs: DurableBlobs, step: int, floor: int, error: DamagedFileError | NewerFormatError
+) -> UnreadableHead:
+    before: Manifest | None = None
+    for earlier in range(step - 1, floor - 1, -1):
+        try:
+            before = read_manifest(blobs, earlier)
+            break
+        except (DamagedFileError, NewerFormatError):
+            continue
+        except MissingFileError:
+            break  # a driver has moved on, which whoever called notices
+    names = ", ".join(f"'{pin.name}' (step {pin.step})" for pin in before.pins) if before else ""
+    first = (
+        "go on with the version of arcbeam that wrote it, or a newer one"
+        if isinstance(error, NewerFormatError)
+        else "bring the file back from a copy"
+    )
+    then = (
+        f"or resume from a savepoint; there are: {names}"
+        if names
+        else "no savepoint before it is left here: resume a copy of one, or begin a new job in another folder"
+    )
+    told = type(error)(error.message, f"nothing was changed: {first}, {then}")
+    told.__cause__ = error
+    return UnreadableHead(step, told, before)
+
+
+def known(newest: Manifest | UnreadableHead) -> Manifest:
+    """The manifest whose savepoints count: the newest one, or the nearest before it that can be read.
+
+    Raises:
+        DamagedFileError, NewerFormatError: there is none.
+    """
+    if isinstance(newest, Manifest):
+        return newest
+    if newest.before is None:
+        raise newest.error
+    return newest.before
+
+
+def _data(blobs: DurableBlobs, name: str) -> bytes | None:
     try:
-        return read_manifest(blobs, step)
+        return blobs.get(name)
     except MissingFileError:
         return None
 
@@ -139,13 +261,25 @@ def _before(step: int) -> str:
     return manifest_name(step - 1) if step else ""
 
 
-def read_head(blobs: DurableBlobs) -> Manifest | None:
+def read_newest(blobs: DurableBlobs) -> Manifest | UnreadableHead | None:
     """The newest manifest, for who only looks: drivers may come and go meanwhile. None if there is none."""
     for attempt in range(_TRIES):
         epoch = newest_epoch(blobs)
         try:
-            return find_head(blobs, floor_below(blobs, epoch))
+            return find_newest(blobs, floor_below(blobs, epoch))
         except IndeterminateError:
             if attempt == _TRIES - 1:
                 raise
     return None
+
+
+def read_head(blobs: DurableBlobs) -> Manifest | None:
+    """The same, where it must be readable.
+
+    Raises:
+        DamagedFileError, NewerFormatError: it is not.
+    """
+    newest = read_newest(blobs)
+    if isinstance(newest, UnreadableHead):
+        raise newest.error
+    return newest

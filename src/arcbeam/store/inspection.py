@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import read_head, read_manifest
-from arcbeam.store.compaction import opened
+from arcbeam.store.chain import UnreadableHead, known, newest_epoch, read_floors, read_manifest, read_newest
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, LostFileError, MissingFileError, NewerFormatError, StoreError
+from arcbeam.store.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
-from arcbeam.store.names import epoch_name
+from arcbeam.store.names import epoch_name, parse_written
+from arcbeam.store.opening import no_savepoint
+from arcbeam.store.whole import problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step in one line. `written` is the size of the files that it was the first to name."""
+    """A step in one line. `written` is the size of the files that were written for it."""
 
     step: int
     epoch: int
@@ -71,8 +72,11 @@ class Inspection:
 
     Attributes:
         driver: who began the epoch, as it called itself; empty if that is not known.
-        steps: the latest ones up to this, the newest first.
-        problems: what is missing or damaged among the files; None if they were not looked at.
+        savepoints: of the job now, or of the newest step that can be read.
+        steps: the latest ones up to this, the newest first; without those that cannot be read.
+        damaged: what cannot be read of all this, and what can be done about it; the newest manifest, if it is among
+            them, first.
+        problems: what is missing, damaged or too new among the files; None if they were not looked at.
     """
 
     location: str
@@ -92,6 +96,7 @@ class Inspection:
     committables: int
     savepoints: tuple[Pin, ...]
     steps: tuple[StepReport, ...]
+    damaged: tuple[str, ...]
     problems: tuple[str, ...] | None
 
 
@@ -102,22 +107,24 @@ def inspect(
 
     Args:
         blobs: its folder.
-        step: after which step; None: after the newest.
+        step: after which step; None: after the newest that can be read.
         savepoint: after that savepoint's step; empty: as `step` says.
         steps: how many steps to list.
-        check: read every file that the step names, whole.
+        check: read every file that the step names, whole, and look at the manifests of all savepoints.
 
     Raises:
-        StoreError: there is no job, no such savepoint, no such step any more; or a manifest cannot be read.
+        StoreError: there is no job, no such savepoint, no such step any more; or the manifest cannot be read.
     """
-    head = read_head(blobs)
-    if head is None:
+    newest = read_newest(blobs)
+    if newest is None:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
+    if isinstance(newest, UnreadableHead) and step == newest.step and not savepoint:
+        raise newest.error
+    head = known(newest)
     if savepoint:
         pin = head.pin(savepoint)
         if pin is None:
-            names = ", ".join(pin.name for pin in head.pins)
-            raise StoreError(f"there is no savepoint '{savepoint}' in '{blobs}'", f"there are: {names or 'none'}")
+            raise no_savepoint(blobs, savepoint, head)
         step = pin.step
     manifest = head
     if step is not None and step != head.step:
@@ -126,8 +133,15 @@ def inspect(
         except MissingFileError as e:
             raise StoreError(
                 f"there is no step {step} in '{blobs}'",
-                f"the newest is {head.step}; steps long before it are swept, unless they are savepoints",
+                f"the newest is {newest.step}; steps long before it are swept, unless they are savepoints",
             ) from e
+    damaged, latest = [], manifest.step
+    if isinstance(newest, UnreadableHead):
+        damaged.append(str(newest.error))
+        if manifest is head:
+            latest = newest.step - 1
+    listed = tuple(_steps(blobs, latest, steps, damaged))
+    damaged += _damaged_floors(blobs)
     return Inspection(
         location=str(blobs),
         job=manifest.job,
@@ -145,8 +159,9 @@ def inspect(
         side_bytes=sum(side.size for side in manifest.side_files),
         committables=len(manifest.committables),
         savepoints=head.pins,
-        steps=tuple(_steps(blobs, manifest, steps)),
-        problems=tuple(_problems(blobs, manifest)) if check else None,
+        steps=listed,
+        damaged=tuple(damaged),
+        problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
     )
 
 
@@ -193,40 +208,33 @@ def _levels(manifest: Manifest) -> Iterator[LevelReport]:
         )
 
 
-def _steps(blobs: DurableBlobs, manifest: Manifest, number: int) -> Iterator[StepReport]:
-    for _ in range(number):
+def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str]) -> Iterator[StepReport]:
+    """The steps from this one down; one that cannot be read is told in `damaged` instead."""
+    for at in range(step, max(step - number, -1), -1):
         try:
-            before = read_manifest(blobs, manifest.step - 1) if manifest.step else None
-        except (MissingFileError, DamagedFileError, NewerFormatError):
-            before = None  # the list ends here; it is of the head that is asked
-        known = set(before.file_names()) if before else set()
+            manifest = read_manifest(blobs, at)
+        except MissingFileError:
+            return  # it was swept, as all below
+        except (DamagedFileError, NewerFormatError) as e:
+            damaged.append(
+                f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but no file of "
+                "state is swept while it is one of those that are kept"
+            )
+            continue
         files = [(file.name, file.size) for shard in manifest.shards for file in shard.files]
         files += [(side.name, side.size) for side in manifest.side_files]
+        own = (manifest.step, manifest.epoch)
         yield StepReport(
             step=manifest.step,
             epoch=manifest.epoch,
             kind=str(manifest.kind),
             mode=str(manifest.mode),
             time=manifest.time,
-            written=sum(size for name, size in files if name not in known) if before or not manifest.step else 0,
+            written=sum(size for name, size in files if (by := parse_written(name)) and (by.step, by.epoch) == own),
             committables=len(manifest.committables),
         )
-        if before is None:
-            return
-        manifest = before
 
 
-def _problems(blobs: DurableBlobs, manifest: Manifest) -> Iterator[str]:
-    for shard in manifest.shards:
-        for file in shard.files:
-            try:
-                for _ in opened(blobs, file).blocks():
-                    pass
-            except LostFileError as e:
-                yield e.message
-    for side in manifest.side_files:
-        try:
-            if len(blobs.get_range(side.name, max(side.size - 1, 0), 2)) != min(side.size, 1):
-                yield f"'{side.name}' in '{blobs}' has not the {side.size} bytes that the manifest says"
-        except LostFileError as e:
-            yield e.message
+def _damaged_floors(blobs: DurableBlobs) -> Iterator[str]:
+    for name in read_floors(blobs, newest_epoch(blobs)).damaged:
+        yield f"'{name}' in '{blobs}' is damaged\n  what to do: nothing; the manifests that stand tell what it said"

@@ -129,12 +129,13 @@ class Committable:
 
 @dataclass(frozen=True, slots=True)
 class SideFile:
-    """One file of a published side input."""
+    """One file of a published side input. `crc` is the CRC-32 of its bytes; None where whoever wrote it gave none."""
 
     channel: int
     shard: int
     name: str
     size: int
+    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class Manifest:
         step: number of the step, which is also the number of the manifest.
         epoch: of the driver that made it.
         token: unique to the proposal: by it a driver recognizes its own.
-        parent: token of the manifest before; empty for the first.
+        parent: token of the manifest before; empty for the first, and where the one before cannot be read.
         time: the step's recorded time.
         cut: digest of the attempts whose rows the step's tasks read.
         shape: what the state looks like.

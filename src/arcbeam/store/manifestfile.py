@@ -47,6 +47,11 @@ def _record(name: str, /, **fields: Any) -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
 
 
+def _optional(name: str, type_: str) -> dict[str, Any]:
+    """A field that a file may lack."""
+    return {"name": name, "type": ["null", type_], "default": None}
+
+
 def _array(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
@@ -71,6 +76,8 @@ _SHARD_FILE = _record(
     first_step="long",
     last_step="long",
 )
+_SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
+_SIDE_FILE["fields"].append(_optional("crc", "long"))
 _SHAPE = _record(
     "JobShape",
     plan="string",
@@ -92,7 +99,7 @@ _SCHEMA = fastavro.parse_schema(
         shape=_SHAPE,
         watermarks=_array(_STAGE_WATERMARKS),
         shards=_array(_record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))),
-        side_files=_array(_record("SideFile", channel="long", shard="long", name="string", size="long")),
+        side_files=_array(_SIDE_FILE),
         holds=_array(_record("HoldSummary", stage="string", count="long", earliest="long", what="string")),
         residuals=_array(_record("ResidualSummary", stage="string", live="long", size="double", next_due="long")),
         committables=_array(_record("Committable", stage="string", payload="bytes")),
@@ -153,7 +160,7 @@ def decode(data: bytes, name: str, where: object) -> Manifest:
 def _damaged(name: str, where: object, what: str) -> DamagedFileError:
     return DamagedFileError(
         f"manifest '{name}' in '{where}' is damaged: {what}",
-        "nothing was changed: bring the file back from a copy, or resume from a savepoint before it",
+        "nothing was changed: bring the file back from a copy, or resume from a savepoint of the job",
     )
 
 
@@ -187,7 +194,8 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
             for s in manifest.shards
         ],
         "side_files": [
-            {"channel": f.channel, "shard": f.shard, "name": f.name, "size": f.size} for f in manifest.side_files
+            {"channel": f.channel, "shard": f.shard, "name": f.name, "size": f.size, "crc": f.crc}
+            for f in manifest.side_files
         ],
         "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],
         "residuals": [

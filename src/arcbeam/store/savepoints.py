@@ -9,16 +9,28 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from arcbeam.store.chain import find_head, floor_below, floor_data, newest_epoch, read_manifest
+from arcbeam.store.chain import (
+    UnreadableHead,
+    find_newest,
+    floor_below,
+    floor_data,
+    known,
+    newest_epoch,
+    read_manifest,
+)
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, StoreError
-from arcbeam.store.manifest import Kind, Manifest, Pin, ShardFile
+from arcbeam.store.errors import StoreError
+from arcbeam.store.manifest import Kind, Manifest, Pin, ShardFile, SideFile
 from arcbeam.store.manifestfile import encode
 from arcbeam.store.names import floor_name, manifest_name
+from arcbeam.store.opening import no_savepoint
 from arcbeam.store.shardfile import ShardFileReader, local_reader
 from arcbeam.store.steplog import new_token
+from arcbeam.store.whole import read_side_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PART_BYTES = 8 << 20
@@ -53,7 +65,7 @@ def unpinned(draft: Manifest, name: str) -> Manifest:
 
 def copy_savepoint(
     source: DurableBlobs,
-    head: Manifest,
+    newest: Manifest | UnreadableHead,
     name: str,
     target: DurableBlobs,
     scratch: Path,
@@ -67,7 +79,7 @@ def copy_savepoint(
 
     Args:
         source: the job's folder.
-        head: its newest manifest.
+        newest: its newest manifest, which need not be readable; see `chain.read_newest`.
         name: of the savepoint.
         target: an empty place.
         scratch: a local folder, with room for the largest file.
@@ -76,10 +88,10 @@ def copy_savepoint(
     Raises:
         StoreError: there is no such savepoint; the target is not empty; a file cannot be read, or is damaged.
     """
+    head = known(newest)
     pin = head.pin(name)
     if pin is None:
-        names = ", ".join(pin.name for pin in head.pins)
-        raise StoreError(f"there is no savepoint '{name}' in '{source}'", f"there are: {names or 'none'}")
+        raise no_savepoint(source, name, head)
     manifest = head if pin.step == head.step else read_manifest(source, pin.step)
     # A copy that was cut off has at most its floor.
     if newest_epoch(target) or _first_manifest(target, manifest.step):
@@ -87,9 +99,9 @@ def copy_savepoint(
     scratch.mkdir(parents=True, exist_ok=True)
     for shard in manifest.shards:
         for file in shard.files:
-            _copy(source, target, file.name, file.size, scratch, file)
+            _copy(target, file.name, scratch, partial(_fetch, source, file))
     for side in manifest.side_files:
-        _copy(source, target, side.name, side.size, scratch, None)
+        _copy(target, side.name, scratch, partial(_fetch_side, source, side))
     copy = replace(manifest, job=token(), epoch=0, token=token(), parent="", kind=Kind.STEP, pins=(pin,), abandoned=())
     target.put(floor_name(0, 0), floor_data(copy.step))
     if not target.create(manifest_name(copy.step), encode(copy)):
@@ -101,28 +113,30 @@ def _first_manifest(target: DurableBlobs, step: int) -> bool:
     floor = floor_below(target, 0)
     if floor == step and not list(target.list("manifests")):
         return False
-    return find_head(target, floor) is not None
+    return find_newest(target, floor) is not None
 
 
-def _copy(
-    source: DurableBlobs, target: DurableBlobs, name: str, size: int, scratch: Path, file: ShardFile | None
-) -> None:
-    """Copies a file, through a local one that is checked before it is published."""
+def _copy(target: DurableBlobs, name: str, scratch: Path, fetch: Callable[[BinaryIO], None]) -> None:
+    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published."""
     path = scratch / uuid.uuid4().hex
     try:
         with open(path, "xb") as copy:
-            for start in range(0, size, _PART_BYTES):
-                copy.write(source.get_range(name, start, min(_PART_BYTES, size - start)))
-            found = copy.tell()
-        if found != size:
-            raise DamagedFileError(
-                f"'{name}' in '{source}' is damaged: {found} of {size} bytes are there", "bring it back from a copy"
-            )
-        if file is not None:
-            for _ in ShardFileReader(local_reader(path), file.size, file.crc, name, source).blocks():
-                pass
+            fetch(copy)
         target.put_file(name, path)
     except OSError as e:
         raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
     finally:
         path.unlink(missing_ok=True)
+
+
+def _fetch(source: DurableBlobs, file: ShardFile, copy: BinaryIO) -> None:
+    for start in range(0, file.size, _PART_BYTES):
+        copy.write(source.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+    copy.flush()
+    # What was fetched is what is checked.
+    for _ in ShardFileReader(local_reader(Path(copy.name)), file.size, file.crc, file.name, source).blocks():
+        pass
+
+
+def _fetch_side(source: DurableBlobs, side: SideFile, copy: BinaryIO) -> None:
+    read_side_file(source, side, copy.write)

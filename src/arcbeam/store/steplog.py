@@ -15,6 +15,7 @@ older driver finds its name taken. Two things would break that, and are kept fro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from collections.abc import Callable
@@ -22,29 +23,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import find_head, floor_below, floor_data, has_begun, newest_epoch, read_manifest
+from arcbeam.store.chain import (
+    UnreadableHead,
+    find_newest,
+    floor_below,
+    floor_data,
+    has_begun,
+    newest_epoch,
+    read_manifest,
+)
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import (
     DeterminateError,
     FencedError,
-    IncompatibleStateError,
     IndeterminateError,
     InvalidManifestError,
     MissingFileError,
     StoreError,
 )
-from arcbeam.store.manifest import (
-    ENDED,
-    Abandoned,
-    JobShape,
-    Kind,
-    Manifest,
-    Mode,
-    contradictions,
-    differences,
-)
+from arcbeam.store.manifest import JobShape, Kind, Manifest, contradictions
 from arcbeam.store.manifestfile import encode
 from arcbeam.store.names import epoch_name, floor_name, manifest_name
+from arcbeam.store.opening import Asked, opening
 
 _TRIES = 3
 """How often a create is repeated at once before its outcome is called unknown."""
@@ -122,7 +122,8 @@ class StepLog:
             shape: what the pipeline asks of the state.
             now: the recorded time of the opening.
             driver: who this is, for people: host, process.
-            savepoint: go on from this savepoint; what came after it is abandoned. Empty: from the head.
+            savepoint: go on from this savepoint; what came after it is abandoned. That is possible also if the newest
+                manifest cannot be read. Empty: from the head.
             force: go on even if the job has ended.
             finish: open the job also if it has ended, but not to go on: its last commit may not be published, nor the
                 last calls of user code made. The opening keeps how it has ended, and nothing can be proposed on it.
@@ -132,33 +133,37 @@ class StepLog:
             FencedError: a later driver took over meanwhile.
             IncompatibleStateError: the state does not fit `shape`.
             StoreError: the job has ended (drained or done), or there is no such savepoint.
+            DamagedFileError, NewerFormatError: the newest manifest, or the savepoint's, cannot be read.
             IndeterminateError: the store does not answer; opening again is safe.
         """
         # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
-        _refuse(blobs, shape, now, savepoint, force, finish)
+        asked = Asked(shape, now, savepoint, force, finish)
+        _refuse(blobs, asked)
         epoch = _begin_epoch(blobs, driver, now, token())
         floor = floor_below(blobs, epoch - 1)
         blobs.put(floor_name(epoch, 0), floor_data(floor))
-        head = find_head(blobs, floor)
+        newest = find_newest(blobs, floor)
         own = token()
         while True:
-            if head is not None and head.epoch > epoch:
-                raise _fenced(blobs, epoch, head)
-            opening = _opening(blobs, head, shape, epoch, own, now, savepoint, force, finish)
-            outcome = _create(blobs, opening, encode(opening))
+            if isinstance(newest, Manifest) and newest.epoch > epoch:
+                raise _fenced(blobs, epoch, newest)
+            # SUBTLE: whose a manifest is that cannot be read, nobody knows. A later driver's was made after its epoch
+            # had begun, and that is looked at after the manifest was found. On top of a step of such a driver, whose
+            # savepoints are not known, an opening would name what that driver may delete.
+            if isinstance(newest, UnreadableHead) and has_begun(blobs, epoch + 1):
+                raise _taking_over(blobs, epoch)
+            manifest = opening(blobs, newest, asked, epoch, own)
+            outcome = _create(blobs, manifest, encode(manifest))
             match outcome:
                 case Committed():
                     break
                 case Conflict(found):
-                    head = found
+                    newest = found
                 case Unknown(_, error):
                     raise error
         if has_begun(blobs, epoch + 1):
-            raise FencedError(
-                f"another driver is taking over the job in '{blobs}' (epoch {epoch + 1}, this one has {epoch})",
-                "let one driver run the job",
-            )
-        return cls(blobs, epoch, floor, opening, token)
+            raise _taking_over(blobs, epoch)
+        return cls(blobs, epoch, floor, manifest, token)
 
     @property
     def head(self) -> Manifest:
@@ -259,14 +264,12 @@ class StepLog:
         self.floor, self._slot = step, slot
 
 
-def _refuse(blobs: DurableBlobs, shape: JobShape, now: Timestamp, savepoint: str, force: bool, finish: bool) -> None:
+def _refuse(blobs: DurableBlobs, asked: Asked) -> None:
     """Raises what opening the job would; writes nothing."""
-    newest = newest_epoch(blobs)
-    try:
-        head = find_head(blobs, floor_below(blobs, newest))
-        _opening(blobs, head, shape, newest + 1, "-", now, savepoint, force, finish)
-    except (IndeterminateError, MissingFileError):
-        pass  # somebody is at it: what is so when the epoch has begun decides
+    epoch = newest_epoch(blobs)
+    # Else somebody is at it: what is so when the epoch has begun decides.
+    with contextlib.suppress(IndeterminateError, MissingFileError):
+        opening(blobs, find_newest(blobs, floor_below(blobs, epoch)), asked, epoch + 1, "-")
 
 
 def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -> int:
@@ -321,90 +324,11 @@ def _create(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Indet
     return Unknown(manifest, unclear)
 
 
-def _opening(
-    blobs: DurableBlobs,
-    head: Manifest | None,
-    shape: JobShape,
-    epoch: int,
-    token: str,
-    now: Timestamp,
-    savepoint: str,
-    force: bool,
-    finish: bool,
-) -> Manifest:
-    if head is None:
-        if savepoint:
-            raise _no_savepoint(blobs, savepoint, None)
-        return Manifest(
-            job=token,
-            step=0,
-            epoch=epoch,
-            token=token,
-            parent="",
-            kind=Kind.OPENING,
-            mode=Mode.RUNNING,
-            time=now,
-            cut=b"",
-            shape=shape,
-            watermarks=(),
-            shards=(),
-            side_files=(),
-            holds=(),
-            residuals=(),
-            committables=(),
-            progress=b"",
-            pins=(),
-            abandoned=(),
-        )
-    origin = head
-    if savepoint:
-        pin = head.pin(savepoint)
-        if pin is None:
-            raise _no_savepoint(blobs, savepoint, head)
-        if pin.step != head.step:
-            origin = read_manifest(blobs, pin.step)
-    # A savepoint is opened to go on from it, whatever it was made for.
-    finishing = origin.mode in ENDED and finish and origin is head and not force
-    if origin.mode in ENDED and not force and not finishing:
-        raise StoreError(
-            f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with",
-            "begin a new job in another folder, or resume with force if its end was not meant",
-        )
-    wrong = differences(origin.shape, shape)
-    if wrong:
-        raise IncompatibleStateError(
-            f"the state in '{blobs}' (step {origin.step}) does not fit this pipeline:\n"
-            + "\n".join(f"  - {line}" for line in wrong),
-            "resume with a pipeline that has the same stateful stages, or begin a new job in another folder",
-        )
-    stages = {of.stage for of in shape.stages}
-    abandoned = head.abandoned if origin is head else _abandoning(origin, head)
-    return replace(
-        origin,
-        job=head.job,
-        step=head.step + 1,
-        epoch=epoch,
-        token=token,
-        parent=head.token,
-        kind=Kind.OPENING,
-        mode=origin.mode if finishing or origin.mode == Mode.DRAINING else Mode.RUNNING,
-        time=Timestamp(max(now, head.time)),
-        cut=b"",
-        shape=shape,
-        watermarks=tuple(of for of in origin.watermarks if of.stage in stages),
-        pins=head.pins,
-        abandoned=abandoned,
+def _taking_over(blobs: DurableBlobs, epoch: int) -> FencedError:
+    return FencedError(
+        f"another driver is taking over the job in '{blobs}' (epoch {epoch + 1}, this one has {epoch})",
+        "let one driver run the job",
     )
-
-
-def _abandoning(origin: Manifest, head: Manifest) -> tuple[Abandoned, ...]:
-    """The abandoned steps when a head is left for an earlier step."""
-    return (*origin.abandoned, Abandoned(origin.step + 1, head.step))
-
-
-def _no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> StoreError:
-    names = ", ".join(pin.name for pin in head.pins) if head else ""
-    return StoreError(f"there is no savepoint '{name}' in '{blobs}'", f"there are: {names or 'none'}")
 
 
 def _fenced(blobs: DurableBlobs, epoch: int, found: Manifest) -> FencedError:

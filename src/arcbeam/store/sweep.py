@@ -2,8 +2,11 @@
 
 Owns the decision. No clock and no memory of who wrote what take part in it:
 
-- A manifest counts if it lies between the floor and the head, or is a savepoint of the head. Nothing that one of those
-  names is deleted.
+- A manifest counts if it lies between the floor and the head, or is a savepoint of one of those. Nothing that one of
+  those names is deleted. Why not the savepoints of the head alone? If the head is damaged, they are found in the
+  manifests before it (`chain.UnreadableHead`), and must not be half gone because it gave them up.
+- A manifest that cannot be read may name anything: while one counts, no file is deleted. It may be an opening, too, so
+  it is never deleted.
 - A file that none of them names is an orphan if no manifest can come to name it. Its name says for which step and
   epoch it was written, and no other step's manifest may be the first to name it. So it is an orphan if its step is
   decided (the head's or before), or if its epoch is over (before the head's). Else it may be an attempt's of the step
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 
 from arcbeam.store.chain import read_manifest
 from arcbeam.store.durable import BlobInfo, missing
-from arcbeam.store.errors import MissingFileError
+from arcbeam.store.errors import DamagedFileError, MissingFileError, NewerFormatError
 from arcbeam.store.manifest import Kind, Manifest
 from arcbeam.store.names import MANIFESTS, SHARDS, SIDE, manifest_name, manifest_step, parse_written
 from arcbeam.store.steplog import StepLog
@@ -29,19 +32,29 @@ KEEP = 10
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a sweep needs of a manifest."""
+    """What a sweep needs of a manifest. One that cannot be read is as an opening that names nothing."""
 
     kind: Kind
-    names: frozenset[str]
+    names: frozenset[str] = frozenset()
+    pins: frozenset[int] = frozenset()
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What was removed: manifests and files by name, and the files' bytes."""
+    """What was removed.
 
-    manifests: tuple[str, ...]
-    files: tuple[str, ...]
-    size: int
+    Attributes:
+        manifests: their names.
+        files: their names.
+        size: of the files, in bytes.
+        unreadable: the names of the manifests that count and cannot be read: because of them, no file was removed.
+    """
+
+    manifests: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    size: int = 0
+    unreadable: tuple[str, ...] = ()
 
 
 class Sweeper:
@@ -69,71 +82,88 @@ class Sweeper:
             IndeterminateError, DeterminateError: by the store.
         """
         log, head = self._log, self._log.head
-        self._seen[head.step] = _Seen(head.kind, frozenset(head.file_names()))
+        self._seen[head.step] = _seen(head)
         was, floor = log.floor, self._new_floor()
         # Listed before it is known what is named: what is written from now on is not looked at.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
         if floor > was:
             log.raise_floor(floor)
         if not log.is_newest():
-            return Swept((), (), 0)
-        manifests = tuple(self._swept_manifests(was, floor))
-        named = self._named(floor, head)
-        orphans = [info for info in files if info.name not in named and is_over(info, head)]
+            return Swept()
+        pinned = self._pinned(floor)
+        manifests = tuple(self._swept_manifests(was, floor, pinned))
+        counts = self._counting(floor, pinned)
+        unreadable = tuple(manifest_name(step) for step, seen in sorted(counts.items()) if not seen.readable)
+        named = {name for seen in counts.values() for name in seen.names}
+        orphans = [info for info in files if not unreadable and info.name not in named and is_over(info, head)]
         for info in orphans:
             log.blobs.delete(info.name)
-        pinned = {pin.step for pin in head.pins}
         for step in [step for step in self._seen if step < floor and step not in pinned]:
             if self._seen[step].kind == Kind.OPENING:
-                self._seen[step] = _Seen(Kind.OPENING, frozenset())  # kept for its name alone
+                self._seen[step] = _Seen(Kind.OPENING)  # kept for its name alone
             else:
                 del self._seen[step]
-        return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans))
+        return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
 
     def _new_floor(self) -> int:
         """The step down to which manifests are kept from now on.
 
         SUBTLE: its own manifest must be one that is deleted when the floor rises again: by that, who has read an old
-        floor notices (`chain`). So neither an opening, nor a savepoint's.
+        floor notices (`chain`). So neither an opening, nor what is a savepoint of it or of any later one.
         """
-        pinned = {pin.step for pin in self._log.head.pins}
-        for step in range(self._log.head.step - self._keep, self._log.floor, -1):
+        head, pinned = self._log.head.step, set[int]()
+        for step in range(head, self._log.floor, -1):
             seen = self._manifest(step)
-            if seen is not None and seen.kind == Kind.STEP and step not in pinned:
+            if seen is None:
+                continue
+            pinned |= seen.pins
+            if step <= head - self._keep and seen.kind == Kind.STEP and step not in pinned:
                 return step
         return self._log.floor
 
-    def _swept_manifests(self, was: int, floor: int) -> Iterator[str]:
-        pinned = {pin.step for pin in self._log.head.pins}
+    def _pinned(self, floor: int) -> set[int]:
+        """The savepoints of all manifests from the floor on."""
+        seen = (self._manifest(step) for step in range(floor, self._log.head.step + 1))
+        return {pin for of in seen if of is not None for pin in of.pins}
+
+    def _swept_manifests(self, was: int, floor: int, pinned: set[int]) -> Iterator[str]:
         listed = (manifest_step(info.name) for info in self._log.blobs.list(MANIFESTS))
         below = sorted(step for step in listed if step is not None and step < was)  # of savepoints that were given up
         # From the old floor on not by what is listed, which may lack it: it must be the first of them to go.
         for step in [*below, *range(was, floor)]:
             seen = None if step in pinned else self._manifest(step)
-            if seen is not None and (seen.kind != Kind.OPENING or not step):
+            if seen is not None and (seen.kind != Kind.OPENING or step in (0, was)):
                 name = manifest_name(step)
                 self._log.blobs.delete(name)
                 yield name
 
-    def _named(self, floor: int, head: Manifest) -> set[str]:
-        named = set(head.file_names())
-        for step in {*range(floor, head.step), *(pin.step for pin in head.pins if pin.step != head.step)}:
+    def _counting(self, floor: int, pinned: set[int]) -> dict[int, _Seen]:
+        """The manifests that count, by step."""
+        counts = {}
+        for step in {*range(floor, self._log.head.step + 1), *pinned}:
             seen = self._manifest(step)
             if seen is None:  # damage; it must not end in more of it
                 raise missing(manifest_name(step), self._log.blobs)
-            named |= seen.names
-        return named
+            counts[step] = seen
+        return counts
 
     def _manifest(self, step: int) -> _Seen | None:
         """The manifest of a step; None if it is missing."""
         seen = self._seen.get(step)
         if seen is None:
             try:
-                manifest = read_manifest(self._log.blobs, step)
+                seen = _seen(read_manifest(self._log.blobs, step))
             except MissingFileError:
                 return None
-            seen = self._seen[step] = _Seen(manifest.kind, frozenset(manifest.file_names()))
+            except (DamagedFileError, NewerFormatError):
+                seen = _Seen(Kind.OPENING, readable=False)
+            self._seen[step] = seen
         return seen
+
+
+def _seen(manifest: Manifest) -> _Seen:
+    pins = frozenset(pin.step for pin in manifest.pins)
+    return _Seen(manifest.kind, frozenset(manifest.file_names()), pins)
 
 
 def is_over(info: BlobInfo, head: Manifest) -> bool:

@@ -107,14 +107,8 @@ def _drop_uncounted() -> AbstractContextManager[object]:
 
 
 def _savepoint_swept() -> AbstractContextManager[object]:
-    def named(self: Sweeper, floor: int, head: Manifest) -> set[str]:
-        names = set(head.file_names())
-        for step in range(floor, head.step):
-            if (seen := self._manifest(step)) is not None:
-                names |= seen.names
-        return names
-
-    return patch.object(Sweeper, "_named", named)
+    counting = Sweeper._counting
+    return patch.object(Sweeper, "_counting", lambda self, floor, pinned: counting(self, floor, set()))
 
 
 @contextmanager

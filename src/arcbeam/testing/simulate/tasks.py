@@ -138,7 +138,7 @@ class TaskRun:
         name = written_name(Written(number, shard, self.plan.step, self.job.epoch, self.name, "side"))
         data = b"\n".join(window.hex().encode() + b" " + atoms for window, atoms in self.side_rows[reader, shard])
         self.job.blobs.put(name, data)
-        return SideFile(number, shard, name, len(data))
+        return SideFile(number, shard, name, len(data), crc32(data))
 
     def _pass_on(self) -> None:
         """Rows for deeper levels go on through the owner of their shard."""
