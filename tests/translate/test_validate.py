@@ -8,11 +8,23 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import PickleCoder
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.testing.test_stream import TestStream
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from apache_beam.transforms.trigger import (
+    AccumulationMode,
+    AfterAll,
+    AfterAny,
+    AfterCount,
+    AfterEach,
+    AfterProcessingTime,
+    AfterWatermark,
+    Repeatedly,
+)
+from apache_beam.transforms.window import FixedWindows
 
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
 from arcbeam.translate import translate
@@ -251,6 +263,28 @@ def test_a_key_that_may_be_encoded_in_several_ways(name: str) -> None:
 
     with pytest.raises(InvalidPipelineError, match=rf"{name}.*: the key coder .*OddCoder.* is not deterministic"):
         translate(proto_of(build))
+
+
+@pytest.mark.contract("API-04")
+@pytest.mark.parametrize(
+    ("trigger", "wrong"),
+    [
+        (AfterProcessingTime(-5), "a delay of -5000 ms"),
+        (Repeatedly(AfterAny(AfterCount(2), AfterProcessingTime(-1))), "a delay of -1000 ms"),
+        (AfterWatermark(late=AfterAll()), "made of no triggers (after_all)"),
+        (AfterEach(), "made of no triggers (after_each)"),
+    ],
+)
+def test_triggers_that_cannot_be_meant(trigger: Any, wrong: str) -> None:
+    windowing = beam.WindowInto(
+        FixedWindows(10), trigger=trigger, accumulation_mode=AccumulationMode.DISCARDING, allowed_lateness=5
+    )
+    p = beam.Pipeline(options=PipelineOptions(["--allow_unsafe_triggers"]))
+    p | beam.Create([("a", 1)]) | "Windows" >> windowing | beam.GroupByKey()
+    with pytest.raises(InvalidPipelineError) as caught:
+        translate(p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
+    assert "'Windows'" in str(caught.value)
+    assert wrong in str(caught.value)
 
 
 def test_a_valid_pipeline_is_not_changed() -> None:

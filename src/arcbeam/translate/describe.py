@@ -26,7 +26,7 @@ def one_plain_pane(strategy: Any) -> bool:
 
 def _may_fire_early(trigger: Any) -> bool:
     """Whether a trigger may fire while a bounded input comes in."""
-    parts = map(_may_fire_early, _parts(trigger))
+    parts = map(_may_fire_early, parts_of(trigger))
     match trigger.WhichOneof("trigger"):
         case None | "default" | "never" | "after_synchronized_processing_time":
             return False
@@ -43,10 +43,10 @@ def _counts(trigger: Any) -> bool:
     """Whether a trigger, or one in it, follows the number of elements."""
     if trigger.WhichOneof("trigger") in ("element_count", "always"):
         return True
-    return any(map(_counts, _parts(trigger)))
+    return any(map(_counts, parts_of(trigger)))
 
 
-def _parts(trigger: Any) -> list[Any]:
+def parts_of(trigger: Any) -> list[Any]:
     """The triggers in a trigger."""
     kind = trigger.WhichOneof("trigger")
     spec: Any = getattr(trigger, kind) if kind else None

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
 from arcbeam.translate import phases
+from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
 _UNBOUNDED = "unbounded pipelines are not supported yet"
@@ -98,6 +99,30 @@ def _well_formed_types(components: Any) -> None:
             raise InvalidPipelineError(
                 f"windowing strategy '{id}' names a coder '{strategy.window_coder_id}' that does not exist"
             )
+        wrong = _wrong_trigger(strategy.trigger)
+        if wrong:
+            raise InvalidPipelineError(
+                f"the windowing of '{_first_windowed(components, id)}' has {wrong}", "say when its panes are to fire"
+            )
+
+
+def _wrong_trigger(trigger: Any) -> str:
+    """What cannot be meant in a trigger; "" if there is nothing."""
+    kind = trigger.WhichOneof("trigger")
+    if kind in ("after_any", "after_all", "after_each") and not parts_of(trigger):
+        return f"a trigger made of no triggers ({kind})"
+    if kind == "after_processing_time":
+        for transform in trigger.after_processing_time.timestamp_transforms:
+            if transform.delay.delay_millis < 0:
+                return f"a trigger with a delay of {transform.delay.delay_millis} ms"
+    return next(filter(None, map(_wrong_trigger, parts_of(trigger))), "")
+
+
+def _first_windowed(components: Any, strategy: str) -> str:
+    """The first transform whose output has a windowing strategy, for people."""
+    pcolls = {id for id, pcoll in components.pcollections.items() if pcoll.windowing_strategy_id == strategy}
+    names = (t.unique_name for t in components.transforms.values() if pcolls.intersection(t.outputs.values()))
+    return min(filter(None, names), default=strategy)
 
 
 def _requirements(pipeline: Any) -> list[Unsupported]:
