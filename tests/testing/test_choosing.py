@@ -1,0 +1,82 @@
+"""Scenarios are chosen, not played: whatever may be chosen is, and not once in a blue moon."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from arcbeam.engine.strategy import PaneTime
+from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
+from arcbeam.testing.simulate.keeping import WAYS
+from arcbeam.testing.simulate.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.plans import Stage
+
+SCENARIOS = 400
+OFTEN = 8
+"""In so many of them at least, each thing must be: so it is in some of the 200 that are played in every run."""
+
+
+def _of_a_kind(kind: Kind) -> Iterator[object]:
+    yield type(kind)
+    match kind:
+        case Group():
+            yield from (("trigger", kind.trigger), ("group", kind.windowing.name), kind.pane_time)
+            yield ("accumulating", kind.accumulating, "combined", kind.combined)
+            yield from (("closes", kind.closes), ("late", kind.lateness > 0))
+        case Keep():
+            yield from (("way", kind.way), ("keep", kind.windowing.name))
+        case Join():
+            yield ("join", kind.windowing.name)
+        case Source():
+            yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
+
+
+def _of_a_stage(stage: Stage) -> Iterator[object]:
+    yield from _of_a_kind(stage.kind)
+    yield from (("inputs", len(stage.inputs)), ("outputs", len(stage.outputs)), ("together", stage.together))
+
+
+def _of(scenario: Scenario) -> set[object]:
+    """All that was chosen in a scenario."""
+    pipeline = scenario.pipeline
+    chosen: set[object] = {what for stage in pipeline.stages for what in _of_a_stage(stage)}
+    chosen |= {fault.kind for fault in scenario.faults} | {request.kind for request in scenario.requests}
+    chosen |= {("shards", pipeline.shards), ("levels", pipeline.levels), ("hosts", scenario.hosts)}
+    chosen |= {("drivers", len(scenario.tasks)), ("real cache", scenario.real_cache)}
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def chosen() -> Counter[object]:
+    """In how many scenarios each thing was chosen."""
+    return Counter(what for seed in range(SCENARIOS) for what in _of(scenario_of(seed)))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(*FaultKind, *RequestKind, *PaneTime),
+        *(Source, Pass, Expand, Group, Keep, Join),
+        *(("trigger", trigger) for trigger in TRIGGERS),
+        *(("way", way) for way in WAYS),
+        *(("group", name) for name in ("fixed", "sliding", "sessions", "global")),
+        *(("keep", name) for name in ("fixed", "sliding", "global")),
+        *(("join", name) for name in ("fixed", "sliding", "global")),
+        *(("accumulating", a, "combined", c) for a in (True, False) for c in (True, False)),
+        *((name, yes) for name in ("closes", "late", "bounded", "surprising", "together") for yes in (True, False)),
+        *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
+        *(("shards", n) for n in (1, 2, 3, 4)),
+        *(("levels", n) for n in (2, 3, 4, 5)),
+        *((name, n) for name in ("hosts", "drivers") for n in (1, 2, 3)),
+        ("real cache", True),
+    ],
+    ids=str,
+)
+def test_it_is_chosen(what: object, chosen: Counter[object]) -> None:
+    assert chosen[what] >= OFTEN
+
+
+def test_a_seed_is_always_the_same_scenario() -> None:
+    assert scenario_of(7) == scenario_of(7) != scenario_of(8)
