@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from inspect import getmembers, isclass
 
 import pytest
 
+from arcbeam.engine import calendars, windows
 from arcbeam.engine.strategy import PaneTime
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
 from arcbeam.testing.simulate.keeping import WAYS
 from arcbeam.testing.simulate.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.pipelines import ZONES
 from arcbeam.testing.simulate.plans import Stage
+from arcbeam.testing.simulate.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
 
 SCENARIOS = 400
 OFTEN = 8
@@ -35,6 +39,8 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
 
 def _of_a_stage(stage: Stage) -> Iterator[object]:
     yield from _of_a_kind(stage.kind)
+    if stage.windowing is not None and stage.windowing.name in CALENDAR:
+        yield ("zone", stage.windowing.zone)
     yield from (("inputs", len(stage.inputs)), ("outputs", len(stage.outputs)), ("together", stage.together))
 
 
@@ -61,9 +67,10 @@ def chosen() -> Counter[object]:
         *(Source, Pass, Expand, Group, Keep, Join),
         *(("trigger", trigger) for trigger in TRIGGERS),
         *(("way", way) for way in WAYS),
-        *(("group", name) for name in ("fixed", "sliding", "sessions", "global")),
-        *(("keep", name) for name in ("fixed", "sliding", "global")),
-        *(("join", name) for name in ("fixed", "sliding", "global")),
+        *(("group", name) for name in WINDOWINGS),
+        *(("keep", name) for name in WINDOWINGS if name not in MERGING),
+        *(("join", name) for name in ("fixed", "sliding", "global", "days", "lanes")),
+        *(("zone", zone) for zone in ZONES),
         *(("accumulating", a, "combined", c) for a in (True, False) for c in (True, False)),
         *((name, yes) for name in ("closes", "late", "bounded", "surprising", "together") for yes in (True, False)),
         *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
@@ -76,6 +83,16 @@ def chosen() -> Counter[object]:
 )
 def test_it_is_chosen(what: object, chosen: Counter[object]) -> None:
     assert chosen[what] >= OFTEN
+
+
+def test_the_engine_has_no_windows_that_are_never_chosen() -> None:
+    theirs = {
+        function
+        for module in (windows, calendars)
+        for _, function in getmembers(module, isclass)
+        if function.__module__ == module.__name__ and hasattr(function, "assign") and function is not windows.WindowFn
+    }
+    assert theirs <= {type(Windowing(name).fn) for name in WINDOWINGS}
 
 
 def test_a_seed_is_always_the_same_scenario() -> None:

@@ -74,11 +74,6 @@ def _story(scenario: Scenario) -> list[str]:
     return world.story
 
 
-@pytest.mark.parametrize("seed", [9095, 7454, 7723])
-def test_a_closing_pane_has_all_once_more(seed: int) -> None:
-    assert not isinstance(played(scenario_of(seed)), Failure)
-
-
 @pytest.mark.parametrize("seeds", ["5", "x..3", "5..3", ".."])
 def test_seeds_that_are_none_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

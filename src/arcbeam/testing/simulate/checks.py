@@ -61,7 +61,7 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
 def is_expired(stage: Stage, window: Window, watermark: Timestamp | None) -> bool:
     """Whether what comes for a window must be dropped. Windows that merge are not judged: they change."""
     kind = stage.kind
-    if watermark is None or not isinstance(kind, (Group, Keep)) or kind.windowing.name == "sessions":
+    if watermark is None or not isinstance(kind, (Group, Keep)) or kind.windowing.merges:
         return False
     late = 0 if isinstance(kind, Keep) and kind.way == "order" else kind.lateness
     return is_behind(watermark, min(Timestamp(window.max_timestamp + late), END_OF_GLOBAL_WINDOW))

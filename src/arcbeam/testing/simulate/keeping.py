@@ -126,7 +126,7 @@ class ByTheClock(Keeping):
         at = window.ordered()
         self.in_time.add(key, at, time, value)
         first = next(iter(self.in_time.read(key, at)))[0]
-        due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.delay * 1000)
+        due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.pause)
         self.count.write(key, at, due)
         yield TimerSet(key, window, "clock", Timestamp(int(due)), first)
         if self.kind.way == "clock":

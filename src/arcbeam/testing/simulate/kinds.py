@@ -1,4 +1,4 @@
-"""What a stage of a simulated job may do, as values: sources and their events, windows, triggers, ways of keeping.
+"""What a stage of a simulated job may do, as values: sources and their events, triggers, ways of keeping.
 
 Owns the shapes. Must not know where a stage is, nor what runs it.
 
@@ -15,14 +15,12 @@ from functools import cached_property
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.composites import AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
 from arcbeam.engine.delays import Delay
-from arcbeam.engine.merging import SessionMerging
-from arcbeam.engine.stagekinds import Decode
 from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.engine.triggers import AfterCount, AfterTime, Trigger
-from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
-from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import Atoms
+from arcbeam.testing.simulate.windowings import TENS, Windowing
 
 MAIN, OTHER = "main", "other"
 
@@ -103,33 +101,6 @@ class Expand:
 
 
 @dataclass(frozen=True)
-class Windowing:
-    """Windows by name ("fixed", "sliding", "sessions", "global") and size."""
-
-    name: str = "fixed"
-    size: int = 10
-
-    @cached_property
-    def fn(self) -> WindowFn:
-        """The engine's."""
-        size = Duration(self.size)
-        match self.name:
-            case "fixed":
-                return FixedWindows(size, Duration(3))
-            case "sliding":
-                return SlidingWindows(size, Duration(max(self.size // 2, 1)), Duration(0))
-            case "sessions":
-                return Sessions(size)
-            case _:
-                return GlobalWindows()
-
-    @property
-    def decode(self) -> Decode:
-        """Makes a window of its bytes."""
-        return (lambda data: GLOBAL_WINDOW) if self.name == "global" else IntervalWindow.from_ordered
-
-
-@dataclass(frozen=True)
 class Group:
     """Elements are grouped by key and window.
 
@@ -143,7 +114,7 @@ class Group:
         closes: a window puts out a pane when it closes, also an empty one.
     """
 
-    windowing: Windowing = Windowing()
+    windowing: Windowing = TENS
     trigger: str = "watermark"
     count: int = 2
     lateness: int = 0
@@ -157,7 +128,7 @@ class Group:
         """What the engine is told."""
         return Strategy(
             TRIGGERS[self.trigger](self.count),
-            SessionMerging() if self.windowing.name == "sessions" else None,
+            self.windowing.merging,
             Atoms() if self.combined else None,
             self.accumulating,
             self.pane_time,
@@ -203,14 +174,16 @@ class Keep:
             time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
             left at the expiration goes on then; "each": each by a timer of its own; "order": in order of time, without
             waiting for more.
-        delay: of timers.
+        delay: of timers of event time.
         lateness: allowed.
+        pause: of timers of the clock.
     """
 
-    windowing: Windowing = Windowing()
+    windowing: Windowing = TENS
     way: str = "end"
     delay: int = 3
     lateness: int = 0
+    pause: int = 3000
 
     def expires(self, window: Window) -> Timestamp:
         """When the state of a window goes."""
@@ -227,7 +200,7 @@ class Join:
     """
 
     side: Port
-    windowing: Windowing = Windowing()
+    windowing: Windowing = TENS
 
 
 Kind = Source | Pass | Expand | Group | Keep | Join

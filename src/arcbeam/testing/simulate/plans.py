@@ -15,7 +15,8 @@ from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageSpec, Sta
 from arcbeam.engine.watermarks import StageFlow
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration
-from arcbeam.testing.simulate.kinds import MAIN, Expand, Group, Join, Keep, Kind, Pass, Source, Windowing
+from arcbeam.testing.simulate.kinds import MAIN, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.windowings import Windowing
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.strategy import PaneTime
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
-from arcbeam.model.windows import IntervalWindow, Window
+from arcbeam.model.windows import Window
+from arcbeam.testing.simulate.assigning import merged
 from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Pass, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 
@@ -83,7 +84,7 @@ def _settled(group: Group) -> bool:
     """Whether all that comes in time goes out once, in panes of the window that it is in at last."""
     if group.trigger in ("count once", "watermark or count") or group.pane_time is not PaneTime.END_OF_WINDOW:
         return False
-    if group.windowing.name == "sessions" and group.trigger not in ("watermark", "repeated watermark"):
+    if group.windowing.merges and group.trigger not in ("watermark", "repeated watermark"):
         return False
     if not group.accumulating:
         return True
@@ -150,8 +151,9 @@ def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, It
                     at = Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
                     out[Item(key, b"%b.%d" % (atom, copy), at)] += count
         case Join() | Keep() | Group():
+            places = places_of(stage, came)
             for item, count in came.items():
-                for window in windows_of(stage, item, came):
+                for window in places[item.key, item.time]:
                     out[item._replace(time=_goes_on(stage, item.time, window))] += count
     return {MAIN: out}
 
@@ -162,18 +164,11 @@ def _goes_on(stage: Stage, time: Timestamp, window: Window) -> Timestamp:
     return window.max_timestamp if at_end else time
 
 
-def windows_of(stage: Stage, item: Item, came: Items) -> Sequence[Window]:
-    """The windows of an item, merged with those of all others of its key if they merge."""
-    assert stage.windowing is not None
-    windows = stage.windowing.fn.assign(item.time)
-    if stage.windowing.name != "sessions":
-        return windows
-    gap = stage.windowing.size
-    times = sorted({each.time for each in came if each.key == item.key})
-    at = times.index(item.time)
-    first = last = at
-    while first and times[first] - times[first - 1] < gap:
-        first -= 1
-    while last + 1 < len(times) and times[last + 1] - times[last] < gap:
-        last += 1
-    return (IntervalWindow(times[first], Timestamp(times[last] + gap)),)
+def places_of(stage: Stage, came: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:
+    """The windows of what has come, by key and time, when all that merge have."""
+    windowing = stage.windowing
+    assert windowing is not None
+    times: dict[bytes, dict[Timestamp, None]] = defaultdict(dict)
+    for item in came:
+        times[item.key][item.time] = None
+    return {(key, time): merged(windowing, time, mine) for key, mine in times.items() for time in mine}

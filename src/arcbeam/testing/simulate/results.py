@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from arcbeam.engine.clocks import Port
 from arcbeam.model.windows import PaneInfo, Timing, Window
+from arcbeam.testing.simulate.assigning import assigned
 from arcbeam.testing.simulate.kinds import Event, Group, Join, Keep, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
@@ -90,9 +91,9 @@ Placed = Counter[tuple[bytes, bytes, Window | None]]
 def _assigned(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
     assert stage.windowing is not None
     for item, count in came.items():
-        for window in stage.windowing.fn.assign(item.time):
+        for window in assigned(stage.windowing, item.time):
             for _ in range(count):
-                yield item.key, item.atom, None if stage.windowing.name == "sessions" else window
+                yield item.key, item.atom, None if stage.windowing.merges else window
 
 
 def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, bytes, Window | None]]:
@@ -100,7 +101,7 @@ def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, 
     assert stage.windowing is not None
     for record in records:
         for atom in record.atoms:
-            yield record.key, atom, None if stage.windowing.name == "sessions" else record.window
+            yield record.key, atom, None if stage.windowing.merges else record.window
 
 
 def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
@@ -112,7 +113,7 @@ def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items)
         return
     drops: Placed = Counter(_outcomes(stage, [record for record in records if isinstance(record, Drop)]))
     panes = [record for record in records if isinstance(record, Out)]
-    if group.windowing.name == "sessions":
+    if group.windowing.merges:
         # Windows grow, and each begins its panes anew: nothing must be missing, and nothing come from nowhere.
         found = set(_outcomes(stage, records))
         if found != set(due):
@@ -143,7 +144,7 @@ def _in_turn(stage: Stage, group: Group, records: Iterable[Record]) -> None:
     """Panes are numbered in order; one is on time, none is early behind it, none at all behind the last."""
     before: dict[tuple[bytes, Window | None], PaneInfo] = {}
     for out in records:
-        if not isinstance(out, Out) or group.windowing.name == "sessions":
+        if not isinstance(out, Out) or group.windowing.merges:
             continue
         assert out.pane is not None
         place, now = (out.key, out.window), out.pane
@@ -182,7 +183,7 @@ def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
 
 def _joined(stage: Stage, records: Iterable[Record], side: Items) -> None:
     assert stage.windowing is not None
-    there = {window for item in side for window in stage.windowing.fn.assign(item.time)}
+    there = {window for item in side for window in assigned(stage.windowing, item.time)}
     for out in records:
         if isinstance(out, Out) and out.joined != (out.window in there):
             raise Broken(f"{stage.name} has joined {out} with {'something' if out.joined else 'nothing'}")
