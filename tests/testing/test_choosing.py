@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from inspect import getmembers, isclass
+from inspect import getmembers, isabstract, isclass
 
 import pytest
 
-from arcbeam.engine import calendars, windows
+from arcbeam.engine import calendars, composites, triggers, windows
 from arcbeam.engine.strategy import PaneTime
+from arcbeam.engine.triggers import Trigger
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
 from arcbeam.testing.simulate.keeping import WAYS
 from arcbeam.testing.simulate.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
@@ -28,7 +29,7 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
         case Group():
             yield from (("trigger", kind.trigger), ("group", kind.windowing.name), kind.pane_time)
             yield ("accumulating", kind.accumulating, "combined", kind.combined)
-            yield from (("closes", kind.closes), ("late", kind.lateness > 0))
+            yield from (("closes", kind.closes), ("quiet", kind.quiet), ("late", kind.lateness > 0))
         case Keep():
             yield from (("way", kind.way), ("keep", kind.windowing.name))
         case Join():
@@ -72,7 +73,11 @@ def chosen() -> Counter[object]:
         *(("join", name) for name in ("fixed", "sliding", "global", "days", "lanes")),
         *(("zone", zone) for zone in ZONES),
         *(("accumulating", a, "combined", c) for a in (True, False) for c in (True, False)),
-        *((name, yes) for name in ("closes", "late", "bounded", "surprising", "together") for yes in (True, False)),
+        *(
+            (name, yes)
+            for name in ("closes", "quiet", "late", "bounded", "surprising", "together")
+            for yes in (True, False)
+        ),
         *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
         *(("shards", n) for n in (1, 2, 3, 4)),
         *(("levels", n) for n in (2, 3, 4, 5)),
@@ -93,6 +98,19 @@ def test_the_engine_has_no_windows_that_are_never_chosen() -> None:
         if function.__module__ == module.__name__ and hasattr(function, "assign") and function is not windows.WindowFn
     }
     assert theirs <= {type(Windowing(name).fn) for name in WINDOWINGS}
+
+
+def test_the_engine_has_no_trigger_that_is_never_chosen() -> None:
+    def inside(trigger: Trigger) -> set[type[Trigger]]:
+        return {type(trigger)}.union(*map(inside, trigger.parts()))
+
+    theirs = {
+        trigger
+        for module in (triggers, composites)
+        for name, trigger in getmembers(module, isclass)
+        if issubclass(trigger, Trigger) and not isabstract(trigger) and not name.startswith("_")
+    }
+    assert theirs == set[type[Trigger]]().union(*(inside(make(2)) for make in TRIGGERS.values()))
 
 
 def test_a_seed_is_always_the_same_scenario() -> None:

@@ -44,7 +44,7 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
     if not drop.late:
         if not (isinstance(stage.kind, Group) and stage.kind.finishes):
             raise Broken(f"{stage.name} dropped {drop}, and its trigger never finishes")
-        if honest and stage.kind.trigger == "watermark":
+        if honest and stage.kind.together:
             raise Broken(f"{stage.name} dropped {drop}: its trigger finished before all of its window was there")
         return
     if honest:
@@ -95,6 +95,8 @@ def of_report(
             raise Broken(f"{where} is at {report.input}, and what has its turn at {report.next_event} was left")
         if report.next_due is not None and report.next_due <= plan.time:
             raise Broken(f"{where} has left what is due at {report.next_due}; it is {plan.time}")
+        if report.next_due is not None and isinstance(stage.kind, Group) and stage.kind.trigger == "synchronized":
+            raise Broken(f"{where} waits until {report.next_due}, and is to follow the clock of what it reads")
     drops = sum(record.elements for record in records if isinstance(record, Drop))
     if report.counts.late != drops:
         raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")

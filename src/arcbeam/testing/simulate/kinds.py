@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from arcbeam.engine.clocks import Port
-from arcbeam.engine.composites import AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
-from arcbeam.engine.delays import Delay
+from arcbeam.engine.composites import AfterAll, AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
+from arcbeam.engine.delays import AlignTo, Delay
 from arcbeam.engine.strategy import PaneTime, Strategy
-from arcbeam.engine.triggers import AfterCount, AfterTime, Trigger
+from arcbeam.engine.triggers import AfterCount, AfterSynchronizedTime, AfterTime, Always, Never, Trigger
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import Atoms
@@ -112,6 +112,7 @@ class Group:
         combined: its state is an accumulator.
         pane_time: of which elements a pane has its timestamp.
         closes: a window puts out a pane when it closes, also an empty one.
+        quiet: a trigger that fires because the watermark passes makes no pane if there is nothing new.
     """
 
     windowing: Windowing = TENS
@@ -122,6 +123,7 @@ class Group:
     combined: bool = False
     pane_time: PaneTime = PaneTime.END_OF_WINDOW
     closes: bool = False
+    quiet: bool = False
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -133,21 +135,33 @@ class Group:
             self.accumulating,
             self.pane_time,
             lateness=Duration(self.lateness),
-            empty_on_time=self.trigger != "watermark",
+            empty_on_time=not self.quiet,
             empty_last=self.closes,
         )
 
     @property
     def once(self) -> bool:
-        """One pane for each window, if nothing is late."""
-        return self.trigger == "watermark" and not self.lateness and not self.closes
+        """One pane for each window, on time, if nothing is late."""
+        return self.trigger in ("watermark", "never", "watermark and count") and not self.lateness and not self.closes
+
+    @property
+    def together(self) -> bool:
+        """All that comes in time goes out together, when the watermark has passed the window."""
+        return self.trigger in ("watermark", "repeated watermark", "never", "watermark and count")
+
+    @property
+    def punctual(self) -> bool:
+        """There is a pane that is on time, whatever has gone out before."""
+        return not self.quiet and self.trigger in PUNCTUAL
 
     @property
     def finishes(self) -> bool:
         """The trigger may finish, and what comes later is dropped."""
-        return self.trigger in ("watermark", "count once", "watermark or count")
+        return self.trigger in ("watermark", "count once", "watermark or count", "watermark and count")
 
 
+PUNCTUAL = frozenset({"watermark", "early and late", "early by the clock", "repeated watermark"})
+"""Triggers that fire when the watermark passes the end of a window, and have not finished before."""
 TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "watermark": lambda count: AfterWatermark(),
     "early and late": lambda count: AfterWatermark(early=Repeatedly(AfterCount(count)), late=Repeatedly(AfterCount(1))),
@@ -161,6 +175,14 @@ TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "each": lambda count: Repeatedly(AfterEach(AfterCount(count), AfterCount(1))),
     "count once": lambda count: AfterCount(count),
     "watermark or count": lambda count: OrFinally(AfterWatermark(), AfterCount(count + 1)),
+    "watermark and count": lambda count: AfterAll(AfterWatermark(), AfterCount(count)),
+    "count and clock": lambda count: Repeatedly(AfterAll(AfterCount(count), AfterTime(Delay(Duration(700))))),
+    "aligned clock": lambda count: Repeatedly(
+        AfterTime(Delay(Duration(count * 300)), AlignTo(Duration(5000), Duration(300)))
+    ),
+    "synchronized": lambda count: Repeatedly(AfterSynchronizedTime()),
+    "always": lambda count: Always(),
+    "never": lambda count: Never(),
 }
 """The triggers by name, made with a small number."""
 

@@ -172,6 +172,7 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
                 chance.random() < 0.4,
                 chance.choice((PaneTime.END_OF_WINDOW, PaneTime.END_OF_WINDOW, PaneTime.EARLIEST, PaneTime.LATEST)),
                 chance.random() < 0.15,
+                chance.random() < 0.3,
             )
         case "keep":
             way = chance.choice(("end", "expiration", "clock", "clock or expiration", "each", "order"))

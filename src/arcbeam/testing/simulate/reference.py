@@ -81,15 +81,15 @@ def _single(pipeline: Pipeline, port: Port) -> bool:
 
 
 def _settled(group: Group) -> bool:
-    """Whether all that comes in time goes out once, in panes of the window that it is in at last."""
-    if group.trigger in ("count once", "watermark or count") or group.pane_time is not PaneTime.END_OF_WINDOW:
+    """Whether all that comes in time goes out once, in panes of the window that it is in at last, at times that follow
+    from it.
+    """
+    if group.together:
+        # A closing pane has all of them once more.
+        return not (group.accumulating and group.closes)
+    if group.accumulating or group.windowing.merges or group.pane_time is not PaneTime.END_OF_WINDOW:
         return False
-    if group.windowing.merges and group.trigger not in ("watermark", "repeated watermark"):
-        return False
-    if not group.accumulating:
-        return True
-    # A closing pane has all of them once more.
-    return group.trigger in ("watermark", "repeated watermark") and not group.closes
+    return group.trigger not in ("count once", "watermark or count")
 
 
 def of_events(events: Iterable[Event]) -> dict[str, Items]:
@@ -152,16 +152,36 @@ def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, It
                     out[Item(key, b"%b.%d" % (atom, copy), at)] += count
         case Join() | Keep() | Group():
             places = places_of(stage, came)
+            times: dict[tuple[bytes, Window], list[Timestamp]] = defaultdict(list)
+            for (key, time), windows in places.items():
+                for window in windows:
+                    times[key, window].append(time)
             for item, count in came.items():
                 for window in places[item.key, item.time]:
-                    out[item._replace(time=_goes_on(stage, item.time, window))] += count
+                    out[item._replace(time=_goes_on(stage, item.time, window, times[item.key, window]))] += count
     return {MAIN: out}
 
 
-def _goes_on(stage: Stage, time: Timestamp, window: Window) -> Timestamp:
-    """The time that something of a window has when it goes on."""
-    at_end = isinstance(stage.kind, Group) or (isinstance(stage.kind, Keep) and stage.kind.way in ("end", "expiration"))
-    return window.max_timestamp if at_end else time
+def _goes_on(stage: Stage, time: Timestamp, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """The time that something of a window has when it goes on, if these are the times of all that is in there."""
+    match stage.kind:
+        case Group() as group:
+            return time_of_pane(group, window, times)
+        case Keep(way="end" | "expiration"):
+            return window.max_timestamp
+        case _:
+            return time
+
+
+def time_of_pane(group: Group, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """The time of a pane, if these are the times of all that is in it."""
+    match group.pane_time:
+        case PaneTime.EARLIEST:
+            return min(times, default=window.max_timestamp)
+        case PaneTime.LATEST:
+            return max(times, default=window.max_timestamp)
+        case PaneTime.END_OF_WINDOW:
+            return window.max_timestamp
 
 
 def places_of(stage: Stage, came: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:

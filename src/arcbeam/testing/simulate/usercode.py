@@ -155,8 +155,11 @@ class Grouping(Runner):
     def panes(self, panes: Sequence[EmitPane]) -> Did:
         """See `bundles.Runner`."""
         for pane in panes:
-            atoms = tuple(atom for value in pane.contents for atom in atoms_of(value))
-            self.desk.put_out(Out(self.name, MAIN, pane.key, atoms, pane.timestamp, pane.window, pane.pane))
+            values = list(pane.contents)
+            atoms = tuple(atom for value in values for atom in atoms_of(value))
+            self.desk.put_out(
+                Out(self.name, MAIN, pane.key, atoms, pane.timestamp, pane.window, pane.pane, elements=len(values))
+            )
         return Did(len(panes))
 
 
