@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from inspect import getmembers, isabstract, isclass
+from typing import get_args
 
 import pytest
 
@@ -13,7 +14,7 @@ from arcbeam.engine.strategy import PaneTime
 from arcbeam.engine.triggers import Trigger
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
 from arcbeam.testing.simulate.keeping import WAYS
-from arcbeam.testing.simulate.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.kinds import TRIGGERS, Group, Join, Keep, Kind, Source
 from arcbeam.testing.simulate.pipelines import ZONES
 from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
@@ -65,7 +66,7 @@ def chosen() -> Counter[object]:
     "what",
     [
         *(*FaultKind, *RequestKind, *PaneTime),
-        *(Source, Pass, Expand, Group, Keep, Join),
+        *get_args(Kind),
         *(("trigger", trigger) for trigger in TRIGGERS),
         *(("way", way) for way in WAYS),
         *(("group", name) for name in WINDOWINGS),

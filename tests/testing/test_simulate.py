@@ -54,6 +54,7 @@ def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) ->
         "CommitConflicted",
         "an ended job was finished",
         "could not take over",
+        "preparing made new work",
         "sweeps",
         "tasks were rescaled",
         "what was not published was taken over",

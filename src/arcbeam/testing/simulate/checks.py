@@ -84,6 +84,8 @@ def of_report(
     for what, moment in ends:
         if not is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and {what} of {moment} has fired")
+    if plan.prepare and report.input != MAX_TIMESTAMP:
+        raise Broken(f"{where} was to prepare to shut down, and is at {report.input}")
     if report.leftover:
         if not (report.counts.fired or report.counts.resumed or report.counts.written):
             raise Broken(f"{where} has left something, and done nothing")

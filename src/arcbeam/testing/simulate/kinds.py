@@ -93,6 +93,15 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class Buffer:
+    """Elements wait, and hold nothing back, until there are so many of them in their shard, or the job prepares to shut
+    down: then, whatever reads them is at the end of time.
+    """
+
+    size: int = 5
+
+
+@dataclass(frozen=True, slots=True)
 class Expand:
     """A splittable DoFn: of each atom so many copies, each some time behind the one before."""
 
@@ -194,7 +203,8 @@ class Keep:
     Attributes:
         way: "end": all of a window go on together at its end; "expiration": at its expiration; "clock": each at its own
             time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
-            left at the expiration goes on then; "each": each by a timer of its own; "order": in order of time, without
+            left at the expiration goes on then; "each": each by a timer of its own; "drawers": those of some names
+            together, by a timer of that name; "order": in order of time, without
             waiting for more.
         delay: of timers of event time.
         lateness: allowed.
@@ -225,7 +235,7 @@ class Join:
     windowing: Windowing = TENS
 
 
-Kind = Source | Pass | Expand | Group | Keep | Join
+Kind = Source | Pass | Buffer | Expand | Group | Keep | Join
 
 
 def promised(events: tuple[Event, ...], lo: int, hi: int, output: str) -> Timestamp:

@@ -18,6 +18,7 @@ from arcbeam.testing.simulate.kinds import (
     MAIN,
     OTHER,
     TRIGGERS,
+    Buffer,
     Event,
     Expand,
     Group,
@@ -160,7 +161,9 @@ def _stage(
 
 
 def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
-    name = chance.choice(("group", "group", "group", "keep", "keep", "keep", "join", "pass", "expand"))
+    name = chance.choice(
+        ("group", "group", "group", "keep", "keep", "keep", "join", "pass", "expand", "expand", "buffer")
+    )
     match name:
         case "group":
             return Group(
@@ -175,7 +178,7 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
                 chance.random() < 0.3,
             )
         case "keep":
-            way = chance.choice(("end", "expiration", "clock", "clock or expiration", "each", "order"))
+            way = chance.choice(("end", "expiration", "clock", "clock or expiration", "each", "drawers", "order"))
             delay = chance.choice((0, 1, 3, 30))
             return Keep(
                 _windowing(chance, times, merge=False),
@@ -186,6 +189,8 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
             )
         case "join":
             return Join(chance.choice(sides), _windowing(chance, times, merge=False))
+        case "buffer":
+            return Buffer(chance.choice((2, 5, 100)))
         case "pass":
             return Pass(chance.choice((0, 0, 5)) * times.unit)
         case _:

@@ -15,7 +15,7 @@ from arcbeam.engine.strategy import PaneTime
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.assigning import merged
-from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Pass, Source
+from arcbeam.testing.simulate.kinds import MAIN, Buffer, Event, Expand, Group, Join, Keep, Pass, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 
 
@@ -39,13 +39,15 @@ Items = Counter[Item]
 
 
 def honest(pipeline: Pipeline) -> frozenset[str]:
-    """The stages to which nothing can come too late: no source above them is ever surprised."""
+    """The stages to which nothing can come too late: no source above them is ever surprised, and nothing has waited
+    without holding anything back.
+    """
     found: set[str] = set()
     for stage in pipeline.stages:
         if isinstance(stage.kind, Source):
             if not any(event.surprising for event in stage.kind.events):
                 found.add(stage.name)
-        elif all(port.stage in found for port in stage.inputs):
+        elif not isinstance(stage.kind, Buffer) and all(port.stage in found for port in stage.inputs):
             found.add(stage.name)
     return frozenset(found)
 
@@ -61,7 +63,7 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
             case Pass():
                 # Which way an element goes is told by its bytes, and so by the order of its atoms.
                 sure = above and (len(stage.outputs) == 1 or all(_single(pipeline, port) for port in stage.inputs))
-            case Expand() | Join():
+            case Expand() | Join() | Buffer():
                 sure = above
             case Keep(way=way):
                 sure = above and stage.name in fair and way != "clock or expiration"
@@ -150,6 +152,8 @@ def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, It
                 for copy in range(copies):
                     at = Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
                     out[Item(key, b"%b.%d" % (atom, copy), at)] += count
+        case Buffer():
+            out = came.copy()
         case Join() | Keep() | Group():
             places = places_of(stage, came)
             times: dict[tuple[bytes, Window], list[Timestamp]] = defaultdict(list)
