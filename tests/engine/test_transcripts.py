@@ -12,6 +12,7 @@ from tests.engine.transcripts import read, tell
 
 SDK = Path(apache_beam.__file__).parent / "testing" / "data" / "trigger_transcripts.yaml"
 OURS = Path(__file__).parent / "transcripts.yaml"
+STORIES = [str(spec) for spec in read(OURS)]
 
 
 def specs(path: Path) -> list[Any]:
@@ -30,6 +31,26 @@ def test_transcript_of_the_sdk(spec: dict[str, Any]) -> None:
 
 def test_the_whole_file_was_told() -> None:
     assert len(specs(SDK)) == SDK.read_text(encoding="utf-8").count("\nname: ")
+
+
+@pytest.mark.contract("ENG-11")
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("GlobalWindows", "FixedWindows", "SlidingWindows", "Sessions", "Days", "Months", "Years"),
+        *("Shifts", "Clumps", "Visits"),
+        *("Default", "AfterWatermark", "early=", "late=", "AfterCount", "AfterProcessingTime"),
+        *("AfterSynchronizedProcessingTime", "AfterAll", "AfterAny", "AfterEach", "Repeatedly", "OrFinally"),
+        *("Always", "Never"),
+        *("'accumulation_mode': 'accumulating'", "'accumulation_mode': 'discarding'"),
+        *("'closing_behavior': 'EMIT_ALWAYS'", "'closing_behavior': 'EMIT_IF_NONEMPTY'"),
+        *("'on_time_behavior': 'FIRE_IF_NONEMPTY'", "'allowed_lateness'", "'final': True", "'final': False"),
+        *("OUTPUT_AT_EARLIEST", "OUTPUT_AT_LATEST", "'nonspeculative_index'", "'first': False"),
+        *("'early': True", "'on_time': True", "'late': True", "'reason': 'closed'", "'reason': 'expired'"),
+    ],
+)
+def test_a_transcript_of_ours_is_about_it(piece: str) -> None:
+    assert any(piece in story for story in STORIES)
 
 
 @pytest.mark.contract("ENG-10", "ENG-11")

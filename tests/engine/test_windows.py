@@ -140,6 +140,26 @@ def test_a_day_without_midnight_begins_after_it() -> None:
     assert w.start == micros(2018, 11, 4, 1, zone="America/Sao_Paulo")
 
 
+@pytest.mark.contract("ENG-11")
+@pytest.mark.parametrize(
+    ("zone", "day", "first"),
+    [
+        # One minute past midnight it is a minute past eleven once more: the day has begun, and goes on.
+        ("America/St_Johns", (2006, 10, 29), (2006, 10, 29)),
+        # Half past eleven, and then half past midnight.
+        ("America/Toronto", (1919, 3, 31), (1919, 3, 31, 0, 30)),
+    ],
+)
+def test_a_moment_is_in_its_day_though_the_clock_is_set_over_midnight(zone: str, day: Any, first: Any) -> None:
+    begins = micros(*first, zone=zone)
+    for minutes in range(-120, 121):
+        at = Timestamp(begins + minutes * 60_000_000)
+        for fn in (Days(1, zone=zone), Months(1, day[2], zone=zone), Years(1, day[1], day[2], zone=zone)):
+            (w,) = fn.assign(at)
+            assert w.start <= at < w.end
+            assert (w.end if minutes < 0 else w.start) == begins
+
+
 @given(day=st.integers(-719_162, 2_932_896))
 def test_dates_are_those_of_the_calendar(day: int) -> None:
     theirs = date(1970, 1, 1) + timedelta(day)

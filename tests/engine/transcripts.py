@@ -1,8 +1,8 @@
 """Stories of triggers, in the form of the SDK's `trigger_transcripts.yaml` and a little more, told to our grouping.
 
-Times are seconds. Beyond the SDK's: `clock` (processing time), `dropped` (what came to nothing since, as
-{value, window, reason}), `holds` (all holds, by window), `on_time_behavior`, `closing_behavior`, `state` (windows that
-are `present`, `closed` or `absent`), `empty` (nothing is left in the state).
+Times are seconds; custom windows go by their names. Beyond the SDK's: `clock` (processing time), `dropped` (what came
+to nothing since, as {value, window, reason}), `holds` (all holds, by window), `on_time_behavior`, `closing_behavior`,
+`state` (windows that are `present`, `closed` or `absent`), `empty` (nothing is left in the state).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arcbeam.engine.merging import CustomMerging, SessionMerging
 from arcbeam.engine.record import Record
 from arcbeam.engine.strategy import PaneTime, Strategy
 from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Timing, Window
+from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, Timing, Window
 from tests.engine.grouping_shard import Shard
 
 SECOND = 1_000_000
@@ -48,6 +48,51 @@ class Clumps:
 
 
 @dataclass(frozen=True)
+class Shifts:
+    """Custom windows of a type of their own, that do not merge: early ones of ten seconds; late ones of the second five
+    seconds of these, which end five seconds later.
+    """
+
+    def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
+        start = timestamp // (10 * SECOND) * 10
+        windows_ = [_shift("early", start, start + 10)]
+        if timestamp >= (start + 5) * SECOND:
+            windows_.append(_shift("late", start + 5, start + 15))
+        return tuple(windows_)
+
+
+def _shift(name: str, start: int, end: int) -> CustomWindow:
+    return CustomWindow(f"{name} {start}".encode(), Timestamp(end * SECOND - 1))
+
+
+@dataclass(frozen=True)
+class Visits:
+    """Custom windows of a type of their own, that merge: a visit ends four seconds after its last element."""
+
+    def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
+        return (_visit(timestamp, timestamp),)
+
+    def merge(self, open: Any) -> Iterator[windows.Merge]:
+        spans = sorted(tuple(map(int, window.encoded.split(b"-"))) for window in open)
+        while spans:
+            first, last = spans[0]
+            together = [span for span in spans if span[0] <= first]
+            for span in spans[len(together) :]:
+                if span[0] - max(end for _, end in together) >= 4:
+                    break
+                together.append(span)
+            spans = spans[len(together) :]
+            if len(together) > 1:
+                last = max(end for _, end in together)
+                merged = tuple(_visit(start * SECOND, end * SECOND) for start, end in together)
+                yield windows.Merge(merged, _visit(first * SECOND, last * SECOND))
+
+
+def _visit(first: int, last: int) -> CustomWindow:
+    return CustomWindow(f"{first // SECOND}-{last // SECOND}".encode(), Timestamp(last + 4 * SECOND - 1))
+
+
+@dataclass(frozen=True)
 class Transformed:
     """The SDK's `CustomTimestampingFixedWindowsWindowFn`."""
 
@@ -70,6 +115,8 @@ _WINDOWFNS = {
     "Months": calendars.Months,
     "Years": calendars.Years,
     "Clumps": Clumps,
+    "Shifts": Shifts,
+    "Visits": Visits,
     "CustomTimestampingFixedWindowsWindowFn": lambda size: Transformed(windows.FixedWindows(_s(size), _s(0))),
 }
 _TRIGGERS = {
@@ -110,6 +157,8 @@ def shard_of(spec: dict[str, Any]) -> Shard:
         merging = SessionMerging()
     elif isinstance(windowfn, Clumps):
         merging = CustomMerging(windowfn, intervals=True)
+    elif isinstance(windowfn, Visits):
+        merging = CustomMerging(windowfn)
     pane_time = spec.get("timestamp_combiner", "OUTPUT_AT_EOW")
     transformed = pane_time.endswith("TRANSFORMED")
     strategy = Strategy(
@@ -128,6 +177,8 @@ def shard_of(spec: dict[str, Any]) -> Shard:
 def bounds(window: Window) -> list[int] | str:
     if isinstance(window, IntervalWindow):
         return [window.start // SECOND, window.max_timestamp // SECOND]
+    if isinstance(window, CustomWindow):
+        return window.encoded.decode()
     return "global"
 
 
@@ -200,7 +251,12 @@ def check_state(shard: Shard, expected: dict[str, list[Any]]) -> None:
     found = {"present": [], "closed": []}  # type: ignore[var-annotated]
     for key, data in shard.view.scan(b"g\0\0\0\1kw", b"g\0\0\0\1kx"):
         ordered = key[len(b"g\0\0\0\1kw") :]
-        window = IntervalWindow.from_ordered(ordered) if ordered else GLOBAL_WINDOW
+        if not ordered:
+            window: Window = GLOBAL_WINDOW
+        elif isinstance(shard.windowfn, (Shifts, Visits)):
+            window = CustomWindow.from_ordered(ordered)
+        else:
+            window = IntervalWindow.from_ordered(ordered)
         record = Record.unpack(data, 0)
         found["closed" if record.closed else "present"].append(bounds(window))
         assert not (record.closed and record.contents)

@@ -10,10 +10,11 @@ from arcbeam.engine.clocks import Port
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import IntervalWindow, PaneInfo, Timing
 from arcbeam.testing.simulate import reference, results
-from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Source, Windowing
+from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out
 from arcbeam.testing.simulate.reference import Item, Reference
+from arcbeam.testing.simulate.windowings import Windowing
 
 READ = Port("source-1", MAIN)
 EVENTS = (Event(b"a0", b"k", 1), Event(b"a1", b"k", 4), Event(b"a2", b"j", 12))
@@ -63,6 +64,11 @@ def test_what_may_be_late_is_not_certain() -> None:
     assert reference.honest(plan) == frozenset()
     assert reference.certain(plan) == {"source-1"}
     assert reference.certain(pipeline(Stage("keep-2", 1, Keep(), (READ,)))) == {"source-1", "keep-2"}
+
+
+def test_an_accumulating_closing_pane_has_all_once_more() -> None:
+    assert "group-2" in reference.certain(pipeline(group(accumulating=True)))
+    assert "group-2" not in reference.certain(pipeline(group(accumulating=True, closes=True)))
 
 
 def right() -> list[Out]:

@@ -11,9 +11,6 @@ import pytest
 
 from arcbeam.testing.simulate import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
 from arcbeam.testing.simulate.__main__ import main
-from arcbeam.testing.simulate.keeping import WAYS
-from arcbeam.testing.simulate.kinds import TRIGGERS, Group, Join, Keep
-from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.shrinking import played
 
 SEEDS = range(200)
@@ -57,6 +54,7 @@ def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) ->
         "CommitConflicted",
         "an ended job was finished",
         "could not take over",
+        "preparing made new work",
         "sweeps",
         "tasks were rescaled",
         "what was not published was taken over",
@@ -64,20 +62,6 @@ def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) ->
 )
 def test_this_did_happen_too(what: str, happened: Counter[str]) -> None:
     assert happened[what]
-
-
-def test_all_that_a_stage_can_be_was_there() -> None:
-    stages: list[Stage] = [stage for seed in SEEDS for stage in scenario_of(seed).pipeline.stages]
-    kinds = [stage.kind for stage in stages]
-    assert {type(kind).__name__ for kind in kinds} == {"Source", "Pass", "Expand", "Group", "Keep", "Join"}
-    groups = [kind for kind in kinds if isinstance(kind, Group)]
-    assert {group.trigger for group in groups} == set(TRIGGERS)
-    assert {group.windowing.name for group in groups} == {"fixed", "sliding", "sessions", "global"}
-    assert {(group.accumulating, group.combined) for group in groups} == {(a, b) for a in (0, 1) for b in (0, 1)}
-    assert {kind.way for kind in kinds if isinstance(kind, Keep)} == set(WAYS)
-    assert any(isinstance(kind, Join) for kind in kinds)
-    assert any(len(stage.inputs) > 1 for stage in stages)
-    assert {len(stage.outputs) for stage in stages} == {1, 2}
 
 
 def test_a_seed_gives_the_same_story_again() -> None:
@@ -89,11 +73,6 @@ def _story(scenario: Scenario) -> list[str]:
     world = played(scenario)
     assert isinstance(world, World)
     return world.story
-
-
-@pytest.mark.parametrize("seed", [9095, 7454, 7723])
-def test_a_closing_pane_has_all_once_more(seed: int) -> None:
-    assert not isinstance(played(scenario_of(seed)), Failure)
 
 
 @pytest.mark.parametrize("seeds", ["5", "x..3", "5..3", ".."])

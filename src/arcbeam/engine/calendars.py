@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -45,7 +46,7 @@ class Days:
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         """See `engine.windows.WindowFn`."""
-        day = (timestamp + _offset(timestamp, self.zone)) // _DAY
+        day = _day_at(timestamp, self.zone)
         first = day - (day - day_of(self.start)) % self.number
         return _between(first, first + self.number, self.zone)
 
@@ -69,7 +70,7 @@ class Months:
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         """See `engine.windows.WindowFn`."""
-        day = (timestamp + _offset(timestamp, self.zone)) // _DAY
+        day = _day_at(timestamp, self.zone)
         date = date_of(day)
         month = date.year * 12 + date.month - 1
         if day < self._day(month):
@@ -103,7 +104,7 @@ class Years:
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         """See `engine.windows.WindowFn`."""
-        day = (timestamp + _offset(timestamp, self.zone)) // _DAY
+        day = _day_at(timestamp, self.zone)
         year = date_of(day).year
         if day < self._day(year):
             year -= 1
@@ -146,6 +147,17 @@ def _between(first: int, end: int, zone: str) -> tuple[Window, ...]:
     return (IntervalWindow(_midnight(first, zone), _midnight(end, zone)),)
 
 
+def _day_at(timestamp: Timestamp, zone: str) -> int:
+    """The day that a moment belongs to: the last one that has begun.
+
+    SUBTLE: where a clock is set back over midnight, it shows the day before once more, when the new day has begun.
+    """
+    day = (timestamp + _offset(timestamp, zone)) // _DAY
+    if zone != "UTC" and _midnight(day + 1, zone) <= timestamp:
+        day += 1
+    return day
+
+
 def _offset(timestamp: int, zone: str) -> int:
     """What a zone's clock is ahead of UTC's at a time; where `datetime` ends, what it was there."""
     if zone == "UTC":
@@ -154,13 +166,22 @@ def _offset(timestamp: int, zone: str) -> int:
     return _micros(moment.astimezone(ZoneInfo(zone)).utcoffset())
 
 
+@lru_cache(maxsize=1000)
 def _midnight(day: int, zone: str) -> Timestamp:
     """When a day begins there; if its midnight is skipped, with the first moment after that."""
     local = day * _DAY
     if zone == "UTC":
         return Timestamp(local)
     naive = (_EPOCH + timedelta(microseconds=min(max(local, _FIRST), _LAST))).replace(tzinfo=ZoneInfo(zone))
-    return Timestamp(local - _micros(naive.utcoffset()))
+    before, behind = _micros(naive.utcoffset()), _micros(naive.replace(fold=1).utcoffset())
+    first, end = local - behind, local - before
+    while first < end:  # the clock is set forward over midnight, somewhere in here
+        middle = (first + end) // 2
+        if _offset(middle, zone) == behind:
+            end = middle
+        else:
+            first = middle + 1
+    return Timestamp(end)
 
 
 def _micros(offset: timedelta | None) -> int:

@@ -44,7 +44,7 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
     if not drop.late:
         if not (isinstance(stage.kind, Group) and stage.kind.finishes):
             raise Broken(f"{stage.name} dropped {drop}, and its trigger never finishes")
-        if honest and stage.kind.trigger == "watermark":
+        if honest and stage.kind.together:
             raise Broken(f"{stage.name} dropped {drop}: its trigger finished before all of its window was there")
         return
     if honest:
@@ -61,7 +61,7 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
 def is_expired(stage: Stage, window: Window, watermark: Timestamp | None) -> bool:
     """Whether what comes for a window must be dropped. Windows that merge are not judged: they change."""
     kind = stage.kind
-    if watermark is None or not isinstance(kind, (Group, Keep)) or kind.windowing.name == "sessions":
+    if watermark is None or not isinstance(kind, (Group, Keep)) or kind.windowing.merges:
         return False
     late = 0 if isinstance(kind, Keep) and kind.way == "order" else kind.lateness
     return is_behind(watermark, min(Timestamp(window.max_timestamp + late), END_OF_GLOBAL_WINDOW))
@@ -84,6 +84,8 @@ def of_report(
     for what, moment in ends:
         if not is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and {what} of {moment} has fired")
+    if plan.prepare and report.input != MAX_TIMESTAMP:
+        raise Broken(f"{where} was to prepare to shut down, and is at {report.input}")
     if report.leftover:
         if not (report.counts.fired or report.counts.resumed or report.counts.written):
             raise Broken(f"{where} has left something, and done nothing")
@@ -95,6 +97,8 @@ def of_report(
             raise Broken(f"{where} is at {report.input}, and what has its turn at {report.next_event} was left")
         if report.next_due is not None and report.next_due <= plan.time:
             raise Broken(f"{where} has left what is due at {report.next_due}; it is {plan.time}")
+        if report.next_due is not None and isinstance(stage.kind, Group) and stage.kind.trigger == "synchronized":
+            raise Broken(f"{where} waits until {report.next_due}, and is to follow the clock of what it reads")
     drops = sum(record.elements for record in records if isinstance(record, Drop))
     if report.counts.late != drops:
         raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")

@@ -26,10 +26,10 @@ from arcbeam.testing.simulate import checks
 from arcbeam.testing.simulate.combining import atoms_of, joined
 from arcbeam.testing.simulate.jobs import Job
 from arcbeam.testing.simulate.keeping import WAYS
-from arcbeam.testing.simulate.kinds import Expand, Group, Join, Keep, Source
+from arcbeam.testing.simulate.kinds import Buffer, Expand, Group, Join, Keep, Source
 from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Part, Record
-from arcbeam.testing.simulate.usercode import Expanding, Grouping, Joining, Passing, Reading, Runner
+from arcbeam.testing.simulate.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
 
 
 class Attempt(Protocol):
@@ -134,6 +134,8 @@ def runner_of(desk: StageDesk, number: int) -> EngineRunner:
             runner = Expanding(desk)
         case Group():
             runner = Grouping(desk)
+        case Buffer():
+            runner = Buffering(desk, number)
         case Keep(way=way):
             runner = WAYS[way](desk, number)
         case Join():

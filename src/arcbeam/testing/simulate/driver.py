@@ -138,7 +138,7 @@ class Driver:
         self._sweeper = Sweeper(self.log, keep=self.keep)
         self._torn: set[bytes] = set()
         self._released: list[str] = []
-        self._broken_off = self._shut_down = False
+        self._broken_off = self._shut_down = self._prepared = False
         self.tell_later(started(self.log.head, self.around.now), 0)
 
     @property
@@ -241,6 +241,9 @@ class Driver:
         head = self.log.head
         if plan.head != head.step:
             raise Broken(f"{self.name} runs step {plan.step} on {plan.head}; the head is {head.step}")
+        if self._prepared and not plan.prepare:
+            self.around.outcome("preparing made new work")
+        self._prepared = plan.prepare
         outcome: Outcome = self.cluster.run(self.job, head, plan)
         took = self.around.took()
         if outcome.why:

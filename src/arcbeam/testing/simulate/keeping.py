@@ -9,7 +9,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 from arcbeam.engine.bundles import Did, TimerCleared, TimerSet
-from arcbeam.engine.cells import BagCell, Cells, CombiningCell, MapCell, OrderedListCell, SetCell, ValueCell
+from arcbeam.engine.cells import (
+    BagCell,
+    Cells,
+    CombiningCell,
+    MapCell,
+    MultimapCell,
+    OrderedListCell,
+    SetCell,
+    ValueCell,
+)
 from arcbeam.engine.grouping import Came
 from arcbeam.engine.timers import Fired
 from arcbeam.model.timestamps import Timestamp
@@ -44,6 +53,7 @@ class Keeping(Runner, ABC):
         self.sum = CombiningCell(cells, "sum", _added)
         self.by_name = MapCell(cells, "by name")
         self.in_time = OrderedListCell(cells, "in time")
+        self.drawers = MultimapCell(cells, "drawers")
 
     def process(self, key: bytes, elements: Sequence[Came]) -> Did:
         """See `bundles.Runner`."""
@@ -119,18 +129,18 @@ class UntilEnd(Keeping):
 
 
 class ByTheClock(Keeping):
-    """Elements go on some processing time after the first of them came, or at the end of their window."""
+    """Some processing time after the first element came the earlier half of them goes on, and so on; what is left goes
+    at the end of their window.
+    """
 
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """See `Keeping`."""
         at = window.ordered()
         self.in_time.add(key, at, time, value)
         first = next(iter(self.in_time.read(key, at)))[0]
-        due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.delay * 1000)
+        due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.pause)
         self.count.write(key, at, due)
-        yield TimerSet(key, window, "clock", Timestamp(int(due)), first)
-        if self.kind.way == "clock":
-            yield TimerSet(key, window, "end", window.max_timestamp, first)
+        yield from self._timers(key, window, Timestamp(int(due)), first)
 
     def fired(self, fired: Fired) -> Did:
         """See `Keeping`."""
@@ -139,15 +149,30 @@ class ByTheClock(Keeping):
             due = self.count.read(fired.key, fired.window)
             if fired.fire_at > self.desk.now or due != b"%d" % fired.fire_at:
                 raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
-        values = list(self.in_time.read(fired.key, fired.window))
+        half = self._half(fired) if fired.family == "clock" else None
+        values = list(self.in_time.read(fired.key, fired.window, None, half))
         for time, value in values:
             self.put_out(fired.key, atoms_of(value), time, window)
-        self.in_time.clear(fired.key, fired.window)
+        self.in_time.clear_range(fired.key, fired.window, None, half)
+        if half is not None:
+            again = Timestamp(self.desk.now + self.kind.pause)
+            self.count.write(fired.key, fired.window, b"%d" % again)
+            return Did(len(values), list(self._timers(fired.key, window, again, half)))
         self.count.clear(fired.key, fired.window)
         if self.kind.way != "clock":
             return Did(len(values))
         other = "end" if fired.family == "clock" else "clock"
         return Did(len(values), [TimerCleared(fired.key, window, other)])
+
+    def _half(self, fired: Fired) -> Timestamp | None:
+        """The time from which on elements have to wait once more; None if all go."""
+        times = sorted({time for time, _ in self.in_time.read(fired.key, fired.window)})
+        return times[len(times) // 2] if len(times) > 1 else None
+
+    def _timers(self, key: bytes, window: Window, due: Timestamp, first: Timestamp) -> Iterator[TimerSet]:
+        yield TimerSet(key, window, "clock", due, first)
+        if self.kind.way == "clock":
+            yield TimerSet(key, window, "end", window.max_timestamp, first)
 
     def expire(self, key: bytes, window: Window) -> Did:
         """See `bundles.Runner`."""
@@ -184,6 +209,44 @@ class Each(Keeping):
         return Did(count)
 
 
+class InDrawers(Keeping):
+    """Elements wait in drawers, all of one together, each drawer with a timer of its own."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at, number = window.ordered(), sum(value) % 3
+        # Names that are too long to stand whole in a row's key, and one that is not.
+        drawer = b"drawer %d" % number * (1 if not number else 12)
+        self.drawers.add(key, at, drawer, b"%d:%b" % (time, value))
+        self.known.add(key, at, drawer)
+        self.by_name.put(key, at, drawer, b"%d" % len(self._inside(key, at, drawer)))
+        first = min(each for each, _ in self._inside(key, at, drawer))
+        yield TimerSet(key, window, "drawer", Timestamp(time + self.kind.delay), first, drawer.decode())
+
+    def fired(self, fired: Fired) -> Did:
+        """See `Keeping`."""
+        key, at, drawer = fired.key, fired.window, fired.tag.encode()
+        found = {name: len(list(values)) for name, values in self.drawers.items(key, at)}
+        counted = {name: int(count) for name, count in self.by_name.items(key, at)}
+        if not (
+            found == counted and set(found) == set(self.known.read(key, at)) and self.known.contains(key, at, drawer)
+        ):
+            raise Broken(f"the drawers of {self.name} for {key!r} do not agree: {found}, {counted}, {fired}")
+        values = self._inside(key, at, drawer)
+        if fired.hold != min(time for time, _ in values):
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its drawer has {values}")
+        for time, value in values:
+            self.put_out(key, atoms_of(value), time, self.window_of(fired))
+        self.drawers.remove(key, at, drawer)
+        self.known.discard(key, at, drawer)
+        self.by_name.remove(key, at, drawer)
+        return Did(len(values))
+
+    def _inside(self, key: bytes, at: bytes, drawer: bytes) -> list[tuple[Timestamp, bytes]]:
+        pairs = (each.split(b":", 1) for each in self.drawers.get(key, at, drawer))
+        return [(Timestamp(int(time)), value) for time, value in pairs]
+
+
 class InOrder(Keeping):
     """Elements come in the order of their times, and go on at once."""
 
@@ -212,6 +275,7 @@ WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
     "clock": ByTheClock,
     "clock or expiration": ByTheClock,
     "each": Each,
+    "drawers": InDrawers,
     "order": InOrder,
 }
 """By `Keep.way`."""

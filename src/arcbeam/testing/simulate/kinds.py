@@ -1,4 +1,4 @@
-"""What a stage of a simulated job may do, as values: sources and their events, windows, triggers, ways of keeping.
+"""What a stage of a simulated job may do, as values: sources and their events, triggers, ways of keeping.
 
 Owns the shapes. Must not know where a stage is, nor what runs it.
 
@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from arcbeam.engine.clocks import Port
-from arcbeam.engine.composites import AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
-from arcbeam.engine.delays import Delay
-from arcbeam.engine.merging import SessionMerging
-from arcbeam.engine.stagekinds import Decode
+from arcbeam.engine.composites import AfterAll, AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
+from arcbeam.engine.delays import AlignTo, Delay
 from arcbeam.engine.strategy import PaneTime, Strategy
-from arcbeam.engine.triggers import AfterCount, AfterTime, Trigger
-from arcbeam.engine.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
+from arcbeam.engine.triggers import AfterCount, AfterSynchronizedTime, AfterTime, Always, Never, Trigger
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
-from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import Atoms
+from arcbeam.testing.simulate.windowings import TENS, Windowing
 
 MAIN, OTHER = "main", "other"
 
@@ -95,38 +93,20 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class Buffer:
+    """Elements wait, and hold nothing back, until there are so many of them in their shard, or the job prepares to shut
+    down: then, whatever reads them is at the end of time.
+    """
+
+    size: int = 5
+
+
+@dataclass(frozen=True, slots=True)
 class Expand:
     """A splittable DoFn: of each atom so many copies, each some time behind the one before."""
 
     copies: int = 2
     pace: Pace = Pace()
-
-
-@dataclass(frozen=True)
-class Windowing:
-    """Windows by name ("fixed", "sliding", "sessions", "global") and size."""
-
-    name: str = "fixed"
-    size: int = 10
-
-    @cached_property
-    def fn(self) -> WindowFn:
-        """The engine's."""
-        size = Duration(self.size)
-        match self.name:
-            case "fixed":
-                return FixedWindows(size, Duration(3))
-            case "sliding":
-                return SlidingWindows(size, Duration(max(self.size // 2, 1)), Duration(0))
-            case "sessions":
-                return Sessions(size)
-            case _:
-                return GlobalWindows()
-
-    @property
-    def decode(self) -> Decode:
-        """Makes a window of its bytes."""
-        return (lambda data: GLOBAL_WINDOW) if self.name == "global" else IntervalWindow.from_ordered
 
 
 @dataclass(frozen=True)
@@ -141,9 +121,10 @@ class Group:
         combined: its state is an accumulator.
         pane_time: of which elements a pane has its timestamp.
         closes: a window puts out a pane when it closes, also an empty one.
+        quiet: a trigger that fires because the watermark passes makes no pane if there is nothing new.
     """
 
-    windowing: Windowing = Windowing()
+    windowing: Windowing = TENS
     trigger: str = "watermark"
     count: int = 2
     lateness: int = 0
@@ -151,32 +132,45 @@ class Group:
     combined: bool = False
     pane_time: PaneTime = PaneTime.END_OF_WINDOW
     closes: bool = False
+    quiet: bool = False
 
     @cached_property
     def strategy(self) -> Strategy:
         """What the engine is told."""
         return Strategy(
             TRIGGERS[self.trigger](self.count),
-            SessionMerging() if self.windowing.name == "sessions" else None,
+            self.windowing.merging,
             Atoms() if self.combined else None,
             self.accumulating,
             self.pane_time,
             lateness=Duration(self.lateness),
-            empty_on_time=self.trigger != "watermark",
+            empty_on_time=not self.quiet,
             empty_last=self.closes,
         )
 
     @property
     def once(self) -> bool:
-        """One pane for each window, if nothing is late."""
-        return self.trigger == "watermark" and not self.lateness and not self.closes
+        """One pane for each window, on time, if nothing is late."""
+        return self.trigger in ("watermark", "never", "watermark and count") and not self.lateness and not self.closes
+
+    @property
+    def together(self) -> bool:
+        """All that comes in time goes out together, when the watermark has passed the window."""
+        return self.trigger in ("watermark", "repeated watermark", "never", "watermark and count")
+
+    @property
+    def punctual(self) -> bool:
+        """There is a pane that is on time, whatever has gone out before."""
+        return not self.quiet and self.trigger in PUNCTUAL
 
     @property
     def finishes(self) -> bool:
         """The trigger may finish, and what comes later is dropped."""
-        return self.trigger in ("watermark", "count once", "watermark or count")
+        return self.trigger in ("watermark", "count once", "watermark or count", "watermark and count")
 
 
+PUNCTUAL = frozenset({"watermark", "early and late", "early by the clock", "repeated watermark"})
+"""Triggers that fire when the watermark passes the end of a window, and have not finished before."""
 TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "watermark": lambda count: AfterWatermark(),
     "early and late": lambda count: AfterWatermark(early=Repeatedly(AfterCount(count)), late=Repeatedly(AfterCount(1))),
@@ -190,6 +184,14 @@ TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "each": lambda count: Repeatedly(AfterEach(AfterCount(count), AfterCount(1))),
     "count once": lambda count: AfterCount(count),
     "watermark or count": lambda count: OrFinally(AfterWatermark(), AfterCount(count + 1)),
+    "watermark and count": lambda count: AfterAll(AfterWatermark(), AfterCount(count)),
+    "count and clock": lambda count: Repeatedly(AfterAll(AfterCount(count), AfterTime(Delay(Duration(700))))),
+    "aligned clock": lambda count: Repeatedly(
+        AfterTime(Delay(Duration(count * 300)), AlignTo(Duration(5000), Duration(300)))
+    ),
+    "synchronized": lambda count: Repeatedly(AfterSynchronizedTime()),
+    "always": lambda count: Always(),
+    "never": lambda count: Never(),
 }
 """The triggers by name, made with a small number."""
 
@@ -201,16 +203,19 @@ class Keep:
     Attributes:
         way: "end": all of a window go on together at its end; "expiration": at its expiration; "clock": each at its own
             time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
-            left at the expiration goes on then; "each": each by a timer of its own; "order": in order of time, without
+            left at the expiration goes on then; "each": each by a timer of its own; "drawers": those of some names
+            together, by a timer of that name; "order": in order of time, without
             waiting for more.
-        delay: of timers.
+        delay: of timers of event time.
         lateness: allowed.
+        pause: of timers of the clock.
     """
 
-    windowing: Windowing = Windowing()
+    windowing: Windowing = TENS
     way: str = "end"
     delay: int = 3
     lateness: int = 0
+    pause: int = 3000
 
     def expires(self, window: Window) -> Timestamp:
         """When the state of a window goes."""
@@ -227,10 +232,10 @@ class Join:
     """
 
     side: Port
-    windowing: Windowing = Windowing()
+    windowing: Windowing = TENS
 
 
-Kind = Source | Pass | Expand | Group | Keep | Join
+Kind = Source | Pass | Buffer | Expand | Group | Keep | Join
 
 
 def promised(events: tuple[Event, ...], lo: int, hi: int, output: str) -> Timestamp:

@@ -15,7 +15,8 @@ from arcbeam.engine.stagekinds import Grouped, Plain, Splittable, StageSpec, Sta
 from arcbeam.engine.watermarks import StageFlow
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration
-from arcbeam.testing.simulate.kinds import MAIN, Expand, Group, Join, Keep, Kind, Pass, Source, Windowing
+from arcbeam.testing.simulate.kinds import MAIN, Buffer, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.windowings import Windowing
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ _FAMILIES = {
     "clock": {"end": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING},
     "clock or expiration": {"clock": TimeDomain.PROCESSING},
     "each": {"each": TimeDomain.EVENT},
+    "drawers": {"drawer": TimeDomain.EVENT},
     "order": {"end": TimeDomain.EVENT},
 }
 
@@ -124,7 +126,7 @@ def _spec(stage: Stage, placed: Placed) -> StageSpec:
     match stage.kind:
         case Source() | Expand():
             return StageSpec(placed, Splittable(bound=50))
-        case Pass():
+        case Pass() | Buffer():
             return StageSpec(placed, Plain())
         case Join(_, windowing):
             return StageSpec(placed, Plain(), windowing.decode)

@@ -21,6 +21,7 @@ class Out(NamedTuple):
     Attributes:
         pane: of a grouping's.
         joined: whether the side input had anything; of what a join puts out.
+        elements: how many are in it; of a grouping's.
     """
 
     stage: str
@@ -31,6 +32,7 @@ class Out(NamedTuple):
     window: Window | None = None
     pane: PaneInfo | None = None
     joined: bool | None = None
+    elements: int = 1
 
 
 class Drop(NamedTuple):

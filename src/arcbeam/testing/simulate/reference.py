@@ -13,8 +13,9 @@ from typing import NamedTuple
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.strategy import PaneTime
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
-from arcbeam.model.windows import IntervalWindow, Window
-from arcbeam.testing.simulate.kinds import MAIN, Event, Expand, Group, Join, Keep, Pass, Source
+from arcbeam.model.windows import Window
+from arcbeam.testing.simulate.assigning import merged
+from arcbeam.testing.simulate.kinds import MAIN, Buffer, Event, Expand, Group, Join, Keep, Pass, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 
 
@@ -38,13 +39,15 @@ Items = Counter[Item]
 
 
 def honest(pipeline: Pipeline) -> frozenset[str]:
-    """The stages to which nothing can come too late: no source above them is ever surprised."""
+    """The stages to which nothing can come too late: no source above them is ever surprised, and nothing has waited
+    without holding anything back.
+    """
     found: set[str] = set()
     for stage in pipeline.stages:
         if isinstance(stage.kind, Source):
             if not any(event.surprising for event in stage.kind.events):
                 found.add(stage.name)
-        elif all(port.stage in found for port in stage.inputs):
+        elif not isinstance(stage.kind, Buffer) and all(port.stage in found for port in stage.inputs):
             found.add(stage.name)
     return frozenset(found)
 
@@ -60,7 +63,7 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
             case Pass():
                 # Which way an element goes is told by its bytes, and so by the order of its atoms.
                 sure = above and (len(stage.outputs) == 1 or all(_single(pipeline, port) for port in stage.inputs))
-            case Expand() | Join():
+            case Expand() | Join() | Buffer():
                 sure = above
             case Keep(way=way):
                 sure = above and stage.name in fair and way != "clock or expiration"
@@ -80,15 +83,15 @@ def _single(pipeline: Pipeline, port: Port) -> bool:
 
 
 def _settled(group: Group) -> bool:
-    """Whether all that comes in time goes out once, in panes of the window that it is in at last."""
-    if group.trigger in ("count once", "watermark or count") or group.pane_time is not PaneTime.END_OF_WINDOW:
+    """Whether all that comes in time goes out once, in panes of the window that it is in at last, at times that follow
+    from it.
+    """
+    if group.together:
+        # A closing pane has all of them once more.
+        return not (group.accumulating and group.closes)
+    if group.accumulating or group.windowing.merges or group.pane_time is not PaneTime.END_OF_WINDOW:
         return False
-    if group.windowing.name == "sessions" and group.trigger not in ("watermark", "repeated watermark"):
-        return False
-    if not group.accumulating:
-        return True
-    # A closing pane has all of them once more.
-    return group.trigger in ("watermark", "repeated watermark") and not group.closes
+    return group.trigger not in ("count once", "watermark or count")
 
 
 def of_events(events: Iterable[Event]) -> dict[str, Items]:
@@ -149,31 +152,47 @@ def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, It
                 for copy in range(copies):
                     at = Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
                     out[Item(key, b"%b.%d" % (atom, copy), at)] += count
+        case Buffer():
+            out = came.copy()
         case Join() | Keep() | Group():
+            places = places_of(stage, came)
+            times: dict[tuple[bytes, Window], list[Timestamp]] = defaultdict(list)
+            for (key, time), windows in places.items():
+                for window in windows:
+                    times[key, window].append(time)
             for item, count in came.items():
-                for window in windows_of(stage, item, came):
-                    out[item._replace(time=_goes_on(stage, item.time, window))] += count
+                for window in places[item.key, item.time]:
+                    out[item._replace(time=_goes_on(stage, item.time, window, times[item.key, window]))] += count
     return {MAIN: out}
 
 
-def _goes_on(stage: Stage, time: Timestamp, window: Window) -> Timestamp:
-    """The time that something of a window has when it goes on."""
-    at_end = isinstance(stage.kind, Group) or (isinstance(stage.kind, Keep) and stage.kind.way in ("end", "expiration"))
-    return window.max_timestamp if at_end else time
+def _goes_on(stage: Stage, time: Timestamp, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """The time that something of a window has when it goes on, if these are the times of all that is in there."""
+    match stage.kind:
+        case Group() as group:
+            return time_of_pane(group, window, times)
+        case Keep(way="end" | "expiration"):
+            return window.max_timestamp
+        case _:
+            return time
 
 
-def windows_of(stage: Stage, item: Item, came: Items) -> Sequence[Window]:
-    """The windows of an item, merged with those of all others of its key if they merge."""
-    assert stage.windowing is not None
-    windows = stage.windowing.fn.assign(item.time)
-    if stage.windowing.name != "sessions":
-        return windows
-    gap = stage.windowing.size
-    times = sorted({each.time for each in came if each.key == item.key})
-    at = times.index(item.time)
-    first = last = at
-    while first and times[first] - times[first - 1] < gap:
-        first -= 1
-    while last + 1 < len(times) and times[last + 1] - times[last] < gap:
-        last += 1
-    return (IntervalWindow(times[first], Timestamp(times[last] + gap)),)
+def time_of_pane(group: Group, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """The time of a pane, if these are the times of all that is in it."""
+    match group.pane_time:
+        case PaneTime.EARLIEST:
+            return min(times, default=window.max_timestamp)
+        case PaneTime.LATEST:
+            return max(times, default=window.max_timestamp)
+        case PaneTime.END_OF_WINDOW:
+            return window.max_timestamp
+
+
+def places_of(stage: Stage, came: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:
+    """The windows of what has come, by key and time, when all that merge have."""
+    windowing = stage.windowing
+    assert windowing is not None
+    times: dict[bytes, dict[Timestamp, None]] = defaultdict(dict)
+    for item in came:
+        times[item.key][item.time] = None
+    return {(key, time): merged(windowing, time, mine) for key, mine in times.items() for time in mine}

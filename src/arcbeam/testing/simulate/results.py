@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from arcbeam.engine.clocks import Port
-from arcbeam.model.windows import PaneInfo, Timing, Window
+from arcbeam.model.windows import Window
+from arcbeam.testing.simulate import panes
+from arcbeam.testing.simulate.assigning import assigned
 from arcbeam.testing.simulate.kinds import Event, Group, Join, Keep, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
@@ -54,8 +56,7 @@ def check(pipeline: Pipeline, records: Sequence[Record], *, drained: bool) -> No
         match stage.kind:
             case Group() as group:
                 _grouped(stage, group, mine, came)
-                if group.once and stage.name in fair:
-                    _once(stage, mine)
+                panes.check(stage, group, mine, came, fair=stage.name in fair)
             case Keep():
                 _kept(stage, mine, came)
             case Join(side) if side.stage in whole.sure and side.stage in fair:
@@ -90,9 +91,9 @@ Placed = Counter[tuple[bytes, bytes, Window | None]]
 def _assigned(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
     assert stage.windowing is not None
     for item, count in came.items():
-        for window in stage.windowing.fn.assign(item.time):
+        for window in assigned(stage.windowing, item.time):
             for _ in range(count):
-                yield item.key, item.atom, None if stage.windowing.name == "sessions" else window
+                yield item.key, item.atom, None if stage.windowing.merges else window
 
 
 def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, bytes, Window | None]]:
@@ -100,26 +101,26 @@ def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, 
     assert stage.windowing is not None
     for record in records:
         for atom in record.atoms:
-            yield record.key, atom, None if stage.windowing.name == "sessions" else record.window
+            yield record.key, atom, None if stage.windowing.merges else record.window
 
 
 def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
     what = f"what {stage.name} has put out and dropped"
     due: Placed = Counter(_assigned(stage, came))
-    _in_turn(stage, group, records)
     if not group.accumulating:
         _same_places(what, Counter(_outcomes(stage, records)), due)
         return
     drops: Placed = Counter(_outcomes(stage, [record for record in records if isinstance(record, Drop)]))
-    panes = [record for record in records if isinstance(record, Out)]
-    if group.windowing.name == "sessions":
+    if group.windowing.merges:
         # Windows grow, and each begins its panes anew: nothing must be missing, and nothing come from nowhere.
         found = set(_outcomes(stage, records))
         if found != set(due):
             raise Broken(f"{what} is not what has come: {set(due) ^ found}")
         return
     last: dict[tuple[bytes, Window | None], Counter[bytes]] = {}
-    for out in panes:
+    for out in records:
+        if not isinstance(out, Out):
+            continue
         assert out.pane is not None
         place = out.key, out.window
         before = last.get(place, Counter())
@@ -139,42 +140,6 @@ def _same_places(what: str, found: Placed, due: Placed) -> None:
         raise Broken(f"{what} is not all that came, once: {_difference(found, due)}")
 
 
-def _in_turn(stage: Stage, group: Group, records: Iterable[Record]) -> None:
-    """Panes are numbered in order; one is on time, none is early behind it, none at all behind the last."""
-    before: dict[tuple[bytes, Window | None], PaneInfo] = {}
-    for out in records:
-        if not isinstance(out, Out) or group.windowing.name == "sessions":
-            continue
-        assert out.pane is not None
-        place, now = (out.key, out.window), out.pane
-        last = before.get(place)
-        before[place] = now
-        early = now.timing is Timing.EARLY
-        spoken = -1 if last is None else last.nonspeculative_index
-        wrong = (
-            now.index != (0 if last is None else last.index + 1)
-            or now.is_first != (last is None)
-            or now.nonspeculative_index != (-1 if early else spoken + 1)
-            or (
-                last is not None
-                and (last.is_last or (last.timing is not Timing.EARLY and now.timing is not Timing.LATE))
-            )
-        )
-        if wrong:
-            raise Broken(f"{stage.name} has put out {now} of {place} behind {last}")
-
-
-def _once(stage: Stage, records: Iterable[Record]) -> None:
-    """Nothing is late: there is one pane for each window, on time."""
-    seen: set[tuple[bytes, Window | None]] = set()
-    for out in records:
-        if isinstance(out, Out):
-            assert out.pane is not None
-            if (out.key, out.window) in seen or out.pane.timing.value != "on time" or not out.pane.is_first:
-                raise Broken(f"{stage.name} has put out {out}, where one pane on time is due")
-            seen.add((out.key, out.window))
-
-
 def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
     due: Placed = Counter(_assigned(stage, came))
     _same_places(f"what {stage.name} has put out and dropped", Counter(_outcomes(stage, records)), due)
@@ -182,7 +147,7 @@ def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
 
 def _joined(stage: Stage, records: Iterable[Record], side: Items) -> None:
     assert stage.windowing is not None
-    there = {window for item in side for window in stage.windowing.fn.assign(item.time)}
+    there = {window for item in side for window in assigned(stage.windowing, item.time)}
     for out in records:
         if isinstance(out, Out) and out.joined != (out.window in there):
             raise Broken(f"{stage.name} has joined {out} with {'something' if out.joined else 'nothing'}")

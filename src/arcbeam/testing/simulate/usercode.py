@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from arcbeam.engine.bundles import Allowance, Closed, Did, Ran
+from arcbeam.engine.cells import BagCell, Cells
 from arcbeam.engine.clocks import Port
 from arcbeam.engine.effects import EmitPane
 from arcbeam.engine.grouping import Came
@@ -21,7 +22,7 @@ from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.combining import atoms_of
-from arcbeam.testing.simulate.kinds import MAIN, Expand, Pace, Pass, Source, promised
+from arcbeam.testing.simulate.kinds import MAIN, Buffer, Expand, Pace, Pass, Source, promised
 from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.records import Broken, Out
 
@@ -138,6 +139,38 @@ class Passing(Runner):
         return Did(len(elements), estimates=estimates)
 
 
+class Buffering(Runner):
+    """Elements wait in a bag of the shard.
+
+    Args:
+        desk: of the stage.
+        number: of the stage.
+    """
+
+    def __init__(self, desk: Desk, number: int) -> None:
+        super().__init__(desk)
+        kind = desk.stage.kind
+        assert isinstance(kind, Buffer)
+        self.size = kind.size
+        self.bag = BagCell(Cells(desk.view, number), "buffer")
+
+    def process(self, key: bytes, elements: Sequence[Came]) -> Did:
+        """See `bundles.Runner`."""
+        self.bag.extend(b"", b"", (b"%b:%d:%b" % (key, time, value) for value, time, _ in elements))
+        return self._let_go() if len(list(self.bag.read(b"", b""))) >= self.size else Did()
+
+    def prepare(self) -> Did:
+        """See `bundles.Runner`: what is in the bag has no other chance."""
+        return self._let_go()
+
+    def _let_go(self) -> Did:
+        waiting = [each.split(b":", 2) for each in self.bag.read(b"", b"")]
+        self.bag.clear(b"", b"")
+        for key, time, value in waiting:
+            self.put_out(key, atoms_of(value), Timestamp(int(time)))
+        return Did(len(waiting))
+
+
 class Joining(Runner):
     """Elements go on with whether their window's side input has anything."""
 
@@ -155,8 +188,11 @@ class Grouping(Runner):
     def panes(self, panes: Sequence[EmitPane]) -> Did:
         """See `bundles.Runner`."""
         for pane in panes:
-            atoms = tuple(atom for value in pane.contents for atom in atoms_of(value))
-            self.desk.put_out(Out(self.name, MAIN, pane.key, atoms, pane.timestamp, pane.window, pane.pane))
+            values = list(pane.contents)
+            atoms = tuple(atom for value in values for atom in atoms_of(value))
+            self.desk.put_out(
+                Out(self.name, MAIN, pane.key, atoms, pane.timestamp, pane.window, pane.pane, elements=len(values))
+            )
         return Did(len(panes))
 
 
