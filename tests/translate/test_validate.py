@@ -283,7 +283,7 @@ def test_triggers_that_cannot_be_meant(trigger: Any, wrong: str) -> None:
     p | beam.Create([("a", 1)]) | "Windows" >> windowing | beam.GroupByKey()
     with pytest.raises(InvalidPipelineError) as caught:
         translate(p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
-    assert "'Windows'" in str(caught.value)
+    assert "Windows: a trigger" in str(caught.value)
     assert wrong in str(caught.value)
 
 

@@ -80,7 +80,7 @@ def _well_formed(pipeline: Any) -> None:
 
 
 def _well_formed_types(components: Any) -> None:
-    """Coders and windowing strategies that are named must be there."""
+    """Coders and windowing strategies that are named must be there, and triggers say something."""
     for id, pcoll in components.pcollections.items():
         if pcoll.coder_id not in components.coders:
             raise InvalidPipelineError(f"PCollection '{id}' names a coder '{pcoll.coder_id}' that does not exist")
@@ -99,11 +99,13 @@ def _well_formed_types(components: Any) -> None:
             raise InvalidPipelineError(
                 f"windowing strategy '{id}' names a coder '{strategy.window_coder_id}' that does not exist"
             )
-        wrong = _wrong_trigger(strategy.trigger)
-        if wrong:
-            raise InvalidPipelineError(
-                f"the windowing of '{_first_windowed(components, id)}' has {wrong}", "say when its panes are to fire"
-            )
+    for transform in components.transforms.values():
+        if transform.spec.urn != common_urns.primitives.ASSIGN_WINDOWS.urn:
+            continue
+        for pcoll in transform.outputs.values():
+            strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+            if wrong := _wrong_trigger(strategy.trigger):
+                raise InvalidPipelineError(f"{transform.unique_name}: {wrong}", "say when panes are to fire")
 
 
 def _wrong_trigger(trigger: Any) -> str:
@@ -116,13 +118,6 @@ def _wrong_trigger(trigger: Any) -> str:
             if transform.delay.delay_millis < 0:
                 return f"a trigger with a delay of {transform.delay.delay_millis} ms"
     return next(filter(None, map(_wrong_trigger, parts_of(trigger))), "")
-
-
-def _first_windowed(components: Any, strategy: str) -> str:
-    """The first transform whose output has a windowing strategy, for people."""
-    pcolls = {id for id, pcoll in components.pcollections.items() if pcoll.windowing_strategy_id == strategy}
-    names = (t.unique_name for t in components.transforms.values() if pcolls.intersection(t.outputs.values()))
-    return min(filter(None, names), default=strategy)
 
 
 def _requirements(pipeline: Any) -> list[Unsupported]:
