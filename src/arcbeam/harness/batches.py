@@ -23,7 +23,7 @@ from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
 
 from arcbeam.harness.batchforms import alike, batch_maker
 from arcbeam.harness.batchoutput import BatchOutput, BatchTaker
-from arcbeam.harness.blocks import Block
+from arcbeam.harness.blocks import Block, WholeBlock, gathered
 from arcbeam.harness.claims import only_processes
 from arcbeam.harness.operations import dofn_runner, fitting
 from arcbeam.harness.wiring import Wiring
@@ -164,11 +164,22 @@ class BatchOperation(BatchTaker):
     def _process_held(self) -> None:
         if not self._held:
             return
-        block = Block.join(self._held)
-        self._held, self._count = [], 0
-        for part in alike(block):
-            of = create(self._make(part.values), part.micros, part.windows, part.panes)  # type: ignore[misc]
-            self._runner.process_batch(HomogeneousWindowedBatch(of))
+        blocks, self._held, self._count = self._held, [], 0
+        for block in gathered(blocks):
+            for part in alike(block):
+                of = create(self._batch_of(part), part.micros, part.windows, part.panes)
+                self._runner.process_batch(HomogeneousWindowedBatch(of))
+
+    def _batch_of(self, block: Block) -> Any:
+        if isinstance(block, WholeBlock):
+            try:
+                batch = block.form.unpack(block.packed, self._input)
+            except Exception:
+                # Whoever makes it of elements says what is wrong with them.
+                batch = None
+            if batch is not None:
+                return batch
+        return self._make(block.values)  # type: ignore[misc]
 
 
 def register() -> None:

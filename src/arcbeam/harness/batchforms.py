@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from apache_beam.typehints.batch import ListBatchConverter, NumpyBatchConverter
 
+from arcbeam.harness.batchbytes import is_converter
 from arcbeam.harness.blocks import Block, Each
 from arcbeam.harness.operations import LONGEST
-from arcbeam.harness.untyped import is_named_tuple, new_tuple
+from arcbeam.harness.untyped import is_named_tuple, rows_of
 
 Explode = Callable[[Any], Iterator[list[Any]]]
 
@@ -52,7 +53,7 @@ def batch_maker(converter: Any) -> Callable[[list[Any]], Any]:
     """What makes a batch of elements, of which there is at least one."""
     if type(converter) is NumpyBatchConverter and converter.element_shape == ():
         return partial(_array_of, converter)
-    if _is(converter, "arrow", "PyarrowBatchConverter"):
+    if is_converter(converter, "arrow", "PyarrowBatchConverter"):
         return partial(_table_of, converter)
     produce: Callable[[list[Any]], Any] = converter.produce_batch
     return produce
@@ -85,12 +86,6 @@ def _table_of(converter: Any, values: list[Any]) -> Any:
     return pyarrow.Table.from_arrays(arrays, schema=schema)
 
 
-def _is(converter: Any, of: str, name: str) -> bool:
-    """Whether a converter is of a class of the SDK's module for Arrow or pandas, which may not be there."""
-    kind = type(converter)
-    return kind.__module__ == f"apache_beam.typehints.{of}_type_compatibility" and kind.__name__.startswith(name)
-
-
 def exploder(converter: Any) -> Explode:
     """What takes a batch apart: into lists of elements, none of them empty or too long.
 
@@ -102,9 +97,9 @@ def exploder(converter: Any) -> Explode:
     if kind is NumpyBatchConverter:
         dimension = converter.partition_dimension
         return lambda batch: _sliced(batch.swapaxes(dimension, 0), batch.shape[dimension], list)
-    if _is(converter, "arrow", "PyarrowBatchConverter"):
+    if is_converter(converter, "arrow", "PyarrowBatchConverter"):
         return _table_exploder(converter)
-    if _is(converter, "pandas", "DataFrameBatchConverter"):
+    if is_converter(converter, "pandas", "DataFrameBatchConverter"):
         return _frame_exploder(converter)
     return lambda batch: _gathered(converter.explode_batch(batch))
 
@@ -167,4 +162,4 @@ def _row_maker(kind: type, names: list[str]) -> Callable[[list[list[Any]]], list
     """What makes rows of columns, if it is known how rows are made."""
     if not is_named_tuple(kind) or kind._fields != tuple(names):  # type: ignore[attr-defined]
         return None
-    return lambda columns: list(map(new_tuple, repeat(kind), zip(*columns, strict=True)))
+    return partial(rows_of, kind)

@@ -16,6 +16,7 @@ from apache_beam.typehints.batch import BatchConverter
 
 from arcbeam.harness.batchforms import exploder
 from arcbeam.harness.blocks import Block
+from arcbeam.harness.elementwrite import ElementWrite
 from arcbeam.harness.operations import PIECE, BlockOperation, Output, longest_of
 
 
@@ -56,6 +57,7 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
         ours = [c for c in consumers if isinstance(c, BlockOperation)]
         self._whole = [c for c in ours if isinstance(c, BatchTaker) and c.takes(converter)]
         self._in_blocks = [c for c in ours if c not in self._whole]
+        self._writes = [c for c in self._in_blocks if isinstance(c, ElementWrite) and c.takes_whole(converter)]
         self._one_by_one = [c for c in consumers if not isinstance(c, BlockOperation)]
         self._rebatching = [c for c in self._in_blocks if isinstance(c, BatchTaker) and c.needs is not None]
         # An operation of the SDK that takes batches is fed by the SDK's receiver only, which then feeds ours, too.
@@ -96,9 +98,11 @@ class BatchOutput(common.Receiver):  # type: ignore[misc]  # Beam is untyped
                 operations.InefficientExecutionWarning,
                 stacklevel=2,
             )
-        if self._in_blocks or self._one_by_one:
+        written = [c for c in self._writes if c.take_batch(windowed_batch, self._converter)]
+        in_blocks = [c for c in self._in_blocks if c not in written] if written else self._in_blocks
+        if in_blocks or self._one_by_one:
             for block in self._blocks(windowed_batch):
-                for consumer in self._in_blocks:
+                for consumer in in_blocks:
                     consumer.take(block)
                 for consumer in self._one_by_one:
                     for element in block.elements():

@@ -15,12 +15,15 @@ from apache_beam import coders
 from apache_beam.coders import coder_impl
 from apache_beam.utils.windowed_value import create
 
+from arcbeam.harness.batchbytes import WholeForm, whole_form
 from arcbeam.harness.bulk import Bulk
 
 _TIMES, _WINDOWS, _PANES = 1, 2, 4
 """What a block's bytes say for each element, not once; bits of their first byte."""
 _BULK = 8
 """The values are written in bulk; another bit of it."""
+_WHOLE = 16
+"""The values are a batch (`harness.batchbytes`); another bit of it."""
 
 
 class Each(list[Any]):
@@ -141,14 +144,93 @@ class Block:
 
     def parts(self, longest: int) -> Iterator[Block]:
         """The block in parts of at most so many elements."""
-        if len(self.values) <= longest:
+        if len(self) <= longest:
             yield self
             return
-        for start in range(0, len(self.values), longest):
+        for start in range(0, len(self), longest):
             yield self.slice(start, start + longest)
 
     def _columns(self) -> tuple[Any, Any, Any]:
         return self.micros, self.windows, self.panes
+
+
+class WholeBlock(Block):
+    """A block whose values are a batch; they become elements when somebody asks for `values`, and only then.
+
+    Attributes:
+        form: of the batch.
+        packed: the batch, as its form packs it.
+    """
+
+    __slots__ = ("form", "packed")
+
+    def __init__(self, form: WholeForm, packed: Any, micros: int, windows: tuple[Any, ...], pane: Any) -> None:
+        # SUBTLE: `values` is not set: whoever looks for what is not there is sent to `__getattr__`, once.
+        self.form, self.packed = form, packed
+        self.micros, self.windows, self.panes = micros, windows, pane
+        self._elements, self.plain, self.uniform = None, False, True
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "values":
+            raise AttributeError(name)
+        self.values = self.form.values(self.packed)
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        size: int = self.packed.nbytes
+        return size
+
+    def with_batch(self, packed: Any) -> WholeBlock:
+        """Another batch; all else as it is."""
+        return WholeBlock(self.form, packed, self.micros, self.windows, self.panes)
+
+    def element(self, index: int) -> Any:
+        """See `Block`."""
+        place = range(len(self))[index]
+        (value,) = self.form.values(self.form.part(self.packed, place, place + 1))
+        return create(value, self.micros, self.windows, self.panes)
+
+    def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
+        """See `Block`; what is contiguous stays whole."""
+        if step != 1:
+            return super().slice(start, stop, step)
+        places = range(len(self))[start:stop]
+        return self.with_batch(self.form.part(self.packed, places.start, places.stop))
+
+    def in_each_window(self) -> Iterator[WholeBlock]:
+        """The same in one window after the other."""
+        for window in self.windows:
+            yield WholeBlock(self.form, self.packed, self.micros, (window,), self.panes)
+
+
+def gathered(blocks: Sequence[Block], least: int = 0) -> Iterator[Block]:
+    """Blocks, joined: batches alike in time, windows and pane are one batch, all that is left is one block.
+
+    Args:
+        blocks: all of one PCollection.
+        least: bytes of a batch; the elements of a smaller one are among what is left.
+    """
+    alike: dict[Any, list[WholeBlock]] = {}
+    rest: list[Block] = []
+    for block in blocks:
+        if isinstance(block, WholeBlock):
+            alike.setdefault((block.micros, block.windows, block.panes), []).append(block)
+        else:
+            rest.append(block)
+    for same in alike.values():
+        if sum(block.size for block in same) < least:
+            rest += same
+        elif len(same) == 1:
+            yield same[0]
+        else:
+            yield same[0].with_batch(same[0].form.join([block.packed for block in same]))
+    if rest:
+        yield Block.join(rest)
 
 
 def _every(column: Any) -> Iterable[Any]:
@@ -171,11 +253,15 @@ class BlockCoder:
     Layout: a byte of flags (what differs from element to element), the count of elements as a varint, then event times
     (big-endian signed 64-bit microseconds, one or one each), windows and panes, then the values as the SDK's list coder
     writes them. Windows and panes that differ are a table of what there is, and the place in it (unsigned 32-bit,
-    big-endian) of each element's. Values may be written in bulk, too (`harness.bulk`).
+    big-endian) of each element's. Values may be written in bulk, too (`harness.bulk`), or be a batch, whole
+    (`harness.batchbytes`).
 
     Args:
         windowed_coder: the SDK's coder of the PCollection's windowed values.
         bulk: whether to write values in bulk, where that is faster; they are read either way.
+
+    Attributes:
+        whole: the form of batches that may be written whole; None if none may.
     """
 
     def __init__(self, windowed_coder: Any, *, bulk: bool = False) -> None:
@@ -184,15 +270,17 @@ class BlockCoder:
         self._values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
         self._in_bulk = Bulk(windowed_coder.wrapped_value_coder)
         self._writes_bulk = bulk
+        self.whole = whole_form(windowed_coder.wrapped_value_coder)
 
     def write(self, block: Block, stream: Any) -> None:
         """Appends a block to the SDK's output stream."""
         micros, windows, panes = block.micros, block.windows, block.panes
         times_differ, windows_differ, panes_differ = (type(column) is Each for column in (micros, windows, panes))
-        bulk = self._in_bulk.encode(block.values) if self._writes_bulk else None
+        batch = self._encoded_batch(block)
+        bulk = self._in_bulk.encode(block.values) if self._writes_bulk and batch is None else None
         differ = _TIMES * times_differ | _WINDOWS * windows_differ | _PANES * panes_differ
-        stream.write_byte(differ | _BULK * (bulk is not None))
-        count = len(block.values)
+        stream.write_byte(differ | _BULK * (bulk is not None) | _WHOLE * (batch is not None))
+        count = len(block)
         stream.write_var_int64(count)
         if times_differ:
             stream.write(struct.pack(f">{count}q", *micros))
@@ -203,10 +291,22 @@ class BlockCoder:
                 _write_table(column, impl, stream)
             else:
                 impl.encode_to_stream(column, stream, True)
-        if bulk is None:
+        encoded = bulk if batch is None else batch
+        if encoded is None:
             self._values.encode_to_stream(block.values, stream, True)
         else:
-            stream.write(bulk)
+            stream.write(encoded)
+
+    def _encoded_batch(self, block: Block) -> bytes | None:
+        """A block's batch as bytes; None if it has none, or one whose elements are to be written."""
+        # A batch that another PCollection's coder has read is not what this one's would make of its elements.
+        if not isinstance(block, WholeBlock) or block.form != self.whole:
+            return None
+        try:
+            return block.form.encode(block.packed)
+        except Exception:
+            # Whoever writes the elements says what is wrong with which, if anything.
+            return None
 
     def encode(self, elements: Sequence[Any]) -> bytes:
         """Windowed values, at least one, as the bytes of one block."""
@@ -229,6 +329,9 @@ class BlockCoder:
                 _read_table(impl, stream, count) if flags & flag else impl.decode_from_stream(stream, True)
                 for flag, impl in ((_WINDOWS, self._windows), (_PANES, self._panes))
             ]
+            if flags & _WHOLE:
+                yield WholeBlock(self.whole, self.whole.read(stream, count), micros, *columns)  # type: ignore[union-attr, arg-type]
+                continue
             if flags & _BULK:
                 values = self._in_bulk.read(stream, count)
             else:

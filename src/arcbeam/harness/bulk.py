@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol
 
 from apache_beam import coders
 from apache_beam.coders import coder_impl, row_coder
 
-from arcbeam.harness.untyped import Listed, Objects, is_named_tuple, new_tuple
+from arcbeam.harness.untyped import Listed, Objects, is_named_tuple, rows_of
 
 _FEWEST = 16
 """With fewer values, columns cost more than they save."""
@@ -196,10 +195,9 @@ class _Rows:
         columns = [
             self._read_column(form, n, stream, count) for form, n in zip(self._forms, self._nullable, strict=True)
         ]
-        rows = zip(*columns, strict=True)
         if self._generated:
-            return list(map(new_tuple, repeat(self._kind), rows))
-        return [self._kind(*row) for row in rows]
+            return rows_of(self._kind, columns)
+        return [self._kind(*row) for row in zip(*columns, strict=True)]
 
     def _read_column(self, form: Form, nullable: bool, stream: Any, count: int) -> list[Any]:
         if not nullable or not stream.read_byte():

@@ -10,23 +10,30 @@ from typing import Any
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.utils.windowed_value import create
 
-from arcbeam.harness.blocks import Block, BlockCoder
+from arcbeam.harness.blocks import Block, BlockCoder, WholeBlock, gathered
 from arcbeam.harness.frames import BLOB_BYTES
 from arcbeam.harness.write import STREAMS_BYTES, Write
 from arcbeam.model.plan import Routing
 from arcbeam.model.urns import WriteSpec
 
 _LONGEST = 2048
+_FEWEST = 16
+"""Elements of a batch; with fewer it costs more to take it whole."""
+_LEAST = 1 << 10
+"""Bytes of a batch in a shard; with less it costs less to write its elements."""
 _MOST_HELD = 1 << 18
 _MOST_WINDOWS = 4096
 
 
 class ElementWrite(Write):
-    """FORWARD and SPREAD: blocks, to one place or element by element in turn to all shards."""
+    """FORWARD and SPREAD: blocks, to one place or element by element in turn to all shards; some batches whole."""
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
-        self._append = BlockCoder(coder, bulk=self._wiring.settings.bulk_values).write
+        settings = self._wiring.settings
+        blocks = BlockCoder(coder, bulk=settings.bulk_values)
+        self._append = blocks.write
+        self._whole = blocks.whole if settings.bulk_values and settings.batches else None
         self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
         self._targets = self._shards if spec.routing == Routing.SPREAD else 1
         self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))
@@ -46,7 +53,37 @@ class ElementWrite(Write):
         self._blocks: list[Block] = []
         self._held = self._count = 0
 
+    def takes_whole(self, converter: Any) -> bool:
+        """Whether batches of a converter may go whole."""
+        return self._whole is not None and self._whole.takes(converter)
+
+    def take_batch(self, windowed_batch: Any, converter: Any) -> bool:
+        """Takes a batch of such a converter, if it is known to come back as its elements would.
+
+        Returns:
+            Whether it has: if not, its elements are to be taken.
+        """
+        form, batch = self._whole, windowed_batch.values
+        try:
+            packed = form.pack(batch, converter) if converter.get_length(batch) >= _FEWEST else None  # type: ignore[union-attr]
+        except Exception:
+            # Whoever takes it apart, or writes its elements, says what is wrong.
+            packed = None
+        if packed is None:
+            return False
+        of = windowed_batch.as_empty_windowed_value()
+        block = WholeBlock(form, packed, of.timestamp_micros, tuple(of.windows), of.pane_info)  # type: ignore[arg-type]
+        fitting = self._held_bytes * len(block) // (block.size + 1)
+        for part in block.parts(max(1, min(self._longest, fitting))):
+            self.take(part)
+        return True
+
     def _take(self, block: Block) -> None:
+        if isinstance(block, WholeBlock):
+            for each in block.in_each_window() if self._explode else (block,):
+                # What waits outlives the batch, which may be changed.
+                self._hold(each.with_batch(each.form.own(each.packed)), each.size)
+            return
         values = block.values
         if self._explode and not block.in_one_window():
             exploded = [
@@ -60,30 +97,42 @@ class ElementWrite(Write):
             size = self._estimate(values[0], True) + 1
         except Exception as e:
             raise self.coder_error(e, values) from e
+        self._hold(block, size * len(values))
+
+    def _hold(self, block: Block, size: int) -> None:
         self._blocks.append(block)
-        self._count += len(values)
-        self._held += size * len(values)
+        self._count += len(block)
+        self._held += size
         if self._held > self._held_bytes or self._count >= self._longest:
             self._encode_held()
 
     def _encode_held(self) -> None:
-        """Encodes what waits; element i of it goes to shard i, in turn."""
-        if not self._blocks:
-            return
-        block, targets = Block.join(self._blocks), self._targets
+        """Encodes what waits."""
+        blocks = self._blocks
         self._clear()
-        for i in range(min(targets, len(block))):
+        for block in gathered(blocks, _LEAST * self._targets):
+            self._encode(block)
+
+    def _encode(self, block: Block) -> None:
+        """Encodes a block; element i of it goes to shard i, in turn, and of a batch as many, but in a row."""
+        count, targets = len(block), self._targets
+        parts = min(targets, count)
+        for i in range(parts):
             target = (self._first + i) % targets
             stream = self._streams[target]
             try:
-                self._append(block if targets == 1 else block.slice(i, None, targets), stream)
+                if isinstance(block, WholeBlock):
+                    part = block.slice(count * i // parts, count * (i + 1) // parts)
+                else:
+                    part = block if targets == 1 else block.slice(i, None, targets)
+                self._append(part, stream)
             except Exception as e:
                 raise self.coder_error(e, block.values) from e
             if stream.size() > self._blob_bytes:
                 self._streams[target] = create_OutputStream()
                 self._put(target, 0, stream.get())
-        self._first = (self._first + len(block)) % targets
-        self._written += len(block)
+        self._first = (self._first + count) % targets
+        self._written += count
 
     def drain(self) -> None:
         """See `Write`."""

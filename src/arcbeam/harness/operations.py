@@ -77,7 +77,7 @@ class Output:
 
     def emit(self, block: Block) -> None:
         """Hands on a block."""
-        count = len(block.values)
+        count = len(block)
         if not count:
             return
         if self._mixed:
@@ -96,7 +96,7 @@ class Output:
         self._hand_on(block)
 
     def _hand_on(self, block: Block) -> None:
-        count = len(block.values)
+        count = len(block)
         counters = self._counters
         for place in range(PIECE, count, PIECE):
             self._sample(block.element(place))

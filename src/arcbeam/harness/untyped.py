@@ -8,7 +8,7 @@ pickled. Everything else is a list, as the SDK has it.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
 
@@ -17,7 +17,7 @@ from apache_beam import coders
 
 _LISTED, _ARRAY, _RECORDS, _COLUMNS, _PICKLED = range(5)
 """How values are written; the byte in front of them."""
-_NUMBERS = "biufc"
+NUMBERS = "biufc"
 """numpy's kinds of numbers."""
 _FLAT = frozenset((int, float, str, bytes, bool, type(None)))
 """Types that the coder of anything brings back as pickling does."""
@@ -36,6 +36,11 @@ def is_named_tuple(kind: type) -> bool:
     return (
         kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and getattr(code, "co_names", None) == ("_tuple_new",)
     )
+
+
+def rows_of(kind: type, columns: Iterable[Iterable[Any]]) -> list[Any]:
+    """Named tuples of a class as it was generated, of their fields' columns."""
+    return list(map(new_tuple, repeat(kind), zip(*columns, strict=True)))
 
 
 class Listed:
@@ -117,8 +122,7 @@ class Objects:
             return _read_array(stream, count)
         kind = self._pickled.read(stream, 1)[0] if how == _RECORDS else None
         columns = [self.read(stream, count) for _ in range(stream.read_var_int64())]
-        rows = zip(*columns, strict=True)
-        return list(rows) if kind is None else list(map(new_tuple, repeat(kind), rows))
+        return list(zip(*columns, strict=True)) if kind is None else rows_of(kind, columns)
 
 
 def _pickles_as_itself(kind: type) -> bool:
@@ -132,15 +136,20 @@ def _pickles_as_itself(kind: type) -> bool:
 
 
 def _is_number(kind: type, values: list[Any]) -> bool:
-    return issubclass(kind, np.number | np.bool_) and values[0].dtype.kind in _NUMBERS
+    return issubclass(kind, np.number | np.bool_) and _has_a_name(values[0].dtype)
 
 
 def _are_alike(arrays: list[Any]) -> bool:
     """Whether arrays are of numbers, and the same but for these."""
     first = arrays[0]
-    if first.dtype.kind not in _NUMBERS or not first.ndim or not first.flags.c_contiguous:
+    if not _has_a_name(first.dtype) or not first.ndim or not first.flags.c_contiguous:
         return False
     return len({(array.dtype, array.shape, array.strides) for array in arrays}) == 1
+
+
+def _has_a_name(dtype: Any) -> bool:
+    """Whether a dtype is one of numbers, and known by its name: of two that are equal only one is."""
+    return dtype.kind in NUMBERS and np.dtype(dtype.str).char == dtype.char
 
 
 def _write_array(values: list[Any], stream: Any) -> None:
