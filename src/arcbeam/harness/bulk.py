@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from apache_beam import coders
 from apache_beam.coders import coder_impl, row_coder
 
-from arcbeam.harness.untyped import Listed, Objects, is_named_tuple, rows_of
+from arcbeam.harness.untyped import FLAT, Listed, Objects, is_named_tuple, rows_of
 
 _FEWEST = 16
 """With fewer values, columns cost more than they save."""
@@ -97,12 +97,15 @@ class ListBytes:
         impl = coders.ListCoder(coder).get_impl()
         self._encode_list, self._decode_list = impl.encode, impl.decode
         self._bulk = Bulk(coder)
+        # Found at first sight, for most groups are small.
+        self._listed = FLAT if isinstance(self._bulk.form, Objects) else frozenset()
         never = isinstance(self._bulk.form, Listed)
         self.encode: Callable[[list[Any]], bytes] = self._encode if bulk and not never else impl.encode
         self.decode: Callable[[bytes], list[Any]] = impl.decode if never else self._decode
 
     def _encode(self, values: list[Any]) -> bytes:
-        if len(values) < _FEWEST or (bulk := self._bulk.encode(values)) is None:
+        few = len(values) < _FEWEST or type(values[0]) in self._listed
+        if few or (bulk := self._bulk.encode(values)) is None:
             encoded: bytes = self._encode_list(values)
             return encoded
         return _NOT_A_COUNT + _COUNT.pack(len(values)) + bulk

@@ -19,9 +19,9 @@ _LISTED, _ARRAY, _RECORDS, _COLUMNS, _PICKLED = range(5)
 """How values are written; the byte in front of them."""
 NUMBERS = "biufc"
 """numpy's kinds of numbers."""
-_FLAT = frozenset((int, float, str, bytes, bool, type(None)))
+FLAT = frozenset((int, float, str, bytes, bool, type(None)))
 """Types that the coder of anything brings back as pickling does."""
-_NATIVE = _FLAT | {list, dict, set}
+_NATIVE = FLAT | {list, dict, set}
 """Types that it does not pickle, whatever is in them."""
 _PICKLING = ("__reduce__", "__reduce_ex__", "__getstate__")
 """By what a class may say how its instances are pickled."""
@@ -86,10 +86,10 @@ class Objects:
             self._write_columns(None, values, stream, inside=inside)
 
     def _how(self, values: list[Any], inside: bool) -> int:
-        if not inside and type(values[0]) in _FLAT:
+        if not inside and type(values[0]) in FLAT:
             return _LISTED
         kinds = set(map(type, values))
-        if kinds <= _FLAT:
+        if kinds <= FLAT:
             return _LISTED
         if len(kinds) > 1:
             return _PICKLED if inside else _LISTED
