@@ -284,12 +284,17 @@ def test_a_map_that_is_full_grows(job: Host, tmp_path: Path) -> None:
     assert len(job.read(cache)) == 500
 
 
-def test_copies_of_another_boot_are_removed(cache: HostCache, job: Host, tmp_path: Path) -> None:
-    stale = tmp_path / "cache" / "another-boot" / "job"
-    stale.mkdir(parents=True)
+def test_copies_of_another_boot_are_removed_and_nothing_else(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    boot = "7fc9761c-16ca-4b90-b474-000000000000"
+    stale = tmp_path / "cache" / f"arcbeam-copies-{boot}"
+    others = {"precious", boot, "arcbeam-copies", "arcbeam-copies-mine", f"{stale.name}-old", f"x{stale.name}"}
+    for name in (*others, stale.name):
+        (tmp_path / "cache" / name).mkdir(parents=True)
+        (tmp_path / "cache" / name / "file").write_bytes(b"1")
     job.commit(cache, {b"a": b"1"})
     assert job.read(cache) == [(b"a", b"1")]
-    assert stale.parent.exists() == (not Path("/proc/sys/kernel/random/boot_id").exists())
+    assert stale.exists() == (not Path("/proc/sys/kernel/random/boot_id").exists())
+    assert [name for name in others if not (tmp_path / "cache" / name / "file").exists()] == []
 
 
 def test_copies_are_opened_anew_in_a_child(cache: HostCache, job: Host) -> None:

@@ -3,12 +3,14 @@
 Owns bringing a copy to a version: its own entries and the deltas it lacks, else everything from files. Must not know
 what entries mean. A copy is never the truth: any of it may be removed at any time no process uses it.
 
-    <root>/<boot>/<job>/<level>-<shard>/data.mdb, lock.mdb    the entries (`space`), and the step they are of
-    <root>/<boot>/<job>/<level>-<shard>/bring.lock            held by the process that changes them
-    <root>/<boot>/<job>/<level>-<shard>/kept/                 deltas written here, that need not be fetched again
+    <root>/arcbeam-copies-<boot>/<job>/<level>-<shard>/
+        data.mdb, lock.mdb    the entries (`space`), and the step they are of
+        bring.lock            held by the process that changes them
+        kept/                 deltas written here, that need not be fetched again
 
 Nothing is synced to the disk: after a crash of the host (not of a process) the files may be broken. So they are below
-the name of the boot of the kernel that wrote them, and those of other boots are removed.
+the name of the boot of the kernel that wrote them, and those of other boots are removed. The root may be any folder,
+and hold anything: nothing in it is touched but folders of exactly that name.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
 import shutil
 import struct
 import threading
@@ -49,20 +52,22 @@ _BATCH_CHANGES = 8_192
 """Each of them may change a page of its own, which stays in memory until the transaction ends."""
 _OPEN_SHARDS = 256
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_OF_A_BOOT = re.compile(r"arcbeam-copies-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The folders that this module makes, and so may remove."""
 
 
 class HostCache:
     """The copies below one folder.
 
     Args:
-        root: a folder on a disk of this host, used by no other host; made when first needed.
+        root: a folder on a disk of this host, used by no other host; made when first needed. What else is in it stays.
         map_bytes: the size of a new database's map; it grows as need be.
     """
 
     def __init__(self, root: Path | str, *, map_bytes: int = _FIRST_MAP_BYTES) -> None:
         self._root = Path(root).absolute()
         self._map_bytes = map_bytes
-        self._boot = _boot()
+        self._copies = self._root / f"arcbeam-copies-{_boot()}"
 
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
         """A shard's state at a version, for one step. To be closed before the shard's next one is made.
@@ -121,12 +126,12 @@ class HostCache:
 
     def forget(self, job: str) -> None:
         """Removes all copies of a job. Best effort."""
-        folder = self._root / self._boot / _folder_name(job)
+        folder = self._copies / _folder_name(job)
         _databases.close_below(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, version: ShardVersion) -> Path:
-        return self._root / self._boot / _folder_name(version.job) / f"{version.level}-{version.shard}"
+        return self._copies / _folder_name(version.job) / f"{version.level}-{version.shard}"
 
     def _private(self, folder: Path) -> None:
         """Makes a folder; the root is refused if it is another user's, since temporary folders are shared."""
@@ -135,9 +140,9 @@ class HostCache:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._root.stat().st_uid != os.getuid():
             raise StoreError(f"'{self._root}' is another user's", "choose another folder for the copies of state")
-        if _BOOT_ID.exists():
+        if _OF_A_BOOT.fullmatch(self._copies.name):  # else this system does not tell its boots
             for other in self._root.iterdir():
-                if other.name != self._boot:
+                if other != self._copies and _OF_A_BOOT.fullmatch(other.name):
                     shutil.rmtree(other, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
 
