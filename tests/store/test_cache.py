@@ -202,6 +202,25 @@ def test_what_was_written_here_is_not_fetched_again(cache: HostCache, job: Host,
         job.read(HostCache(tmp_path / "other"))
 
 
+@pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("at", [3, 40, 5_000_000, -3, None])
+def test_a_kept_file_that_is_damaged_is_fetched(cache: HostCache, job: Host, tmp_path: Path, at: int | None) -> None:
+    """At the header, in the first block, in one that is read after others were applied, at the end; a cut one."""
+    job.commit(cache, {b"a": b"1"})
+    assert job.read(cache) == [(b"a", b"1")]
+    job.commit(cache, {b"k%04d" % i: b"x" * 50_000 for i in range(110)})
+    (kept,) = (tmp_path / "cache").rglob("kept/*")
+    data = bytearray(kept.read_bytes())
+    if at is None:
+        del data[-1]
+    else:
+        data[at] ^= 1
+    kept.unlink()  # it may be a link to the durable file
+    kept.write_bytes(data)
+    assert job.read(cache) == sorted(job.model.items())
+    assert list((tmp_path / "cache").rglob("kept/*")) == []
+
+
 @pytest.mark.contract("STORE-07")
 def test_state_is_kept_on_every_backend(blobs: DurableBlobs, tmp_path: Path) -> None:
     caches = [HostCache(tmp_path / "a"), HostCache(tmp_path / "b")]

@@ -34,7 +34,7 @@ import lmdb
 from arcbeam.store import space
 from arcbeam.store.compaction import opened, publish
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DecidedStepError, StoreError
+from arcbeam.store.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest import FileKind, ShardFile, ShardVersion
 from arcbeam.store.names import Written, written_name
 from arcbeam.store.overlay import EmptyBase, Overlay
@@ -110,8 +110,8 @@ class HostCache:
         folder = self._folder(version)
         try:
             self._private(folder)
-            kept = folder / "kept"
-            kept.mkdir(exist_ok=True)
+            kept = _kept(folder, written_name(written))
+            kept.parent.mkdir(exist_ok=True)
         except OSError as e:
             raise StoreError(f"'{folder}' cannot be written: {e}", "see that the disk has room") from e
         return publish(
@@ -121,7 +121,7 @@ class HostCache:
             _chained(first, entries),
             first_step=step,
             last_step=step,
-            keep=kept / _kept_name(written_name(written)),
+            keep=kept,
         )
 
     def forget(self, job: str) -> None:
@@ -148,14 +148,26 @@ class HostCache:
 
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
         """Brings a copy to a version. The caller holds the lock."""
-        at = database.step()
-        files, anew = lacking(version, at)
-        if files or anew:
-            # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the copy
-            # has, or what a later step of it has made of that.
-            readers = [_reader(blobs, folder, file) for file in files]
-            database.apply(readers, version.step, anew=anew)
-            shutil.rmtree(folder / "kept", ignore_errors=True)
+        while True:
+            files, anew = lacking(version, database.step())
+            if not files and not anew:
+                return
+            kept = [path for file in files if (path := _kept(folder, file.name)).is_file()]
+            try:
+                # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the
+                # copy has, or what a later step of it has made of that.
+                readers = [_reader(blobs, folder, file) for file in files]
+                database.apply(readers, version.step, anew=anew)
+            except (LostFileError, NewerFormatError, OSError):
+                if not kept:
+                    raise
+                # What was kept here is worth no more than the copy: the store has it. If a file there was at fault, it
+                # is so again. What was applied before is thrown away by the next round.
+                for path in kept:
+                    path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(folder / "kept", ignore_errors=True)
+                return
 
 
 def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...], bool]:
@@ -186,15 +198,15 @@ def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...
 
 def _reader(blobs: DurableBlobs, folder: Path, file: ShardFile) -> ShardFileReader:
     """The reader of a file: of the copy that was kept, if it was written here."""
-    path = folder / "kept" / _kept_name(file.name)
+    path = _kept(folder, file.name)
     if path.is_file():
-        with contextlib.suppress(StoreError, OSError):
-            return ShardFileReader(local_reader(path), file.size, file.crc, str(path), folder)
+        return ShardFileReader(local_reader(path), file.size, file.crc, str(path), folder)
     return opened(blobs, file)
 
 
-def _kept_name(name: str) -> str:
-    return name.rpartition("/")[2]
+def _kept(folder: Path, name: str) -> Path:
+    """Where a file of that name is kept."""
+    return folder / "kept" / name.rpartition("/")[2]
 
 
 class _CachedBase:
