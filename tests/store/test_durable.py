@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -110,6 +111,31 @@ def test_a_refused_write_certainly_did_not_happen(tmp_path: Path) -> None:
     for write in (lambda: blobs.put("x", b""), lambda: blobs.create("x", b"")):
         with pytest.raises(DeterminateError, match=r"'x' cannot be written in .*job"):
             write()
+
+
+def test_a_write_that_happened_is_not_refused_for_its_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, unlink = FolderBlobs(tmp_path / "job"), Path.unlink
+    (tmp_path / "file").write_bytes(b"3")
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if ".scratch" in path.parts:
+            raise PermissionError(errno.EACCES, "refused", str(path))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refused)
+        assert blobs.create("m/1", b"1")
+        assert not blobs.create("m/1", b"2")
+        blobs.put("m/2", b"2")
+        blobs.put_file("m/3", tmp_path / "file")
+        blobs.put_file("m/3", tmp_path / "file")
+    assert [(info.name, blobs.get(info.name)) for info in blobs.list("")] == [
+        ("m/1", b"1"),
+        ("m/2", b"2"),
+        ("m/3", b"3"),
+    ]
 
 
 def test_a_store_that_does_not_answer_is_indeterminate() -> None:

@@ -76,7 +76,7 @@ class FolderBlobs:
                 except FileExistsError:
                     return False
             finally:
-                scratch.unlink(missing_ok=True)
+                _removed(scratch)
         self._sync_folder(target.parent, name)
         return True
 
@@ -126,11 +126,9 @@ class FolderBlobs:
         try:
             self._made(target.parent)
             os.replace(scratch, target)
+        finally:
             # SUBTLE: renaming a link onto a link of the same file does nothing, and leaves both.
-            scratch.unlink(missing_ok=True)
-        except OSError:
-            scratch.unlink(missing_ok=True)
-            raise
+            _removed(scratch)
         self._sync_folder(target.parent, name)
 
     def _made(self, folder: Path) -> None:
@@ -173,6 +171,15 @@ class FolderBlobs:
             yield
         except OSError as e:
             raise _refused(verb, name, self, e) from e
+
+
+def _removed(scratch: Path) -> None:
+    """Removes a scratch file, best effort.
+
+    SUBTLE: the name may stand already, so an error of this must not be told as one of the write, which did nothing.
+    """
+    with contextlib.suppress(OSError):
+        scratch.unlink(missing_ok=True)
 
 
 _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
