@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcbeam.store.durable import BlobInfo, checked, missing
 from arcbeam.store.errors import DeterminateError, IndeterminateError, StoreError
+from arcbeam.store.localfile import read_range
 
 _SCRATCH = ".scratch"
 
@@ -43,7 +44,7 @@ class FolderBlobs:
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """See `DurableBlobs`."""
         with self._reading(name), open(self._root / checked(name), "rb", buffering=0) as file:
-            return os.pread(file.fileno(), length, start)
+            return read_range(file.fileno(), start, length)
 
     def put(self, name: str, data: bytes) -> None:
         """See `DurableBlobs`."""
