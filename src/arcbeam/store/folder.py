@@ -189,7 +189,10 @@ _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, e
 
 def _refused(verb: str, name: str, where: object, error: OSError) -> StoreError:
     kind = IndeterminateError if error.errno in _TRANSIENT else DeterminateError
-    return kind(
-        f"'{name}' cannot be {verb} in '{where}': {error}",
-        "see that the folder can be read and written, that its file system has hard links, and that there is room",
-    )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        remedy = "name a folder: it, or what it is in, is a file"
+    elif verb == "written":
+        remedy = "see that the folder can be written, that its file system has hard links, and that there is room"
+    else:
+        remedy = f"see that the folder is there, and that what is in it may be {verb}"
+    return kind(f"'{name}' cannot be {verb} in '{where}': {error}", remedy)
