@@ -203,6 +203,7 @@ def test_what_was_written_here_is_not_fetched_again(cache: HostCache, job: Host,
 
 
 @pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
 @pytest.mark.parametrize("at", [3, 40, 5_000_000, -3, None])
 def test_a_kept_file_that_is_damaged_is_fetched(cache: HostCache, job: Host, tmp_path: Path, at: int | None) -> None:
     """At the header, in the first block, in one that is read after others were applied, at the end; a cut one."""
@@ -344,6 +345,7 @@ def test_a_snapshot_is_written_by_reading_it_once(cache: HostCache, job: Host) -
 
 
 @pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
 @pytest.mark.parametrize("length", [0, 100, 5_000, "half"])
 def test_a_copy_that_was_cut_off_is_made_anew(job: Host, tmp_path: Path, length: int | str) -> None:
     root = tmp_path / "cache"

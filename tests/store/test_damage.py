@@ -66,7 +66,11 @@ def files(blobs: DurableBlobs) -> dict[str, bytes]:
     return {info.name: blobs.get(info.name) for info in blobs.list("")}
 
 
-@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize(
+    ("blobs", "how"),
+    [*(("memory", how) for how in DAMAGE), ("folder", "flipped"), ("hadoop", "empty"), ("s3", "cut")],
+    indirect=["blobs"],
+)
 def test_what_the_error_tells_to_do_works(blobs: DurableBlobs, how: str) -> None:
     log = opened(blobs)
     kept = step(log, "safe")
@@ -257,7 +261,7 @@ def test_what_can_be_read_is_inspected(memory: DurableBlobs) -> None:
         inspect(memory, step=2)
 
 
-@pytest.mark.parametrize("steps", [10, 2])
+@pytest.mark.parametrize(("memory", "steps"), [("memory", 10), ("s3", 2)], indirect=["memory"])
 def test_a_missing_manifest_is_told_like_a_damaged_one(memory: DurableBlobs, steps: int) -> None:
     log = opened(memory)
     sweeper = Sweeper(log, keep=5)
@@ -282,7 +286,11 @@ def floors(blobs: DurableBlobs) -> list[str]:
     return [info.name for info in blobs.list("floors")]
 
 
-@pytest.mark.parametrize(("slots", "how"), [([0], "cut"), ([1], "empty"), ([0, 1], "else")])
+@pytest.mark.parametrize(
+    ("memory", "slots", "how"),
+    [("memory", [0], "cut"), ("memory", [1], "empty"), ("memory", [0, 1], "else"), ("s3", [0, 1], "else")],
+    indirect=["memory"],
+)
 def test_a_damaged_floor_is_found_by_the_manifests(memory: DurableBlobs, slots: list[int], how: str) -> None:
     log = opened(memory)
     sweeper = Sweeper(log, keep=2)
@@ -406,6 +414,7 @@ def test_a_job_that_never_had_a_manifest_is_begun(memory: DurableBlobs) -> None:
 
 
 @pytest.mark.contract("STORE-03")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
 @pytest.mark.parametrize("swept", [False, True])
 @pytest.mark.parametrize("asked", [0, 1])
 def test_a_job_that_another_driver_begins_meanwhile_is_not_refused(
