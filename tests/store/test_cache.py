@@ -202,6 +202,26 @@ def test_what_was_written_here_is_not_fetched_again(cache: HostCache, job: Host,
         job.read(HostCache(tmp_path / "other"))
 
 
+@pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
+@pytest.mark.parametrize("at", [3, 40, 5_000_000, -3, None])
+def test_a_kept_file_that_is_damaged_is_fetched(cache: HostCache, job: Host, tmp_path: Path, at: int | None) -> None:
+    """At the header, in the first block, in one that is read after others were applied, at the end; a cut one."""
+    job.commit(cache, {b"a": b"1"})
+    assert job.read(cache) == [(b"a", b"1")]
+    job.commit(cache, {b"k%04d" % i: b"x" * 50_000 for i in range(110)})
+    (kept,) = (tmp_path / "cache").rglob("kept/*")
+    data = bytearray(kept.read_bytes())
+    if at is None:
+        del data[-1]
+    else:
+        data[at] ^= 1
+    kept.unlink()  # it may be a link to the durable file
+    kept.write_bytes(data)
+    assert job.read(cache) == sorted(job.model.items())
+    assert list((tmp_path / "cache").rglob("kept/*")) == []
+
+
 @pytest.mark.contract("STORE-07")
 def test_state_is_kept_on_every_backend(blobs: DurableBlobs, tmp_path: Path) -> None:
     caches = [HostCache(tmp_path / "a"), HostCache(tmp_path / "b")]
@@ -284,12 +304,17 @@ def test_a_map_that_is_full_grows(job: Host, tmp_path: Path) -> None:
     assert len(job.read(cache)) == 500
 
 
-def test_copies_of_another_boot_are_removed(cache: HostCache, job: Host, tmp_path: Path) -> None:
-    stale = tmp_path / "cache" / "another-boot" / "job"
-    stale.mkdir(parents=True)
+def test_copies_of_another_boot_are_removed_and_nothing_else(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    boot = "7fc9761c-16ca-4b90-b474-000000000000"
+    stale = tmp_path / "cache" / f"arcbeam-copies-{boot}"
+    others = {"precious", boot, "arcbeam-copies", "arcbeam-copies-mine", f"{stale.name}-old", f"x{stale.name}"}
+    for name in (*others, stale.name):
+        (tmp_path / "cache" / name).mkdir(parents=True)
+        (tmp_path / "cache" / name / "file").write_bytes(b"1")
     job.commit(cache, {b"a": b"1"})
     assert job.read(cache) == [(b"a", b"1")]
-    assert stale.parent.exists() == (not Path("/proc/sys/kernel/random/boot_id").exists())
+    assert stale.exists() == (not Path("/proc/sys/kernel/random/boot_id").exists())
+    assert [name for name in others if not (tmp_path / "cache" / name / "file").exists()] == []
 
 
 def test_copies_are_opened_anew_in_a_child(cache: HostCache, job: Host) -> None:
@@ -320,6 +345,7 @@ def test_a_snapshot_is_written_by_reading_it_once(cache: HostCache, job: Host) -
 
 
 @pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
 @pytest.mark.parametrize("length", [0, 100, 5_000, "half"])
 def test_a_copy_that_was_cut_off_is_made_anew(job: Host, tmp_path: Path, length: int | str) -> None:
     root = tmp_path / "cache"

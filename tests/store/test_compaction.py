@@ -87,7 +87,7 @@ test_merging_changes_nothing = pytest.mark.contract("STORE-06")(Compacting.TestC
 
 @pytest.mark.contract("STORE-07")
 def test_merging_on_s3_changes_nothing(s3: Callable[[], S3Store]) -> None:
-    few = settings(max_examples=3, stateful_step_count=12, deadline=None)
+    few = settings(max_examples=2, stateful_step_count=12, deadline=None)
     run_state_machine_as_test(lambda: Compacting(s3()), settings=few)
 
 
@@ -137,7 +137,7 @@ def test_files_of_one_size_are_merged_a_large_one_is_left_alone() -> None:
 def test_few_files_remain_and_little_is_written_again(size: object) -> None:
     sizes: list[int] = []
     fresh = rewritten = 0
-    for i in range(5_000):
+    for i in range(2_000):
         new = size(i)  # type: ignore[operator]
         fresh += new
         sizes.append(new)

@@ -13,7 +13,14 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.chain import UnreadableHead, read_head, read_manifest, read_newest
 from arcbeam.store.compaction import publish, scan
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DamagedFileError, FencedError, NewerFormatError, StoreError
+from arcbeam.store.errors import (
+    DamagedFileError,
+    FencedError,
+    IndeterminateError,
+    MissingFileError,
+    NewerFormatError,
+    StoreError,
+)
 from arcbeam.store.folder import FolderBlobs
 from arcbeam.store.inspection import inspect
 from arcbeam.store.manifest import Abandoned, Kind, Mode, Shard
@@ -21,7 +28,7 @@ from arcbeam.store.names import Written, manifest_name
 from arcbeam.store.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.steplog import Committed, Conflict, StepLog
 from arcbeam.store.sweep import Sweeper
-from arcbeam.testing import UnreliableBlobs
+from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import delta, opened
 
 pytestmark = pytest.mark.contract("STORE-05")
@@ -59,7 +66,11 @@ def files(blobs: DurableBlobs) -> dict[str, bytes]:
     return {info.name: blobs.get(info.name) for info in blobs.list("")}
 
 
-@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize(
+    ("blobs", "how"),
+    [*(("memory", how) for how in DAMAGE), ("folder", "flipped"), ("hadoop", "empty"), ("s3", "cut")],
+    indirect=["blobs"],
+)
 def test_what_the_error_tells_to_do_works(blobs: DurableBlobs, how: str) -> None:
     log = opened(blobs)
     kept = step(log, "safe")
@@ -250,11 +261,36 @@ def test_what_can_be_read_is_inspected(memory: DurableBlobs) -> None:
         inspect(memory, step=2)
 
 
+@pytest.mark.parametrize(("memory", "steps"), [("memory", 10), ("s3", 2)], indirect=["memory"])
+def test_a_missing_manifest_is_told_like_a_damaged_one(memory: DurableBlobs, steps: int) -> None:
+    log = opened(memory)
+    sweeper = Sweeper(log, keep=5)
+    for _ in range(9):
+        step(log)
+        sweeper.sweep()
+    assert (log.floor, inspect(memory, check=True).damaged) == (4, ())
+    for number in (5, 6):
+        memory.delete(manifest_name(number))
+    damaged(memory, 4)
+    found = inspect(memory, check=True, steps=steps)
+    assert [of.step for of in found.steps] == [9, 8, 7][:steps]
+    assert ["missing" in told for told in found.damaged] == [True, True, False]
+    assert all(manifest_name(6 - i) in told for i, told in enumerate(found.damaged))
+    assert "bring the file back from a copy" in found.damaged[0]
+    assert len(inspect(memory, steps=4).damaged) == 1, "of the steps that are listed, if no check is asked for"
+    with pytest.raises(MissingFileError, match=manifest_name(5)):
+        Sweeper(opened(memory), keep=5).sweep()
+
+
 def floors(blobs: DurableBlobs) -> list[str]:
     return [info.name for info in blobs.list("floors")]
 
 
-@pytest.mark.parametrize(("slots", "how"), [([0], "cut"), ([1], "empty"), ([0, 1], "else")])
+@pytest.mark.parametrize(
+    ("memory", "slots", "how"),
+    [("memory", [0], "cut"), ("memory", [1], "empty"), ("memory", [0, 1], "else"), ("s3", [0, 1], "else")],
+    indirect=["memory"],
+)
 def test_a_damaged_floor_is_found_by_the_manifests(memory: DurableBlobs, slots: list[int], how: str) -> None:
     log = opened(memory)
     sweeper = Sweeper(log, keep=2)
@@ -315,3 +351,116 @@ def test_an_ended_job_is_not_finished_from_a_savepoint(memory: DurableBlobs) -> 
     with pytest.raises(DamagedFileError):
         opened(memory, finish=True)
     assert opened(memory, savepoint="safe", finish=True).head.mode == Mode.RUNNING
+
+
+def shard_file(blobs: DurableBlobs, number: int, epoch: int) -> str:
+    """What a task writes for a step that may never be committed."""
+    name = delta(number, epoch).name
+    blobs.put(name, b"x")
+    return name
+
+
+def unlisted(blobs: DurableBlobs) -> UnreliableBlobs:
+    """The same, with listings that lack what was written last and have what was deleted."""
+    return UnreliableBlobs(blobs, 1, Faults(stale=1.0))
+
+
+@pytest.mark.contract("STORE-03", "STORE-07")
+@pytest.mark.parametrize("lag", [False, True])
+def test_a_young_job_without_any_manifest_is_refused(memory: DurableBlobs, lag: bool) -> None:
+    log = opened(memory)
+    names = [step(log) for _ in range(5)]
+    manifests = {info.name: memory.get(info.name) for info in memory.list("manifests")}
+    for name in manifests:
+        memory.delete(name)
+    before = files(memory)
+    for look in (opened, read_newest, inspect):
+        with pytest.raises(MissingFileError, match="was written for a job whose manifests are missing") as told:
+            look(unlisted(memory) if lag else memory)
+        assert f"'{names[0]}' in 'memory://'" in told.value.message
+        assert manifest_name(0) in told.value.message
+        assert told.value.remedy.startswith("nothing was changed: files were deleted or moved by hand, bring them back")
+    assert files(memory) == before
+    for name, data in manifests.items():
+        memory.put(name, data)
+    assert opened(memory).head.step == 6, "what the error tells to do works"
+
+
+def test_a_job_that_never_had_a_manifest_is_begun(memory: DurableBlobs) -> None:
+    """Whoever died before its opening left an epoch, a floor, files that are not ours, and names that are gone."""
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    memory.put("shards/README", b"x")
+    lagging = UnreliableBlobs(memory, 1, Faults(stale=1.0))
+    lagging.delete(shard_file(lagging, 1, 1))
+    deaths = 0
+    for calls in range(0, 80, 8):
+        store = UnreliableBlobs(lagging, 1)
+        store.interrupt(calls, die)
+        try:
+            opened(store)
+        except KeyboardInterrupt:
+            deaths += 1
+        else:
+            break
+    head = read_head(memory)
+    assert head is not None
+    assert (head.step, head.epoch > 1, deaths > 2) == (0, True, True)
+    left = shard_file(memory, 1, head.epoch)
+    assert opened(memory).head.step == 1, "a file of a first step that was never committed is no evidence"
+    assert memory.get(left) == b"x"
+
+
+@pytest.mark.contract("STORE-03")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
+@pytest.mark.parametrize("swept", [False, True])
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_job_that_another_driver_begins_meanwhile_is_not_refused(
+    memory: DurableBlobs, asked: int, swept: bool
+) -> None:
+    class Overtaken(UnreliableBlobs):
+        """Behind the look for the first manifest, another driver opens, and its tasks write."""
+
+        def get(self, name: str) -> bytes:
+            nonlocal asked
+            try:
+                return super().get(name)
+            except MissingFileError:
+                if name == manifest_name(0):
+                    asked -= 1
+                    if asked < 0 and not list(memory.list("manifests")):
+                        other = opened(memory)
+                        for _ in range(3):
+                            step(other)
+                        if swept:
+                            Sweeper(other, keep=0).sweep()
+                raise
+
+    meanwhile = Overtaken(memory, 1)
+    try:
+        log = opened(meanwhile)
+    except (FencedError, IndeterminateError):
+        assert asked < 0
+        log = opened(meanwhile)
+    assert log.head.step >= 4
+    step(log)
+    assert Sweeper(log, keep=0).sweep().unreadable == ()
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_job_begun_on_the_files_of_a_lost_one_removes_none(memory: DurableBlobs) -> None:
+    """No listing told of them when the job was begun."""
+    lost = shard_file(memory, 3, 1)
+    data = memory.get(lost)
+    memory.delete(lost)
+    memory.put("epochs/00000001", b"{}")
+    log = opened(memory)
+    for _ in range(3):
+        step(log)
+    memory.put(lost, data)
+    before = files(memory)
+    with pytest.raises(MissingFileError, match=f"'{lost}' in 'memory://' was written for a job whose manifests"):
+        Sweeper(log, keep=0).sweep()
+    assert files(memory) == before

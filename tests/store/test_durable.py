@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,6 +113,56 @@ def test_a_refused_write_certainly_did_not_happen(tmp_path: Path) -> None:
     for write in (lambda: blobs.put("x", b""), lambda: blobs.create("x", b"")):
         with pytest.raises(DeterminateError, match=r"'x' cannot be written in .*job"):
             write()
+
+
+def test_what_is_refused_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_bytes(b"a file")
+    (tmp_path / "job" / "a" / "b").mkdir(parents=True)
+    file, job = FolderBlobs(tmp_path / "passwd"), FolderBlobs(tmp_path / "job")
+    refusals: list[tuple[Callable[[], object], str, str]] = [
+        (
+            lambda: list(file.list("epochs")),
+            "'epochs' cannot be listed",
+            "name a folder: it, or what it is in, is a file",
+        ),
+        (lambda: file.put("x", b""), "'x' cannot be written", "name a folder"),
+        (lambda: job.get("a/b"), "'a/b' cannot be read", "what is in it may be read"),
+        (lambda: job.delete("a/b"), "'a/b' cannot be deleted", "what is in it may be deleted"),
+        (
+            lambda: job.put("a/b", b""),
+            "'a/b' cannot be written",
+            "its file system has hard links, and that there is room",
+        ),
+    ]
+    for refused, message, remedy in refusals:
+        with pytest.raises(DeterminateError, match=message) as told:
+            refused()
+        assert re.search(remedy, told.value.remedy)
+
+
+def test_a_write_that_happened_is_not_refused_for_its_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, unlink = FolderBlobs(tmp_path / "job"), Path.unlink
+    (tmp_path / "file").write_bytes(b"3")
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if ".scratch" in path.parts:
+            raise PermissionError(errno.EACCES, "refused", str(path))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refused)
+        assert blobs.create("m/1", b"1")
+        assert not blobs.create("m/1", b"2")
+        blobs.put("m/2", b"2")
+        blobs.put_file("m/3", tmp_path / "file")
+        blobs.put_file("m/3", tmp_path / "file")
+    assert [(info.name, blobs.get(info.name)) for info in blobs.list("")] == [
+        ("m/1", b"1"),
+        ("m/2", b"2"),
+        ("m/3", b"3"),
+    ]
 
 
 def test_a_store_that_does_not_answer_is_indeterminate() -> None:

@@ -78,12 +78,12 @@ def test_a_file_cut_off_anywhere_is_told(location: JobLocation) -> None:
             list(read_frames(location, "rows/cut"))
 
 
-def test_every_flipped_bit_is_told(location: JobLocation) -> None:
+def test_a_flipped_bit_in_any_byte_is_told(location: JobLocation) -> None:
     _written(location, [b"abc", b"defg"])
     whole = location.get_bytes("rows/a")
-    for at in range(8 * len(whole)):
+    for at in range(len(whole)):
         damaged = bytearray(whole)
-        damaged[at // 8] ^= 1 << (at % 8)
+        damaged[at] ^= 1 << (at % 8)
         location.put_bytes("rows/damaged", bytes(damaged))
         with pytest.raises(LostFileError, match="'rows/damaged' is damaged"):
             list(read_frames(location, "rows/damaged"))

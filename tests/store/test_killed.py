@@ -50,7 +50,7 @@ def test_a_driver_killed_anywhere_leaves_a_whole_step(tmp_path: Path) -> None:
     """SUBTLE: the job goes on from kill to kill, so what one leaves behind is what the next one finds."""
     inner = FolderBlobs(tmp_path / "job", sync=False)
     steps = 0
-    for calls in [*range(0, 60, 4), 150]:
+    for calls in [*range(0, 90, 6), 150]:
         pid = os.fork()
         if not pid:
             blobs = UnreliableBlobs(inner, 1)

@@ -316,11 +316,11 @@ class Drivers(RuleBasedStateMachine):
                 assert self.history.get(name) == b"x"
 
 
-Drivers.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+Drivers.TestCase.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 test_drivers_make_one_history = pytest.mark.contract("STORE-01", "STORE-02", "STORE-03", "STORE-07")(Drivers.TestCase)
 
 
 @pytest.mark.contract("STORE-03", "STORE-07")
 def test_drivers_on_s3_make_one_history(s3: Callable[[], S3Store]) -> None:
-    few = settings(max_examples=2, stateful_step_count=10, deadline=None)
+    few = settings(max_examples=1, stateful_step_count=12, deadline=None)
     run_state_machine_as_test(lambda: Drivers(s3()), settings=few)

@@ -3,12 +3,14 @@
 Owns bringing a copy to a version: its own entries and the deltas it lacks, else everything from files. Must not know
 what entries mean. A copy is never the truth: any of it may be removed at any time no process uses it.
 
-    <root>/<boot>/<job>/<level>-<shard>/data.mdb, lock.mdb    the entries (`space`), and the step they are of
-    <root>/<boot>/<job>/<level>-<shard>/bring.lock            held by the process that changes them
-    <root>/<boot>/<job>/<level>-<shard>/kept/                 deltas written here, that need not be fetched again
+    <root>/arcbeam-copies-<boot>/<job>/<level>-<shard>/
+        data.mdb, lock.mdb    the entries (`space`), and the step they are of
+        bring.lock            held by the process that changes them
+        kept/                 deltas written here, that need not be fetched again
 
 Nothing is synced to the disk: after a crash of the host (not of a process) the files may be broken. So they are below
-the name of the boot of the kernel that wrote them, and those of other boots are removed.
+the name of the boot of the kernel that wrote them, and those of other boots are removed. The root may be any folder,
+and hold anything: nothing in it is touched but folders of exactly that name.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
 import shutil
 import struct
 import threading
@@ -31,7 +34,7 @@ import lmdb
 from arcbeam.store import space
 from arcbeam.store.compaction import opened, publish
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import DecidedStepError, StoreError
+from arcbeam.store.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest import FileKind, ShardFile, ShardVersion
 from arcbeam.store.names import Written, written_name
 from arcbeam.store.overlay import EmptyBase, Overlay
@@ -49,20 +52,22 @@ _BATCH_CHANGES = 8_192
 """Each of them may change a page of its own, which stays in memory until the transaction ends."""
 _OPEN_SHARDS = 256
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_OF_A_BOOT = re.compile(r"arcbeam-copies-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The folders that this module makes, and so may remove."""
 
 
 class HostCache:
     """The copies below one folder.
 
     Args:
-        root: a folder on a disk of this host, used by no other host; made when first needed.
+        root: a folder on a disk of this host, used by no other host; made when first needed. What else is in it stays.
         map_bytes: the size of a new database's map; it grows as need be.
     """
 
     def __init__(self, root: Path | str, *, map_bytes: int = _FIRST_MAP_BYTES) -> None:
         self._root = Path(root).absolute()
         self._map_bytes = map_bytes
-        self._boot = _boot()
+        self._copies = self._root / f"arcbeam-copies-{_boot()}"
 
     def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
         """A shard's state at a version, for one step. To be closed before the shard's next one is made.
@@ -105,8 +110,8 @@ class HostCache:
         folder = self._folder(version)
         try:
             self._private(folder)
-            kept = folder / "kept"
-            kept.mkdir(exist_ok=True)
+            kept = _kept(folder, written_name(written))
+            kept.parent.mkdir(exist_ok=True)
         except OSError as e:
             raise StoreError(f"'{folder}' cannot be written: {e}", "see that the disk has room") from e
         return publish(
@@ -116,17 +121,17 @@ class HostCache:
             _chained(first, entries),
             first_step=step,
             last_step=step,
-            keep=kept / _kept_name(written_name(written)),
+            keep=kept,
         )
 
     def forget(self, job: str) -> None:
         """Removes all copies of a job. Best effort."""
-        folder = self._root / self._boot / _folder_name(job)
+        folder = self._copies / _folder_name(job)
         _databases.close_below(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, version: ShardVersion) -> Path:
-        return self._root / self._boot / _folder_name(version.job) / f"{version.level}-{version.shard}"
+        return self._copies / _folder_name(version.job) / f"{version.level}-{version.shard}"
 
     def _private(self, folder: Path) -> None:
         """Makes a folder; the root is refused if it is another user's, since temporary folders are shared."""
@@ -135,22 +140,34 @@ class HostCache:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._root.stat().st_uid != os.getuid():
             raise StoreError(f"'{self._root}' is another user's", "choose another folder for the copies of state")
-        if _BOOT_ID.exists():
+        if _OF_A_BOOT.fullmatch(self._copies.name):  # else this system does not tell its boots
             for other in self._root.iterdir():
-                if other.name != self._boot:
+                if other != self._copies and _OF_A_BOOT.fullmatch(other.name):
                     shutil.rmtree(other, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
 
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
         """Brings a copy to a version. The caller holds the lock."""
-        at = database.step()
-        files, anew = lacking(version, at)
-        if files or anew:
-            # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the copy
-            # has, or what a later step of it has made of that.
-            readers = [_reader(blobs, folder, file) for file in files]
-            database.apply(readers, version.step, anew=anew)
-            shutil.rmtree(folder / "kept", ignore_errors=True)
+        while True:
+            files, anew = lacking(version, database.step())
+            if not files and not anew:
+                return
+            kept = [path for file in files if (path := _kept(folder, file.name)).is_file()]
+            try:
+                # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the
+                # copy has, or what a later step of it has made of that.
+                readers = [_reader(blobs, folder, file) for file in files]
+                database.apply(readers, version.step, anew=anew)
+            except (LostFileError, NewerFormatError, OSError):
+                if not kept:
+                    raise
+                # What was kept here is worth no more than the copy: the store has it. If a file there was at fault, it
+                # is so again. What was applied before is thrown away by the next round.
+                for path in kept:
+                    path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(folder / "kept", ignore_errors=True)
+                return
 
 
 def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...], bool]:
@@ -181,15 +198,15 @@ def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...
 
 def _reader(blobs: DurableBlobs, folder: Path, file: ShardFile) -> ShardFileReader:
     """The reader of a file: of the copy that was kept, if it was written here."""
-    path = folder / "kept" / _kept_name(file.name)
+    path = _kept(folder, file.name)
     if path.is_file():
-        with contextlib.suppress(StoreError, OSError):
-            return ShardFileReader(local_reader(path), file.size, file.crc, str(path), folder)
+        return ShardFileReader(local_reader(path), file.size, file.crc, str(path), folder)
     return opened(blobs, file)
 
 
-def _kept_name(name: str) -> str:
-    return name.rpartition("/")[2]
+def _kept(folder: Path, name: str) -> Path:
+    """Where a file of that name is kept."""
+    return folder / "kept" / name.rpartition("/")[2]
 
 
 class _CachedBase:

@@ -10,6 +10,9 @@ floor to the head have no gap:
 - they are deleted in ascending order, and a floor's own manifest is the first to go when the floor rises: who finds it
   still there, after all that was read, has read no gap.
 
+A job's first driver commits its opening before any task writes. So where there is no manifest, and there never was,
+there is no file of a task either; where there is one, manifests are lost.
+
 Damage does not change what is the newest: a name that has bytes is taken, whatever they are. What is lost with a newest
 manifest that cannot be read, and what is not, is `UnreadableHead`'s; with a record of a floor, `floor_below`'s.
 """
@@ -32,6 +35,7 @@ from arcbeam.store.names import (
     floor_name,
     manifest_name,
     manifest_step,
+    parse_written,
 )
 
 _FLOOR = struct.Struct("<8sQI")
@@ -185,6 +189,7 @@ def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | 
 
     Raises:
         IndeterminateError: the manifest at the floor is missing: a driver has moved on meanwhile.
+        MissingFileError: there is none, but there must have been, since a task has written.
     """
     listed = [manifest_step(info.name) for info in blobs.list(MANIFESTS, after=_before(floor))]
     step = max((step for step in listed if step is not None and step >= floor), default=floor)
@@ -192,7 +197,14 @@ def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | 
     if data is None and step > floor:  # what was listed is gone
         step, data = floor, _data(blobs, manifest_name(floor))
     if data is None and not floor:
-        return None
+        file = _written_by_a_task(blobs)
+        if file is None:
+            return None
+        # SUBTLE: the order. Whose task wrote the file had committed an opening. If the first manifest is missing now,
+        # it was deleted; if that was a sweep's doing, after a floor above it was recorded.
+        data = _data(blobs, manifest_name(0))
+        if data is None and not floor_below(blobs, newest_epoch(blobs)):
+            raise lost_beginning(blobs, file)
     while data is not None and (following := _data(blobs, manifest_name(step + 1))) is not None:
         step, data = step + 1, following
     found: Manifest | UnreadableHead | None = None
@@ -207,6 +219,21 @@ def find_newest(blobs: DurableBlobs, floor: int) -> Manifest | UnreadableHead | 
             "if another driver runs this job, look again; else files were deleted by hand: bring them back",
         )
     return found
+
+
+def _written_by_a_task(blobs: DurableBlobs) -> str | None:
+    """The name of some file that a task wrote; None if there is none. A listing may have names that are gone."""
+    listed = (info.name for info in blobs.list("") if parse_written(info.name))
+    return next((name for name in listed if _data(blobs, name) is not None), None)
+
+
+def lost_beginning(blobs: DurableBlobs, file: str) -> MissingFileError:
+    """The error for a file of a task, where no manifest tells of a job that had it written."""
+    return MissingFileError(
+        f"'{file}' in '{blobs}' was written for a job whose manifests are missing, from '{manifest_name(0)}' on",
+        "nothing was changed: files were deleted or moved by hand, bring them back; if this is a copy of a savepoint "
+        "that was cut off, copy it again; else begin a new job in an empty folder",
+    )
 
 
 def _unreadable(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from arcbeam.store.durable import BlobInfo, checked, missing
 from arcbeam.store.errors import DeterminateError, IndeterminateError, StoreError
+from arcbeam.store.localfile import read_range
 
 _SCRATCH = ".scratch"
 
@@ -43,7 +44,7 @@ class FolderBlobs:
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """See `DurableBlobs`."""
         with self._reading(name), open(self._root / checked(name), "rb", buffering=0) as file:
-            return os.pread(file.fileno(), length, start)
+            return read_range(file.fileno(), start, length)
 
     def put(self, name: str, data: bytes) -> None:
         """See `DurableBlobs`."""
@@ -76,7 +77,7 @@ class FolderBlobs:
                 except FileExistsError:
                     return False
             finally:
-                scratch.unlink(missing_ok=True)
+                _removed(scratch)
         self._sync_folder(target.parent, name)
         return True
 
@@ -126,11 +127,9 @@ class FolderBlobs:
         try:
             self._made(target.parent)
             os.replace(scratch, target)
+        finally:
             # SUBTLE: renaming a link onto a link of the same file does nothing, and leaves both.
-            scratch.unlink(missing_ok=True)
-        except OSError:
-            scratch.unlink(missing_ok=True)
-            raise
+            _removed(scratch)
         self._sync_folder(target.parent, name)
 
     def _made(self, folder: Path) -> None:
@@ -175,13 +174,25 @@ class FolderBlobs:
             raise _refused(verb, name, self, e) from e
 
 
+def _removed(scratch: Path) -> None:
+    """Removes a scratch file, best effort.
+
+    SUBTLE: the name may stand already, so an error of this must not be told as one of the write, which did nothing.
+    """
+    with contextlib.suppress(OSError):
+        scratch.unlink(missing_ok=True)
+
+
 _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
 """What network mounts say when they do not know."""
 
 
 def _refused(verb: str, name: str, where: object, error: OSError) -> StoreError:
     kind = IndeterminateError if error.errno in _TRANSIENT else DeterminateError
-    return kind(
-        f"'{name}' cannot be {verb} in '{where}': {error}",
-        "see that the folder can be read and written, that its file system has hard links, and that there is room",
-    )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        remedy = "name a folder: it, or what it is in, is a file"
+    elif verb == "written":
+        remedy = "see that the folder can be written, that its file system has hard links, and that there is room"
+    else:
+        remedy = f"see that the folder is there, and that what is in it may be {verb}"
+    return kind(f"'{name}' cannot be {verb} in '{where}': {error}", remedy)

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import UnreadableHead, known, newest_epoch, read_floors, read_manifest, read_newest
+from arcbeam.store.chain import (
+    UnreadableHead,
+    floor_below,
+    known,
+    newest_epoch,
+    read_floors,
+    read_manifest,
+    read_newest,
+)
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
@@ -74,8 +82,8 @@ class Inspection:
         driver: who began the epoch, as it called itself; empty if that is not known.
         savepoints: of the job now, or of the newest step that can be read.
         steps: the latest ones up to this, the newest first; without those that cannot be read.
-        damaged: what cannot be read of all this, and what can be done about it; the newest manifest, if it is among
-            them, first.
+        damaged: what is missing or cannot be read of all this, and what can be done about it; the newest manifest, if
+            it is among them, first.
         problems: what is missing, damaged or too new among the files; None if they were not looked at.
     """
 
@@ -110,7 +118,8 @@ def inspect(
         step: after which step; None: after the newest that can be read.
         savepoint: after that savepoint's step; empty: as `step` says.
         steps: how many steps to list.
-        check: read every file that the step names, whole, and look at the manifests of all savepoints.
+        check: read every file that the step names, whole, and look at the manifests of all savepoints, and at all
+            before the step that must be there.
 
     Raises:
         StoreError: there is no job, no such savepoint, no such step any more; or the manifest cannot be read.
@@ -140,7 +149,7 @@ def inspect(
         damaged.append(str(newest.error))
         if manifest is head:
             latest = newest.step - 1
-    listed = tuple(_steps(blobs, latest, steps, damaged))
+    listed = tuple(_steps(blobs, latest, steps, damaged, to_floor=check))
     damaged += _damaged_floors(blobs)
     return Inspection(
         location=str(blobs),
@@ -208,18 +217,30 @@ def _levels(manifest: Manifest) -> Iterator[LevelReport]:
         )
 
 
-def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str]) -> Iterator[StepReport]:
-    """The steps from this one down; one that cannot be read is told in `damaged` instead."""
-    for at in range(step, max(step - number, -1), -1):
+def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str], *, to_floor: bool) -> Iterator[StepReport]:
+    """So many steps from this one down. One that cannot be read is told in `damaged`, down to the floor if asked.
+
+    SUBTLE: a missing one is judged by the floor that there is after it was missed: a driver may be sweeping.
+    """
+    first = max(step - number + 1, 0)
+    for at in range(step, (min(first, _floor(blobs)) if to_floor else first) - 1, -1):
         try:
             manifest = read_manifest(blobs, at)
-        except MissingFileError:
-            return  # it was swept, as all below
+        except MissingFileError as e:
+            if at < _floor(blobs):
+                return  # it was swept, as all below
+            damaged.append(
+                f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but a driver "
+                "that starts sweeps nothing while it is one of those that are kept, and cannot start without the oldest"
+            )
+            continue
         except (DamagedFileError, NewerFormatError) as e:
             damaged.append(
                 f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but no file of "
                 "state is swept while it is one of those that are kept"
             )
+            continue
+        if at < first:
             continue
         files = [(file.name, file.size) for shard in manifest.shards for file in shard.files]
         files += [(side.name, side.size) for side in manifest.side_files]
@@ -233,6 +254,10 @@ def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str]) -> I
             written=sum(size for name, size in files if (by := parse_written(name)) and (by.step, by.epoch) == own),
             committables=len(manifest.committables),
         )
+
+
+def _floor(blobs: DurableBlobs) -> int:
+    return floor_below(blobs, newest_epoch(blobs))
 
 
 def _damaged_floors(blobs: DurableBlobs) -> Iterator[str]:

@@ -23,7 +23,7 @@ from arcbeam.store.chain import (
     read_manifest,
 )
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import StoreError
+from arcbeam.store.errors import MissingFileError, StoreError
 from arcbeam.store.manifest import Kind, Manifest, Pin, ShardFile, SideFile
 from arcbeam.store.manifestfile import encode
 from arcbeam.store.names import floor_name, manifest_name
@@ -93,7 +93,7 @@ def copy_savepoint(
     if pin is None:
         raise no_savepoint(source, name, head)
     manifest = head if pin.step == head.step else read_manifest(source, pin.step)
-    # A copy that was cut off has at most its floor.
+    # A copy that was cut off has no manifest, nor an epoch.
     if newest_epoch(target) or _first_manifest(target, manifest.step):
         raise StoreError(f"'{target}' holds a job already", "copy the savepoint to an empty place")
     scratch.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,10 @@ def _first_manifest(target: DurableBlobs, step: int) -> bool:
     floor = floor_below(target, 0)
     if floor == step and not list(target.list("manifests")):
         return False
-    return find_newest(target, floor) is not None
+    try:
+        return find_newest(target, floor) is not None
+    except MissingFileError:  # a copy that was cut off
+        return False
 
 
 def _copy(target: DurableBlobs, name: str, scratch: Path, fetch: Callable[[BinaryIO], None]) -> None:

@@ -15,7 +15,6 @@ after the other, because joining and cutting are done once a block, by loops in 
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -28,6 +27,7 @@ from zlib import crc32
 
 from arcbeam.store.errors import DamagedFileError, NewerFormatError, StoreError
 from arcbeam.store.fileheader import HEADER_BYTES, file_header, version_in
+from arcbeam.store.localfile import read_range
 from arcbeam.store.manifest import FileKind
 
 VERSION = 1
@@ -306,6 +306,6 @@ def local_reader(path: Path) -> ReadRange:
     file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed when it is collected
 
     def read(start: int, length: int) -> bytes:
-        return os.pread(file.fileno(), length, start)
+        return read_range(file.fileno(), start, length)
 
     return read

@@ -134,6 +134,7 @@ class StepLog:
             IncompatibleStateError: the state does not fit `shape`.
             StoreError: the job has ended (drained or done), or there is no such savepoint.
             DamagedFileError, NewerFormatError: the newest manifest, or the savepoint's, cannot be read.
+            MissingFileError: files of a job are there, and none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
         # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
@@ -268,8 +269,10 @@ def _refuse(blobs: DurableBlobs, asked: Asked) -> None:
     """Raises what opening the job would; writes nothing."""
     epoch = newest_epoch(blobs)
     # Else somebody is at it: what is so when the epoch has begun decides.
-    with contextlib.suppress(IndeterminateError, MissingFileError):
-        opening(blobs, find_newest(blobs, floor_below(blobs, epoch)), asked, epoch + 1, "-")
+    with contextlib.suppress(IndeterminateError):
+        newest = find_newest(blobs, floor_below(blobs, epoch))
+        with contextlib.suppress(MissingFileError):
+            opening(blobs, newest, asked, epoch + 1, "-")
 
 
 def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -> int:

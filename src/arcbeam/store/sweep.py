@@ -12,6 +12,8 @@ Owns the decision. No clock and no memory of who wrote what take part in it:
   decided (the head's or before), or if its epoch is over (before the head's). Else it may be an attempt's of the step
   that is running, or of a driver that is about to open, and stays.
 - Files whose names no task gives are not ours, and stay.
+- A file of an epoch before the one that began the job is of an earlier job, whose manifests are lost: only a listing
+  that lagged can have let the driver begin a new one. Then nothing is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from arcbeam.store.chain import read_manifest
+from arcbeam.store.chain import lost_beginning, read_manifest
 from arcbeam.store.durable import BlobInfo, missing
 from arcbeam.store.errors import DamagedFileError, MissingFileError, NewerFormatError
 from arcbeam.store.manifest import Kind, Manifest
@@ -35,6 +37,7 @@ class _Seen:
     """What a sweep needs of a manifest. One that cannot be read is as an opening that names nothing."""
 
     kind: Kind
+    epoch: int = 0
     names: frozenset[str] = frozenset()
     pins: frozenset[int] = frozenset()
     readable: bool = True
@@ -80,12 +83,15 @@ class Sweeper:
 
         Raises:
             IndeterminateError, DeterminateError: by the store.
+            MissingFileError: a manifest that counts, or those of an earlier job, whose files are still here.
         """
         log, head = self._log, self._log.head
         self._seen[head.step] = _seen(head)
         was, floor = log.floor, self._new_floor()
         # Listed before it is known what is named: what is written from now on is not looked at.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
+        if not was:
+            self._refuse_lost(files)
         if floor > was:
             log.raise_floor(floor)
         if not log.is_newest():
@@ -104,6 +110,14 @@ class Sweeper:
             else:
                 del self._seen[step]
         return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
+
+    def _refuse_lost(self, files: list[BlobInfo]) -> None:
+        """Raises if there are files of an earlier job. Its epochs are over, so they would be orphans."""
+        first = self._manifest(0)
+        for info in files if first else ():
+            written = parse_written(info.name)
+            if first and written and written.epoch < first.epoch:
+                raise lost_beginning(self._log.blobs, info.name)
 
     def _new_floor(self) -> int:
         """The step down to which manifests are kept from now on.
@@ -163,7 +177,7 @@ class Sweeper:
 
 def _seen(manifest: Manifest) -> _Seen:
     pins = frozenset(pin.step for pin in manifest.pins)
-    return _Seen(manifest.kind, frozenset(manifest.file_names()), pins)
+    return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins)
 
 
 def is_over(info: BlobInfo, head: Manifest) -> bool:
