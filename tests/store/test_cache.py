@@ -335,6 +335,17 @@ def test_forgetting_a_job_removes_its_copies(cache: HostCache, job: Host, tmp_pa
     assert job.read(cache) == [(b"a", b"1")]
 
 
+def test_a_copy_that_is_forgotten_while_a_task_reads_it(cache: HostCache, job: Host) -> None:
+    job.commit(cache, {b"a": b"1", b"b": b"2"})
+    view = cache.view(job.blobs, job.version)
+    cache.forget("job")
+    for reading in (lambda: view.get(b"a"), lambda: list(view.scan(b"")), lambda: view.get(b"long" * 200)):
+        with pytest.raises(StoreError, match="run the task again"):
+            reading()
+    view.close()
+    assert job.read(cache) == [(b"a", b"1"), (b"b", b"2")]
+
+
 def test_a_snapshot_is_written_by_reading_it_once(cache: HostCache, job: Host) -> None:
     for i in range(5):
         job.commit(cache, {b"%d" % i: b"v", b"long" * 200: b"%d" % i})

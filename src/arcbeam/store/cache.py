@@ -218,18 +218,39 @@ class _CachedBase:
         self._txn_get = cast("Callable[[bytes], bytes | None]", self._txn.get)
 
     def get(self, key: bytes) -> bytes | None:
-        """See `Base`."""
-        if len(key) <= space.CUT:
-            return self._txn_get(space.MAIN + key)
-        return space.get(self._txn, key)
+        """See `Base`.
+
+        Raises:
+            StoreError: the copy was forgotten meanwhile.
+        """
+        try:
+            if len(key) <= space.CUT:
+                return self._txn_get(space.MAIN + key)
+            return space.get(self._txn, key)
+        except lmdb.Error as e:
+            raise _forgotten(e) from e
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `Base`."""
-        return space.scan(self._txn, start, end)
+        """See `Base`.
+
+        Raises:
+            StoreError: the copy was forgotten meanwhile.
+        """
+        try:
+            yield from space.scan(self._txn, start, end)
+        except lmdb.Error as e:
+            raise _forgotten(e) from e
 
     def close(self) -> None:
         """See `Base`."""
         self._database.end_reading(self._txn)
+
+
+def _forgotten(error: lmdb.Error) -> StoreError:
+    return StoreError(
+        f"a copy of state cannot be read any more: {error}",
+        "if it was forgotten while a task reads it, run the task again; else see that its disk works",
+    )
 
 
 class _Database:
