@@ -122,6 +122,7 @@ LISTS: dict[str, tuple[Any, list[Any], bool]] = {
     "integers": (ANYTHING, list(MANY), False),
     "numbers of numpy": (ANYTHING, [np.int64(n) for n in MANY], True),
     "short floats": (ANYTHING, [np.float32(n / 7) for n in MANY], True),
+    "arrays that are not to be written to": (ANYTHING, [np.frombuffer(b"12345678", np.int64) for n in MANY], False),
     "numbers of another name": (ANYTHING, [np.longlong(n) for n in MANY], False),
     "arrays of these": (ANYTHING, [np.full(3, n, dtype=np.longlong) for n in MANY], False),
     "bits": (ANYTHING, [np.bool_(n % 2) for n in MANY], True),

@@ -12,10 +12,12 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.io.iobase import BoundedSource, SourceBundle
+from apache_beam.io.range_trackers import OffsetRangeTracker
 from apache_beam.metrics import Metrics
 from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.portability.api import metrics_pb2
-from apache_beam.pvalue import AsIter, AsList, TaggedOutput
+from apache_beam.pvalue import AsIter, AsList, AsSingleton, TaggedOutput
 from apache_beam.transforms import environments
 from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import (
@@ -1117,3 +1119,79 @@ def test_one_collection_flattened_with_itself() -> None:
         (source, source, source | beam.Map(lambda x: -x)) | beam.Flatten() | Collect()
 
     assert same(build).values() == sorted(map(exact, [*range(40), *range(40), *(-x for x in range(40))]))
+
+
+# Iterators of user code.
+
+
+class StartsOver:
+    """An iterator that begins anew whenever it is asked for one, as in many a textbook."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self) -> StartsOver:
+        self.i = 0
+        return self
+
+    def __next__(self) -> int:
+        self.i += 1
+        if self.i > self.n:
+            raise StopIteration
+        return self.i
+
+
+class CountsUp(beam.DoFn):
+    def process(self, element: int) -> Any:
+        return StartsOver(element)
+
+
+class CountsUpSource(BoundedSource):  # type: ignore[misc]  # Beam is untyped
+    def estimate_size(self) -> int:
+        return 1
+
+    def split(self, desired_bundle_size: int, start_position: Any = None, stop_position: Any = None) -> Any:
+        yield SourceBundle(1, self, None, None)
+
+    def get_range_tracker(self, start_position: Any, stop_position: Any) -> Any:
+        return OffsetRangeTracker(0, 1)
+
+    def read(self, range_tracker: Any) -> Any:
+        range_tracker.try_claim(0)
+        return StartsOver(7)
+
+
+@pytest.mark.contract("BAT-02")
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("n", [1, 9, 2000])
+def test_an_iterator_that_starts_over_is_asked_once(loops: bool, n: int) -> None:
+    with Driven(loops=loops) as p:
+        p | "one" >> beam.Create([n]) | "few" >> beam.ParDo(CountsUp()) | Collect("one")
+        numbers = p | "many" >> beam.Create(range(1000)) | "spread" >> beam.Reshuffle()
+        numbers | beam.Map(lambda _: 3) | beam.ParDo(CountsUp()) | Collect("many")
+        p | beam.io.Read(CountsUpSource()) | Collect("read")
+    assert p.values("one") == list(range(1, n + 1))
+    assert sorted(p.values("many")) == sorted([1, 2, 3] * 1000)
+    assert p.values("read") == list(range(1, 8))
+
+
+@pytest.mark.contract("BAT-02")
+@pytest.mark.parametrize("loops", [True, False])
+def test_a_side_input_that_cannot_be_had_is_not_looked_up_before_an_element_needs_it(loops: bool) -> None:
+    def timestamped(_: Any) -> Iterator[Any]:
+        for n in range(4000):
+            yield TimestampedValue(n, 1 if n < 2000 else 11)
+
+    def windowed(p: Any, least: int) -> Any:
+        side = p | "side" >> beam.Create([5, 16, 17]) | "then" >> beam.Map(lambda n: TimestampedValue(n, n))
+        side |= "ws" >> beam.WindowInto(FixedWindows(10))
+        main = p | beam.Create([0]) | beam.FlatMap(timestamped) | "wm" >> beam.WindowInto(FixedWindows(10))
+        some = main | "same" >> beam.ParDo(Looking()) | "plus" >> beam.Map(lambda seen: seen[0])
+        some |= beam.Filter(lambda n: n < least)
+        return some | "use" >> beam.Map(lambda n, one: n + one, AsSingleton(side)) | Collect()
+
+    with Driven(loops=loops) as p:
+        windowed(p, 2000)
+    assert sorted(p.values()) == [n + 5 for n in range(2000)]
+    with pytest.raises(Exception, match=r"while running 'use'"), Driven(loops=loops) as p:
+        windowed(p, 2001)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam import coders
 from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder
@@ -494,3 +495,15 @@ class TestPrecombine:
             pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
             _ = pairs | beam.CombinePerKey(sum) | beam.combiners.Count.Globally() | Collect()
         assert p.values() == [40_000]
+
+
+@pytest.mark.parametrize("late", [0, 25, 300])
+@pytest.mark.parametrize("combine", [True, False])
+def test_a_key_that_cannot_be_encoded_is_named_with_its_step(combine: bool, late: int) -> None:
+    p = Driven()
+    keyed = "keyed" >> beam.Map(lambda n: (np.int64(n) if n == late else n % 7 or "b", n))
+    pairs = p | beam.Create(range(400)) | "spread" >> beam.Reshuffle() | keyed
+    _ = pairs | (beam.CombinePerKey(sum) if combine else beam.GroupByKey()) | Collect()
+    # Who notices it may be the one who samples sizes, to whom it is a part of the pair.
+    with pytest.raises(CoderError, match=rf"cannot encode \(?np.int64\({late}\).*while running 'keyed'"):
+        p.run()

@@ -151,6 +151,9 @@ class _Arrays:
     def pack(self, batch: Any, converter: Any) -> Any:
         if type(batch) is not np.ndarray or not _is_of(batch, converter):
             return None
+        # Whether an array may be written to is pickled, too.
+        if batch.ndim > 1 and not batch.flags.writeable:
+            return None
         array = batch.swapaxes(converter.partition_dimension, 0)
         return array if array.shape[1:] == converter.element_shape else None
 

@@ -17,7 +17,7 @@ from apache_beam.typehints.batch import ListBatchConverter, NumpyBatchConverter
 
 from arcbeam.harness.batchbytes import is_converter
 from arcbeam.harness.blocks import Block, Each
-from arcbeam.harness.operations import LONGEST
+from arcbeam.harness.operations import LONGEST, once
 from arcbeam.harness.untyped import is_named_tuple, rows_of
 
 Explode = Callable[[Any], Iterator[list[Any]]]
@@ -105,7 +105,7 @@ def exploder(converter: Any) -> Explode:
 
 
 def _gathered(elements: Iterable[Any]) -> Iterator[list[Any]]:
-    rest = iter(elements)
+    rest = once(elements)
     while values := list(islice(rest, LONGEST)):
         yield values
 

@@ -20,7 +20,7 @@ from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.runners.common import NameContext
 
 from arcbeam.harness.blocks import Block
-from arcbeam.harness.operations import PIECE, piece_behind
+from arcbeam.harness.operations import PIECE, once, piece_behind
 
 if TYPE_CHECKING:
     from arcbeam.harness.values import ValueOperation
@@ -88,6 +88,10 @@ class Chain:
         if len(block) < _SHORTEST or not block.uniform:
             return False
         if not all(op.has_begun for op in self._members) or not all(op.is_warm for op in self._members[:-1]):
+            return False
+        # SUBTLE: a side input is looked up for the first time when an element comes to its step, not before: it may be
+        # one that cannot be had, and no element may ever come.
+        if not all(op.was_bound(block) for op in self._members[1:]):
             return False
         self._blocks += 1
         return self._blocks % _APART != 0 and all(op.bind(block) for op in self._members)
@@ -205,7 +209,7 @@ class _Outputs:
             if len(self.values) >= self._longest:
                 self.look()
             return
-        more = iter(results)
+        more = once(results)
         while piece := list(islice(more, self.room())):
             self.values += piece
             self.look()

@@ -41,6 +41,23 @@ def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], 
     return CoderError(step, what, "".join(traceback.format_exception(error)))
 
 
+def key_error(coder: Any, step: str, error: Exception, pairs: Iterable[Any]) -> CoderError | None:
+    """The error for the first pair whose key a coder does not take; None if it takes all, or they are no pairs."""
+    impl = coder.get_impl()
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            return None
+        if not _encodes(impl, pair[0]):
+            return coder_error(coder, step, error, [pair[0]], ", a key")
+    return None
+
+
+def producer_of(descriptor: Any, pcoll: str) -> str:
+    """The name of the step that makes a PCollection, if it is in the same stage; else the PCollection's id."""
+    makers = (t.unique_name for t in descriptor.transforms.values() if pcoll in t.outputs.values())
+    return next(makers, pcoll)
+
+
 def _encodes(impl: Any, value: Any) -> bool:
     try:
         impl.encode(value)

@@ -15,7 +15,7 @@ from apache_beam import coders
 from arcbeam.errors import CoderError
 from arcbeam.harness.blocks import Block, BlockCoder
 from arcbeam.harness.bulk import ListBytes
-from arcbeam.harness.codererrors import coder_error
+from arcbeam.harness.codererrors import coder_error, key_error
 from arcbeam.harness.frames import BLOB_BYTES, record
 from arcbeam.harness.operations import LONGEST
 from arcbeam.harness.windowcoder import WindowBytes
@@ -87,7 +87,13 @@ class GroupWrite(Write):
 
     def _take(self, block: Block) -> None:
         for part in block.parts(self._longest):
-            self._absorb(part)
+            try:
+                self._absorb(part)
+            except Exception as e:
+                found = key_error(self._key_coder, self.producer, e, part.values)
+                if found is None:
+                    raise
+                raise found from e
             self._check(part.values)
 
     def _absorb(self, block: Block) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import traceback
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from types import GeneratorType
 from typing import Any
 
 from apache_beam.runners import common
@@ -21,6 +24,8 @@ LONGEST = 4093
 """Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
 PIECE = 251
 """Elements that are made or gathered between two looks at their size, but for numbers."""
+_KNOWN = frozenset({range, list, tuple, GeneratorType})
+"""Types whose iterators are their own."""
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _FEW = 4
 """Components of a tuple that are looked at one by one."""
@@ -201,6 +206,14 @@ def user_error(operation: Any, error: Exception) -> UserCodeError:
     """What user code raised that an operation called itself, with the operation's step."""
     text = "".join(traceback.format_exception(error))
     return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {error}", text)
+
+
+def once(results: Iterable[Any]) -> Iterator[Any]:
+    """An iterator over what user code has returned, that goes on where it was, as often as it is asked for more.
+
+    SUBTLE: `islice` asks what it is given for an iterator, and one of user code may begin anew whenever it is asked.
+    """
+    return iter(results) if type(results) in _KNOWN else chain(results)
 
 
 def piece_behind(value: Any) -> int:

@@ -23,6 +23,7 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.blocks import Block, Each
+from arcbeam.harness.codererrors import key_error, producer_of
 from arcbeam.harness.folds import fold_of
 from arcbeam.harness.operations import LONGEST, BlockOperation, user_error
 from arcbeam.harness.slices import Slices
@@ -61,7 +62,9 @@ class Precombine(BlockOperation):
         accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
         self._estimate = accumulator_coder.get_impl().estimate_size
         self._estimate_value = coder.wrapped_value_coder.value_coder().get_impl().estimate_size
-        self._key_coder = coder.wrapped_value_coder.key_coder().get_impl()
+        self._whole_key_coder = coder.wrapped_value_coder.key_coder()
+        self._key_coder = self._whole_key_coder.get_impl()
+        self.producer = ""
         self._window_bytes = WindowBytes(coder.window_coder)
         kind = windowing.timestamp_combiner
         self._choose_time: Any = {
@@ -97,7 +100,7 @@ class Precombine(BlockOperation):
             except ArcbeamError:
                 raise
             except Exception as e:
-                raise user_error(self, e) from e
+                raise key_error(self._whole_key_coder, self.producer, e, values) or user_error(self, e) from e
             self._since_check += len(values)
             self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
             if self._passing > 0:
@@ -219,4 +222,5 @@ def register() -> None:
         )
         name = NameContext(transform.unique_name, transform_id)
         op = Precombine(name, factory, payload, transform, factory.get_windowed_coder(pcoll_id), windowing)
+        op.producer = producer_of(factory.descriptor, pcoll_id)
         return factory.augment_oldstyle_op(op, transform.unique_name, consumers)

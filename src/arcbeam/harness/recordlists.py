@@ -23,7 +23,7 @@ from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.transforms import core
 
 from arcbeam.harness import lines
-from arcbeam.harness.operations import PIECE, longest_of
+from arcbeam.harness.operations import PIECE, longest_of, once
 
 _PROCESS_URN = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 _READ = iobase.SDFBoundedSourceReader()._create_sdf_bounded_source_dofn().process.__code__
@@ -56,7 +56,7 @@ class _ReadLists(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
 def _listed(records: Iterable[Any], size: Callable[[Any], int]) -> Iterator[list[Any]]:
     """Records in lists that are short while records are large."""
-    more, longest = iter(records), 1
+    more, longest = once(records), 1
     while part := list(islice(more, longest)):
         yield part
         longest = min(longest_of(len(part), lambda record, _: size(record), part[0], part[-1]), PIECE)

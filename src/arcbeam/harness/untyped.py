@@ -142,9 +142,9 @@ def _is_number(kind: type, values: list[Any]) -> bool:
 def _are_alike(arrays: list[Any]) -> bool:
     """Whether arrays are of numbers, and the same but for these."""
     first = arrays[0]
-    if not _has_a_name(first.dtype) or not first.ndim or not first.flags.c_contiguous:
+    if not _has_a_name(first.dtype) or not first.ndim or not first.flags.c_contiguous or not first.flags.writeable:
         return False
-    return len({(array.dtype, array.shape, array.strides) for array in arrays}) == 1
+    return len({(array.dtype, array.shape, array.strides, array.flags.writeable) for array in arrays}) == 1
 
 
 def _has_a_name(dtype: Any) -> bool:

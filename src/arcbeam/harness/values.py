@@ -27,7 +27,7 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from arcbeam.harness.blocks import Block, Each
-from arcbeam.harness.operations import PIECE, BlockOperation, dofn_runner, fitting, longest_of, piece_behind
+from arcbeam.harness.operations import PIECE, BlockOperation, dofn_runner, fitting, longest_of, once, piece_behind
 from arcbeam.harness.windowing import Windows
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ class ValueOperation(BlockOperation):
         self.kind, self.user = ("flat", fn.process) if found is None else found
         self.call = self.user
         self.bound_args, self.bound_kwargs = given.args, given.kwargs
+        self._bound_in: set[Any] = set()
         self.chain: Chain | None = None
         self.chains: list[Chain] = []
         self.never_chained = False
@@ -227,15 +228,25 @@ class ValueOperation(BlockOperation):
         given = self._given
         if not given.anything:
             return True
-        window: Any = _GLOBAL
-        if given.windowed:
-            if type(block.windows) is Each or len(block.windows) != 1:
-                return False
-            (window,) = block.windows
+        window = self._window_of(block)
+        if window is None:
+            return False
         args, kwargs = insert_values_in_args(given.args, given.kwargs, [side[window] for side in given.sides])
         self.bound_args, self.bound_kwargs = args, kwargs
         self.call = _with_arguments(self.user, args, kwargs, unpack=self.kind == "tuple")
+        if given.sides:
+            self._bound_in.add(window)
         return True
+
+    def was_bound(self, block: Block) -> bool:
+        """Whether `bind` would look up no side input that was not looked up before."""
+        return not self._given.sides or self._window_of(block) in self._bound_in
+
+    def _window_of(self, block: Block) -> Any:
+        """The window that side inputs are looked up for; None if that is not the same for the whole block."""
+        if not self._given.windowed:
+            return _GLOBAL
+        return None if type(block.windows) is Each or len(block.windows) != 1 else block.windows[0]
 
     # What a chain asks.
 
@@ -283,6 +294,7 @@ class ValueOperation(BlockOperation):
     def reset(self) -> None:
         """See the SDK's `Operation`."""
         super().reset()
+        self._bound_in.clear()
         for side in self._given.sides:
             side.reset()
 
@@ -340,7 +352,7 @@ class ValueOperation(BlockOperation):
             if type(results) is list and len(results) < PIECE:
                 outputs += results
             else:
-                more = iter(results)
+                more = once(results)
                 outputs.extend(islice(more, due - len(outputs)))
             while True:
                 if not uniform:

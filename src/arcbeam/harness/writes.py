@@ -11,6 +11,7 @@ from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor
 
+from arcbeam.harness.codererrors import producer_of
 from arcbeam.harness.elementwrite import ElementWrite, SideWrite
 from arcbeam.harness.groupwrite import GroupWrite, KeyedWrite, WindowedGroupWrite
 from arcbeam.harness.write import Write
@@ -39,7 +40,5 @@ def register() -> None:
         if kind is GroupWrite and not isinstance(coder.window_coder, GlobalWindowCoder):
             kind = WindowedGroupWrite
         op = kind(NameContext(transform.unique_name, transform_id), factory, spec, coder)
-        op.producer = next(
-            (t.unique_name for t in factory.descriptor.transforms.values() if pcoll in t.outputs.values()), pcoll
-        )
+        op.producer = producer_of(factory.descriptor, pcoll)
         return op
