@@ -19,6 +19,7 @@ from arcbeam.engine.cells import (
     SetCell,
     ValueCell,
 )
+from arcbeam.engine.keyspace import KEY_LIMIT
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
 
@@ -178,3 +179,19 @@ def test_accumulators_are_merged_now_and_then_not_at_every_add() -> None:
     assert cell.read(b"k", b"w") == (3000).to_bytes(8, "big")
     cell.write(b"k", b"w", (1).to_bytes(8, "big"))
     assert cell.read(b"k", b"w") == (1).to_bytes(8, "big")
+
+
+@pytest.mark.contract("ENG-12")
+def test_elements_come_in_the_order_of_what_stands_in_their_rows_and_all_of_them() -> None:
+    short = [b"", b"a", b"a" * (KEY_LIMIT - 1), b"b"]
+    same = [b"a" * KEY_LIMIT + bytes((end,)) for end in range(20)]
+    found = SetCell(Cells(MemoryView(), 1), "f")
+    for element in (*same, *reversed(short)):
+        found.add(b"k", b"w", element)
+    read = list(found.read(b"k", b"w"))
+    assert [each[:KEY_LIMIT] for each in read] == sorted(each[:KEY_LIMIT] for each in (*short, *same))
+    assert set(read) == {*short, *same}
+    again = SetCell(Cells(MemoryView(), 1), "f")
+    for element in read:
+        again.add(b"k", b"w", element)
+    assert list(again.read(b"k", b"w")) == read, "it depends on the elements alone"

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from arcbeam.engine import keyspace
 from arcbeam.engine.composites import AfterAny, AfterWatermark, Repeatedly
 from arcbeam.engine.delays import Delay
 from arcbeam.engine.effects import (
@@ -145,6 +146,19 @@ def test_accumulators_of_sessions_merge() -> None:
     assert [(pane.window, sorted(pane.contents)) for pane in shard.panes] == [
         (IntervalWindow(Timestamp(1), Timestamp(15)), ["1", "10", "5", "6"])
     ]
+
+
+@pytest.mark.parametrize("length", [keyspace.KEY_LIMIT, 1000])
+def test_a_key_of_any_length_stands_whole_in_its_rows(length: int) -> None:
+    shard = Shard(Strategy(Repeatedly(AfterWatermark())), FixedWindows(Duration(10), Duration(0)))
+    long, other = b"k" * length, b"k" * (length - 1) + b"l"
+    shard.add([1], long)
+    shard.add([2], other)
+    rows = [row for row, _ in shard.view.scan(b"g")]
+    assert [long in row for row in rows] == [True, False]
+    assert [other in row for row in rows] == [False, True]
+    shard.advance(MAX_TIMESTAMP)
+    assert {pane.key for pane in shard.panes} == {long, other}
 
 
 def test_keys_do_not_touch_each_other() -> None:

@@ -61,6 +61,7 @@ class World:
         self.on: dict[str, Any] = {}
         self.came: list[tuple[bytes, Sequence[Came]]] = []
         self.drops: list[DropLate | DropHeld | Late] = []
+        self.fired: list[Fired] = []
         self.said = {_RATES: MIN_TIMESTAMP, _NAMES: MIN_TIMESTAMP}
         self.full: set[Lot] = set()
         self.looks = 1000
@@ -99,6 +100,7 @@ class World:
         return Did(len(panes))
 
     def fire(self, fired: Fired) -> Did:
+        self.fired.append(fired)
         return self._tell(f"fire {fired.family} {fired.fire_at}") or Did()
 
     def expire(self, key: bytes, window: Window) -> Did:
@@ -212,6 +214,8 @@ def test_what_does_not_go_together_is_refused_by_name() -> None:
         World(strategy, (("rates", _RATES),))
     with pytest.raises(ValueError, match="'it' has side inputs, so its windows"):
         StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, (("rates", _RATES),)), Plain())
+    with pytest.raises(ValueError, match="a timer family of 'it' has no name"):
+        World(Stateful({"": TimeDomain.EVENT}, _DECODE, _end))
 
 
 # Groupings.
@@ -311,6 +315,52 @@ def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
     report = world.step(20, now=10)
     assert world.told() == ["process 7", "process 8", "fire event 9"]
     assert (report.next_event, report.next_due) == (None, None)
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize(
+    ("timer", "fires", "hold"),
+    [
+        (_timer("event", 100, 100), 9, 9),
+        (_timer("event", 100, 4), 9, 4),
+        (_timer("event", 5, 8), 5, 5),
+        (_timer("event", 100), 9, None),
+        (_timer("clock", 100, 100), 100, 9),
+        (_timer("clock", 100, 4), 100, 4),
+        (_timer("clock", 100), 100, None),
+    ],
+)
+def test_a_timer_puts_nothing_out_behind_what_lets_it_fire_nor_behind_its_window(
+    timer: TimerSet, fires: int, hold: int | None
+) -> None:
+    world = _stateful()
+    world.on = {"process": Did(1, (timer,))}
+    said = world.step(3, 4).local.outputs["main"].hold
+    assert (said.time if said else None) == hold
+    world.step(10 if timer.family == "event" else 3, now=100)
+    assert [(fired.fire_at, fired.hold) for fired in world.fired] == [(fires, hold)]
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize("timer", [_timer("", 5), _timer("nope", 5), TimerCleared(b"k", _W, "")])
+def test_a_timer_of_a_family_that_the_stage_does_not_have_is_refused_by_name(timer: TimerSet | TimerCleared) -> None:
+    world = _stateful()
+    world.on = {"process": Did(1, (timer,))}
+    with pytest.raises(ValueError, match=f"no timer family '{timer.family}'; it has 'event', 'clock'"):
+        world.step(3, 4)
+
+
+@pytest.mark.contract("ENG-05", "ENG-10", "WM-09")
+@pytest.mark.parametrize("in_order", [None, Duration(0)])
+def test_what_comes_too_late_is_dropped_at_once_and_not_parked(in_order: Duration | None) -> None:
+    world = World(Stateful(_FAMILIES, _DECODE, _end, in_order), (("rates", _RATES),))
+    world.step(11)
+    report = world.step(11, 7, 12)
+    assert world.told() == []
+    assert report.counts.late == len(world.drops) == 1
+    assert report.local.pending is not None
+    assert report.local.pending.time == 12
+    assert report.awaited == (Awaited(_RATES, Timestamp(19)),)
 
 
 @pytest.mark.contract("ENG-10", "WM-09")

@@ -14,7 +14,7 @@ from arcbeam.engine.strategy import PaneTime
 from arcbeam.engine.triggers import Trigger
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
 from arcbeam.testing.simulate.keeping import WAYS
-from arcbeam.testing.simulate.kinds import TRIGGERS, Group, Join, Keep, Kind, Source
+from arcbeam.testing.simulate.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Source
 from arcbeam.testing.simulate.pipelines import ZONES
 from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
@@ -32,7 +32,9 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield ("accumulating", kind.accumulating, "combined", kind.combined)
             yield from (("closes", kind.closes), ("quiet", kind.quiet), ("late", kind.lateness > 0))
         case Keep():
-            yield from (("way", kind.way), ("keep", kind.windowing.name))
+            yield from (("way", kind.way), ("keep", kind.windowing.name), ("keep", "side", kind.side is not None))
+        case Expand():
+            yield ("expand", "side", kind.side is not None)
         case Join():
             yield ("join", kind.windowing.name)
         case Source():
@@ -72,6 +74,7 @@ def chosen() -> Counter[object]:
         *(("group", name) for name in WINDOWINGS),
         *(("keep", name) for name in WINDOWINGS if name not in MERGING),
         *(("join", name) for name in ("fixed", "sliding", "global", "days", "lanes")),
+        *((name, "side", yes) for name in ("keep", "expand") for yes in (True, False)),
         *(("zone", zone) for zone in ZONES),
         *(("accumulating", a, "combined", c) for a in (True, False) for c in (True, False)),
         *(

@@ -15,6 +15,7 @@ from arcbeam.testing.simulate.kinds import MAIN, Group
 from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.records import Broken, Out
 from arcbeam.testing.simulate.reference import Item
+from arcbeam.testing.simulate.windowings import Windowing
 
 WINDOW = IntervalWindow(Timestamp(3), Timestamp(13))
 TIMES = {b"a0": 4, b"a1": 6, b"a2": 9}
@@ -42,6 +43,42 @@ def test_panes_that_are_right() -> None:
     checked(*three((4, 9, 12)), closes=True, pane_time=PaneTime.EARLIEST)
     checked(*three((6, 9, 12)), closes=True, pane_time=PaneTime.LATEST)
     checked(*three()[:2])
+
+
+GROWN = IntervalWindow(Timestamp(4), Timestamp(19))
+SMALL = IntervalWindow(Timestamp(4), Timestamp(16))
+SESSIONS: dict[str, Any] = {"windowing": Windowing("sessions", 10)}
+FIRST = PaneInfo(0, 0, Timing.ON_TIME, True, False)
+
+
+def growing(infos: tuple[PaneInfo, PaneInfo] = (EARLY, FIRST), times: tuple[int, int] = (15, 18)) -> list[Out]:
+    """A session that has had a pane before it grew."""
+    placed = zip(ATOMS, times, (SMALL, GROWN), infos, strict=False)
+    return [
+        Out("group-2", MAIN, b"k", atoms, Timestamp(time), window, info, elements=len(atoms))
+        for atoms, time, window, info in placed
+    ]
+
+
+def test_panes_of_windows_that_grow() -> None:
+    checked(*growing(), **SESSIONS)
+    checked(*growing(times=(4, 9)), pane_time=PaneTime.EARLIEST, **SESSIONS)
+
+
+@pytest.mark.parametrize(
+    ("outs", "more", "told"),
+    [
+        (growing((EARLY, ON_TIME)), {}, "behind None"),
+        (growing()[:1], {}, "one that is on time is due"),
+        (growing(), {"closes": True}, "one with which it closes is due"),
+        (growing(), {"count": 3}, "with 2 elements early"),
+        (growing(times=(6, 9)), {"pane_time": PaneTime.EARLIEST}, "its time is 4"),
+    ],
+    ids=["not numbered anew", "never on time", "not closed", "miscounted", "a wrong time"],
+)
+def test_panes_of_windows_that_grow_that_are_wrong(outs: list[Out], more: dict[str, Any], told: str) -> None:
+    with pytest.raises(Broken, match=told):
+        checked(*outs, **more, **SESSIONS)
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,11 @@ def test_the_last_pane_has_all_and_no_pane_has_less_than_the_one_before() -> Non
                 results.check(plan, records, drained=False)
 
 
-def test_a_join_knows_whether_anything_is_in_the_window() -> None:
-    join = Stage("join-3", 1, Join(Port("source-2", MAIN)), (READ,))
+@pytest.mark.parametrize(
+    "kind", [Join(Port("source-2", MAIN)), Keep(way="each", side=Port("source-2", MAIN))], ids=["join", "keep"]
+)
+def test_what_has_a_side_input_knows_whether_anything_is_in_the_window(kind: Join | Keep) -> None:
+    join = Stage("join-3", 1, kind, (READ,))
     side = Stage("source-2", 0, Source((Event(b"b0", b"x", 0),)))
     plan = Pipeline((Stage("source-1", 0, Source(EVENTS[:2])), side, join), 1)
     out = [Out("join-3", MAIN, b"k", (b"a0",), Timestamp(1), FIRST, None, True)]

@@ -85,8 +85,8 @@ class SortedInput:
             element: to wait.
             watermark: of the stage's input.
         """
-        if passed(self.clock(watermark), element.time):
-            return Late(element, watermark, "its time was over when it came, and the input is in order of time")
+        if (late := self.late(element, watermark)) is not None:
+            return late
         came = self._came.to_bytes(8, "big")
         self._came += 1
         self._view.put(self._arrivals, self._came.to_bytes(8, "big"))
@@ -95,6 +95,12 @@ class SortedInput:
         if _CUT in owner:
             value = b"\1" + b"".join(map(sequences.framed, (element.key, element.window, element.value)))
         self._front.put(self._front.start + moment(element.time) + came + owner, value)
+        return None
+
+    def late(self, element: Element, watermark: Timestamp) -> Late | None:
+        """What there is to say of an element whose turn is over; None if it is not."""
+        if passed(self.clock(watermark), element.time):
+            return Late(element, watermark, "its time was over when it came, and the input is in order of time")
         return None
 
     def next(self) -> Timestamp | None:

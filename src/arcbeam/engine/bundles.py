@@ -30,8 +30,10 @@ class TimerSet:
 
     Attributes:
         key, window, family, tag: what it is known by.
-        fire_at: when it is to fire, in the time of its family.
-        hold: its output timestamp; None if it holds nothing back.
+        fire_at: when it is to fire, in the time of its family. A time of event time behind the expiration of its window
+            means that expiration.
+        hold: its output timestamp; None if it holds nothing back. A later one than when it fires (event time) or its
+            window expires (processing time) means that moment.
         payload: for its callback.
     """
 

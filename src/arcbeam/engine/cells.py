@@ -230,7 +230,7 @@ class SetCell(_Ranged):
         return self._view.get(self._at(key, window) + part(element)) is not None
 
     def read(self, key: bytes, window: bytes) -> Iterator[bytes]:
-        """The elements, in an order that depends on them alone."""
+        """The elements, in an order that depends on them alone: that of their first `KEY_LIMIT` bytes, at least."""
         start = self._at(key, window)
         for row, value in self._view.scan(start, after(start)):
             element = whole(row[len(start) : -2])

@@ -64,6 +64,10 @@ class GroupedWork:
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
+    def timely(self, key: bytes, elements: Sequence[Came]) -> Sequence[Came]:
+        """See `Work`: it has no side inputs, so all goes straight on."""
+        return elements
+
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         """See `Work`."""
         if self._before is None:

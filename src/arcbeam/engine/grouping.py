@@ -5,8 +5,8 @@ what they have asked for and what they ask for now. What happens in one window i
 what carries its effects out.
 
 Entries of a key: the grouping's space, the length of the key in four bytes, the key; then `w` and the window for its
-record, or `e`, an address and a number for elements that are not in it. When a key's windows have expired, there are
-none.
+record, or `e`, an address and a number for elements that are not in it. Key and window stand there whole, however long
+they are. When a key's windows have expired, there are none.
 """
 
 from __future__ import annotations

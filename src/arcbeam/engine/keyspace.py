@@ -32,9 +32,11 @@ are made of, and all rows of a (stage, user key, window) lie together: one range
 A *slot* is key, window, Section.TIMER, family, tag; an *owner* is the kind's byte of the row that is indexed, and what
 stands in its key behind the stage.
 
-SUBTLE: a part longer than its limit is cut, and a digest of the whole put behind: no key of a row is longer than
-`LONGEST` bytes (LMDB takes 511). Such parts are still told apart, and lie together; among themselves they are in no
-order that means anything, and `whole` gives None for them. Who needs the original keeps it in the row's value.
+SUBTLE: a part longer than its limit is cut, and a digest of the whole put behind: no key of a row that is made of parts
+is longer than `LONGEST` bytes (LMDB takes 511). Such parts are still told apart, and lie together; they are in the
+order of what stands before the cut, and behind that in no order that means anything; `whole` gives None for them. Who
+needs the original keeps it in the row's value. A GROUPING row is not made of parts: it has its user key and window
+whole, and is as long as they are.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ FORMAT: Final = 1
 """Version of the layout."""
 
 LONGEST: Final = 511
-"""No row's key is longer."""
+"""No row's key is longer, but for those of groupings."""
 
 KEY_LIMIT: Final = 88
 """Escaped bytes of a user key, a map's key or a timer's tag that stand in a row's key whole."""

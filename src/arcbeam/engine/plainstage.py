@@ -29,6 +29,10 @@ class PlainWork:
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `Work`."""
 
+    def timely(self, key: bytes, elements: Sequence[Came]) -> Sequence[Came]:
+        """See `Work`: nothing is too late here."""
+        return elements
+
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         """See `Work`."""
         self._place.did(self._place.runner.process(key, elements))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from arcbeam.engine.layout import Placed
 from arcbeam.engine.strategy import Strategy
+from arcbeam.engine.timers import EXPIRATION
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import Window
@@ -95,3 +96,5 @@ class StageSpec:
             raise ValueError(f"{self.placed.name!r} groups, and has side inputs: what reads them is a stage of its own")
         if self.placed.side_inputs and self.decode is None:
             raise ValueError(f"{self.placed.name!r} has side inputs, so its windows must be known to be parked")
+        if isinstance(self.kind, Stateful) and EXPIRATION in self.kind.families:
+            raise ValueError(f"a timer family of {self.placed.name!r} has no name: that is the end of a window's")

@@ -91,8 +91,11 @@ class Work(Protocol):
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """Before anything else; `moves` are those of the stage from and to this shard."""
 
+    def timely(self, key: bytes, elements: Sequence[Came]) -> Sequence[Came]:
+        """Of elements that may have to wait for a side input, those that are not too late; the others are dropped."""
+
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
-        """Elements have come; the watermark has not moved yet."""
+        """Elements have come; the watermark has not moved yet. What comes too late is dropped."""
 
     def resume(self) -> bool:
         """What does not wait for a watermark; whether something of that is left that was due."""

@@ -151,7 +151,8 @@ class StageStep:
             return
         lacking: dict[Window, Lot | None] = {}
         ready: list[Came] = []
-        for value, time, windows in elements:
+        # What is too late must not wait: it would hold the watermark for nothing.
+        for value, time, windows in self._work.timely(key, elements):
             for window in windows:
                 if window not in lacking:
                     lacking[window] = self._lacks(window)

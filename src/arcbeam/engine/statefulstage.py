@@ -47,32 +47,42 @@ class StatefulWork:
 
     def deliver(self, key: bytes, elements: Sequence[Came]) -> None:
         """See `Work`; each element in each of its windows, unless that has expired."""
-        watermark = self._place.clock.input
         if self._ordered is not None:
+            watermark = self._place.clock.input
             for value, time, windows in elements:
                 for window in windows:
                     late = self._ordered.add(Element(key, window.ordered(), time, value), watermark)
                     if late is not None:
                         self._place.drop(late)
             return
-        expires: dict[Window, Timestamp] = {}
+        if live := self.timely(key, elements):
+            for window in dict.fromkeys(window for _, _, windows in live for window in windows):
+                self._await_end(key, window, self._kind.expires(window))
+            self._did(self._place.runner.process(key, live), None)
+
+    def timely(self, key: bytes, elements: Sequence[Came]) -> Sequence[Came]:
+        """See `Work`: the others are behind their windows, or, in order of time, behind their turn."""
+        watermark = self._place.clock.input
+        over: dict[Window, bool] = {}
         live: list[Came] = []
         for value, time, windows in elements:
             kept: list[Window] = []
             for window in windows:
-                if window not in expires:
-                    expires[window] = self._kind.expires(window)
-                if passed(watermark, expires[window]):
-                    late_by = DropLate(key, window, value, time, watermark, DropReason.EXPIRED)
-                    self._place.drop(late_by)
+                late: DropLate | Late | None = None
+                if self._ordered is not None:
+                    late = self._ordered.late(Element(key, window.ordered(), time, value), watermark)
                 else:
+                    if window not in over:
+                        over[window] = passed(watermark, self._kind.expires(window))
+                    if over[window]:
+                        late = DropLate(key, window, value, time, watermark, DropReason.EXPIRED)
+                if late is None:
                     kept.append(window)
+                else:
+                    self._place.drop(late)
             if kept:
                 live.append((value, time, tuple(kept)))
-        if live:
-            for window in dict.fromkeys(window for _, _, windows in live for window in windows):
-                self._await_end(key, window, expires[window])
-            self._did(self._place.runner.process(key, live), None)
+        return live
 
     def resume(self) -> bool:
         """See `Work`."""
@@ -136,13 +146,21 @@ class StatefulWork:
         self._place.did(did, timers=True)
         for timer in did.timers:
             window = timer.window.ordered()
+            if timer.family == EXPIRATION:
+                # The engine's own: user code could put off the end of the window.
+                raise self._timers.unknown(timer.family)
             if not isinstance(timer, TimerSet):
                 self._timers.clear(timer.key, window, timer.family, timer.tag)
                 continue
+            expires = self._kind.expires(timer.window)
             fire_at: Timestamp | None = timer.fire_at
+            latest = expires
             if self._kind.families.get(timer.family) is TimeDomain.EVENT:
-                fire_at = within(timer.fire_at, self._kind.expires(timer.window), origin)
+                fire_at = within(timer.fire_at, expires, origin)
+                latest = expires if fire_at is None else fire_at
             if fire_at is None:
                 self._timers.clear(timer.key, window, timer.family, timer.tag)
-            else:
-                self._timers.set(timer.key, window, timer.family, fire_at, timer.hold, timer.tag, timer.payload)
+                continue
+            # What a timer puts out has the time of its hold: not behind what lets it fire, nor behind its window's end.
+            hold = None if timer.hold is None else min(timer.hold, latest)
+            self._timers.set(timer.key, window, timer.family, fire_at, hold, timer.tag, timer.payload)

@@ -265,6 +265,11 @@ class Timers:
         entry = self._clock.first()
         return None if entry is None or entry[3:11] > moment(now) else self._take(entry)
 
+    def unknown(self, family: str) -> ValueError:
+        """What is said of a family that the stage does not have."""
+        known = ", ".join(repr(each) for each in self._families if each) or "none"
+        return ValueError(f"stage {self._stage} has no timer family {family!r}; it has {known}")
+
     def pending(self) -> Iterator[Fired]:
         """All pending timers, as they would fire: event time first. The timers stay."""
         event = [prefix(kind, self._stage) for kind in (Kind.EVENT_HELD, Kind.EVENT)]
@@ -341,8 +346,7 @@ class Timers:
             self._start = part(key) + self._ending
         tail = self._tails.get(family)
         if tail is None:
-            known = ", ".join(repr(each) for each in self._families if each) or "none"
-            raise ValueError(f"stage {self._stage} has no timer family {family!r}; it has {known}")
+            raise self.unknown(family)
         return self._start + tail + (part(tag.encode()) if tag else END)
 
 

@@ -1,4 +1,4 @@
-"""Ten mistakes that somebody might make in the engine or the store, and whether the simulator finds them.
+"""Mistakes that somebody might make in the engine or the store, and whether the simulator finds them.
 
     python -m arcbeam.testing.mutations [--seeds A..B] [NAME ...]
 
@@ -15,11 +15,16 @@ from typing import Any
 from unittest.mock import patch
 
 from arcbeam.engine import markers, watermarks
-from arcbeam.engine.holds import Holder, HolderKind
+from arcbeam.engine.agenda import Agenda
+from arcbeam.engine.clocks import Clock
+from arcbeam.engine.holds import Holder, HolderKind, Holds
+from arcbeam.engine.openwindow import Clocks, OpenWindow
+from arcbeam.engine.plainstage import SplittableWork
 from arcbeam.engine.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.stageplace import StagePlace
 from arcbeam.engine.timers import Fired, Timers
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Window
 from arcbeam.store import compaction, steplog
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import MissingFileError, StoreError
@@ -129,6 +134,56 @@ def _fence_unchecked() -> Iterator[None]:
         yield
 
 
+def _pending_ignored() -> AbstractContextManager[object]:
+    advance = Clock.advance
+
+    def whatever_waits(self: Clock, upstream: Timestamp) -> Timestamp:
+        with patch.object(Holds, "earliest", lambda self, output=None: None):
+            return advance(self, upstream)
+
+    return patch.object(Clock, "advance", whatever_waits)
+
+
+def _numbered_on() -> AbstractContextManager[object]:
+    grow = OpenWindow.grow
+
+    def and_goes_on(self: OpenWindow, window: Window, clocks: Clocks) -> None:
+        index, nonspeculative = self.record.index, self.record.nonspeculative
+        grow(self, window, clocks)
+        self.record.index, self.record.nonspeculative = index, nonspeculative
+
+    return patch.object(OpenWindow, "grow", and_goes_on)
+
+
+def _drain_over() -> AbstractContextManager[object]:
+    deliver = SplittableWork.deliver
+
+    def untruncated(self: SplittableWork, key: bytes, elements: Sequence[Any]) -> None:
+        self._drain = False
+        deliver(self, key, elements)
+
+    return patch.object(SplittableWork, "deliver", untruncated)
+
+
+def _clock_first() -> AbstractContextManager[object]:
+    next = Agenda.next
+
+    def by_the_clock(self: Agenda, watermark: Timestamp, now: Timestamp) -> Any:
+        return self._timers.take_processing(now) or next(self, watermark, now)
+
+    return patch.object(Agenda, "next", by_the_clock)
+
+
+def _merged_hold_lost() -> AbstractContextManager[object]:
+    absorb = OpenWindow.absorb
+
+    def without_hold(self: OpenWindow, other: OpenWindow, clocks: Clocks) -> None:
+        other.record.hold = None
+        absorb(self, other, clocks)
+
+    return patch.object(OpenWindow, "absorb", without_hold)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a manifest created twice": _manifest_created_twice,
@@ -140,6 +195,11 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a late drop uncounted": _drop_uncounted,
     "a savepoint that references a swept file": _savepoint_swept,
     "a fence not checked": _fence_unchecked,
+    "an input watermark that ignores what waits": _pending_ignored,
+    "panes numbered on when a session grows": _numbered_on,
+    "what comes in a drain not truncated": _drain_over,
+    "timers of the clock before those of the watermark": _clock_first,
+    "the hold of a merged session lost": _merged_hold_lost,
 }
 """The mistakes by name."""
 

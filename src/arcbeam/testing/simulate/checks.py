@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol
 
 from arcbeam.engine.reports import StageReport
 from arcbeam.engine.stepplan import StepPlan
@@ -76,14 +77,34 @@ def of_lateness(stage: Stage, late: Sequence[tuple[bytes, bytes, Window]], recor
         raise Broken(f"{stage.name} took in what had expired: {list(missed)[:5]}")
 
 
-def of_report(
-    stage: Stage, report: StageReport, plan: StepPlan, ends: Sequence[tuple[str, Timestamp]], records: Sequence[Record]
-) -> None:
-    """Nothing has fired too early; all that is due was done, or is told; drops are counted."""
+class Happened(Protocol):
+    """What one stage has done in one shard, in an attempt; see `desks.StageDesk`."""
+
+    stage: Stage
+
+    @property
+    def ends(self) -> Sequence[tuple[str, Timestamp]]:
+        """What has fired, and the moments that the watermark must have passed for it."""
+
+    @property
+    def waiting(self) -> Sequence[Timestamp]:
+        """The moments of what waited for the watermark when the clock let something of its key fire."""
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """What it put out and dropped."""
+
+
+def of_report(did: Happened, report: StageReport, plan: StepPlan) -> None:
+    """Nothing has fired too early, or out of turn; all that is due was done, or is told; drops are counted."""
+    stage = did.stage
     where = f"{stage.name} in shard {report.shard}"
-    for what, moment in ends:
+    for what, moment in did.ends:
         if not is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and {what} of {moment} has fired")
+    for moment in did.waiting:
+        if is_behind(report.input, moment):
+            raise Broken(f"{where} is at {report.input}, and the clock went before a timer of {moment}")
     if plan.prepare and report.input != MAX_TIMESTAMP:
         raise Broken(f"{where} was to prepare to shut down, and is at {report.input}")
     if report.leftover:
@@ -99,6 +120,6 @@ def of_report(
             raise Broken(f"{where} has left what is due at {report.next_due}; it is {plan.time}")
         if report.next_due is not None and isinstance(stage.kind, Group) and stage.kind.trigger == "synchronized":
             raise Broken(f"{where} waits until {report.next_due}, and is to follow the clock of what it reads")
-    drops = sum(record.elements for record in records if isinstance(record, Drop))
+    drops = sum(record.elements for record in did.records if isinstance(record, Drop))
     if report.counts.late != drops:
         raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")

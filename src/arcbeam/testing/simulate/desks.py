@@ -57,19 +57,22 @@ class StageDesk:
         view: its state.
 
     Attributes:
+        draining: a drain has begun.
         records: what it put out and dropped.
         ends: what has fired, and the moments that the watermark must have passed for it.
+        waiting: the moments of what waited for the watermark when the clock let something of the same key fire.
         too_late: what came that must be dropped.
     """
 
     def __init__(self, run: Attempt, stage: Stage, shard: int, view: StateView) -> None:
         self._run, self.stage, self._shard = run, stage, shard
         self.view = view
-        self.now = run.plan.time
+        self.now, self.draining = run.plan.time, run.plan.drain
         self.chance = f"{run.name}/{stage.name}/{shard}"
         self.last_event = run.job.last_event
         self.records: list[Record] = []
         self.ends: list[tuple[str, Timestamp]] = []
+        self.waiting: list[Timestamp] = []
         self.too_late: list[tuple[bytes, bytes, Window]] = []
         self._published: dict[Port, None] = {}
 
@@ -106,8 +109,14 @@ class StageDesk:
         """See `usercode.Desk`."""
         self.ends.append(("the end of a window", window.max_timestamp))
 
-    def joins(self, window: Window) -> bool:
+    def not_over(self, moment: Timestamp) -> None:
         """See `usercode.Desk`."""
+        self.waiting.append(moment)
+
+    def joins(self, window: Window) -> bool | None:
+        """See `usercode.Desk`."""
+        if self.stage.side is None:
+            return None
         return self._run.exists(self.stage.name, Lot("side", window.ordered()))
 
     def published(self) -> tuple[Port, ...]:

@@ -22,7 +22,7 @@ from arcbeam.engine.cells import (
 from arcbeam.engine.grouping import Came
 from arcbeam.engine.timers import Fired
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from arcbeam.testing.simulate.combining import atoms_of
 from arcbeam.testing.simulate.kinds import Keep
 from arcbeam.testing.simulate.records import Broken
@@ -149,6 +149,10 @@ class ByTheClock(Keeping):
             due = self.count.read(fired.key, fired.window)
             if fired.fire_at > self.desk.now or due != b"%d" % fired.fire_at:
                 raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
+            if self.kind.way == "clock" and window == GLOBAL_WINDOW:
+                # The timer for the end of the window is still pending. Were there others, the clock would go before the
+                # expiration of an earlier one, and so before this timer.
+                self.desk.not_over(window.max_timestamp)
         half = self._half(fired) if fired.family == "clock" else None
         values = list(self.in_time.read(fired.key, fired.window, None, half))
         for time, value in values:

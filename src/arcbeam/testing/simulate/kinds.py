@@ -103,10 +103,17 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """A splittable DoFn: of each atom so many copies, each some time behind the one before."""
+    """A splittable DoFn: of each atom so many copies, each some time behind the one before.
+
+    Attributes:
+        side: a side input; copies go on with whether it has anything in the window of what they are of.
+        windowing: of what has a side input; each moment is in one window.
+    """
 
     copies: int = 2
     pace: Pace = Pace()
+    side: Port | None = None
+    windowing: Windowing = TENS
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,7 @@ class Keep:
         delay: of timers of event time.
         lateness: allowed.
         pause: of timers of the clock.
+        side: a side input; elements go on with whether it has anything in their window.
     """
 
     windowing: Windowing = TENS
@@ -216,6 +224,7 @@ class Keep:
     delay: int = 3
     lateness: int = 0
     pause: int = 3000
+    side: Port | None = None
 
     def expires(self, window: Window) -> Timestamp:
         """When the state of a window goes."""

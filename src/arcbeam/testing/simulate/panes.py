@@ -6,15 +6,14 @@ Owns what a pane says of itself; that its contents are right, `results` sees. Mu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Timing, Window
-from arcbeam.testing.simulate.assigning import assigned
 from arcbeam.testing.simulate.kinds import Group
 from arcbeam.testing.simulate.plans import Stage
 from arcbeam.testing.simulate.records import Broken, Out, Record
-from arcbeam.testing.simulate.reference import Items, time_of_pane
+from arcbeam.testing.simulate.reference import Items, places_of, time_of_pane
 
 _EARLY: Mapping[str, Callable[[int, int], bool]] = {
     "early and late": lambda count, elements: elements == count,
@@ -50,9 +49,6 @@ def check(stage: Stage, group: Group, records: Sequence[Record], came: Items, *,
     _none_for_nothing(stage, group, outs)
     if fair and group.once:
         _once(stage, outs)
-    if group.windowing.merges:
-        # Windows grow, and each begins its panes anew.
-        return
     panes: dict[Place, list[Out]] = defaultdict(list)
     for out in outs:
         panes[out.key, out.window].append(out)
@@ -61,10 +57,10 @@ def check(stage: Stage, group: Group, records: Sequence[Record], came: Items, *,
         if not group.accumulating:
             _counted(stage, group, mine)
     if fair:
-        inside = _inside(stage, came)
-        _all_there(stage, group, panes, inside)
+        places = places_of(stage, came)
+        _all_there(stage, group, panes, {(key, window) for (key, _), windows in places.items() for window in windows})
         if not group.accumulating:
-            _timed(stage, group, panes, inside)
+            _timed(stage, group, panes, came, places)
 
 
 def _none_for_nothing(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
@@ -109,32 +105,29 @@ def _in_turn(stage: Stage, place: Place, outs: Iterable[Out]) -> None:
 
 
 def _counted(stage: Stage, group: Group, outs: Iterable[Out]) -> None:
-    """What comes early comes when the trigger has counted it, however elements were cut into bundles."""
+    """What comes early comes when the trigger has counted it, however elements were cut into bundles; if windows become
+    one, it has counted those of all of them.
+    """
     is_right = _EARLY.get(group.trigger)
     for out in outs:
         assert out.pane is not None
+        counts = range(1, out.elements + 1) if group.windowing.merges else (out.elements,)
         early = out.pane.timing is Timing.EARLY
-        if early and is_right is not None and not is_right(group.count, out.elements):
+        if early and is_right is not None and not any(is_right(group.count, count) for count in counts):
             raise Broken(f"{stage.name} has put out {out} with {out.elements} elements early")
 
 
-def _inside(stage: Stage, came: Items) -> Mapping[Place, Mapping[bytes, set[Timestamp]]]:
-    """The times with which each atom is in each window."""
-    assert stage.windowing is not None
-    inside: dict[Place, dict[bytes, set[Timestamp]]] = defaultdict(lambda: defaultdict(set))
-    for item in came:
-        for window in assigned(stage.windowing, item.time):
-            inside[item.key, window][item.atom].add(item.time)
-    return inside
-
-
-def _all_there(stage: Stage, group: Group, panes: Mapping[Place, Sequence[Out]], inside: Iterable[Place]) -> None:
-    """Each window has a pane that is on time, and one with which it closes, if these are wanted even when empty."""
-    for place in inside:
+def _all_there(stage: Stage, group: Group, panes: Mapping[Place, Sequence[Out]], places: Collection[Place]) -> None:
+    """Each window, when it has grown for the last time, has a pane that is on time, and one with which it closes, if
+    these are wanted even when empty.
+    """
+    # What has closed before it grows stays closed, and has no pane of its own.
+    closes = group.closes and not (group.windowing.merges and group.finishes and not group.together)
+    for place in places:
         said = [out.pane for out in panes.get(place, ()) if out.pane is not None]
         if group.punctual and sum(pane.timing is Timing.ON_TIME for pane in said) != 1:
             raise Broken(f"{stage.name} has put out {said} of {place}: one that is on time is due")
-        if group.closes and sum(pane.is_last for pane in said) != 1:
+        if closes and sum(pane.is_last for pane in said) != 1:
             raise Broken(f"{stage.name} has put out {said} of {place}: one with which it closes is due")
 
 
@@ -142,12 +135,19 @@ def _timed(
     stage: Stage,
     group: Group,
     panes: Mapping[Place, Sequence[Out]],
-    inside: Mapping[Place, Mapping[bytes, set[Timestamp]]],
+    came: Items,
+    places: Mapping[tuple[bytes, Timestamp], Sequence[Window]],
 ) -> None:
     """A pane has the time of its window's end, or the earliest or latest of what is in it."""
-    for place, outs in panes.items():
+    known: dict[tuple[bytes, bytes], set[Timestamp]] = defaultdict(set)
+    for item in came:
+        known[item.key, item.atom].add(item.time)
+    for (key, window), outs in panes.items():
         for out in outs:
-            times = [inside[place][atom] for atom in out.atoms]
+            times = [
+                {time for time in known[key, atom] if group.windowing.merges or window in places[key, time]}
+                for atom in out.atoms
+            ]
             assert out.window is not None
             if any(len(each) > 1 for each in times):
                 continue  # an atom that came twice may be here with either

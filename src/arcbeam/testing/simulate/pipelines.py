@@ -186,6 +186,7 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
                 delay * times.unit,
                 chance.choice((0, 0, 5, 20)) * times.unit,
                 delay * 1000,
+                side=_side(chance, sides),
             )
         case "join":
             return Join(chance.choice(sides), _windowing(chance, times, merge=False))
@@ -194,7 +195,16 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
         case "pass":
             return Pass(chance.choice((0, 0, 5)) * times.unit)
         case _:
-            return Expand(chance.choice((1, 2, 3)), _pace(chance, chance.choice((0, 0, 1))))
+            return Expand(
+                chance.choice((1, 2, 3)),
+                _pace(chance, chance.choice((0, 0, 1))),
+                _side(chance, sides),
+                Windowing(chance.choice(("fixed", "global")), chance.choice((1, 10, 30)) * times.unit),
+            )
+
+
+def _side(chance: random.Random, sides: Sequence[Port]) -> Port | None:
+    return chance.choice(sides) if chance.random() < 0.3 else None
 
 
 def _windowing(chance: random.Random, times: _Times, *, merge: bool = True) -> Windowing:

@@ -42,7 +42,14 @@ class Stage:
     @property
     def windowing(self) -> Windowing | None:
         """How elements get windows when they come; None if all are in one."""
+        if isinstance(self.kind, Expand):
+            return self.kind.windowing if self.kind.side else None
         return self.kind.windowing if isinstance(self.kind, (Group, Keep, Join)) else None
+
+    @property
+    def side(self) -> Port | None:
+        """Its side input."""
+        return self.kind.side if isinstance(self.kind, (Expand, Keep, Join)) else None
 
     def key_of(self, key: bytes) -> bytes:
         """The user key with which an element comes to it."""
@@ -91,8 +98,8 @@ class Pipeline:
         """Which stages have a port as a side input."""
         readers: dict[Port, tuple[Stage, ...]] = {}
         for stage in self.stages:
-            if isinstance(stage.kind, Join):
-                readers[stage.kind.side] = (*readers.get(stage.kind.side, ()), stage)
+            if stage.side is not None:
+                readers[stage.side] = (*readers.get(stage.side, ()), stage)
         return readers
 
     @cached_property
@@ -108,7 +115,7 @@ class Pipeline:
                     StageFlow(stage.name, stage.inputs, stage.outputs, self.shards),
                     self.numbers[stage.name],
                     stage.level,
-                    (("side", stage.kind.side),) if isinstance(stage.kind, Join) else (),
+                    () if stage.side is None else (("side", stage.side),),
                 )
                 for stage in self.stages
             ),
@@ -125,7 +132,7 @@ class Pipeline:
 def _spec(stage: Stage, placed: Placed) -> StageSpec:
     match stage.kind:
         case Source() | Expand():
-            return StageSpec(placed, Splittable(bound=50))
+            return StageSpec(placed, Splittable(bound=50), stage.windowing.decode if stage.windowing else None)
         case Pass() | Buffer():
             return StageSpec(placed, Plain())
         case Join(_, windowing):
@@ -135,4 +142,4 @@ def _spec(stage: Stage, placed: Placed) -> StageSpec:
         case Keep(windowing, way, _, lateness) as keep:
             in_order = Duration(lateness) if way == "order" else None
             kind = Stateful(_FAMILIES[way], windowing.decode, keep.expires, in_order, "expiration" in way)
-            return StageSpec(placed, kind)
+            return StageSpec(placed, kind, windowing.decode)

@@ -20,7 +20,7 @@ class Out(NamedTuple):
 
     Attributes:
         pane: of a grouping's.
-        joined: whether the side input had anything; of what a join puts out.
+        joined: whether the side input had anything; of what a stage with one puts out.
         elements: how many are in it; of a grouping's.
     """
 

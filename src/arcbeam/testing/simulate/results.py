@@ -14,7 +14,7 @@ from arcbeam.engine.clocks import Port
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate import panes
 from arcbeam.testing.simulate.assigning import assigned
-from arcbeam.testing.simulate.kinds import Event, Group, Join, Keep, Source
+from arcbeam.testing.simulate.kinds import Event, Group, Keep, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.records import Broken, Drop, Out, Record
 from arcbeam.testing.simulate.reference import Item, Items, Reference, honest
@@ -59,8 +59,9 @@ def check(pipeline: Pipeline, records: Sequence[Record], *, drained: bool) -> No
                 panes.check(stage, group, mine, came, fair=stage.name in fair)
             case Keep():
                 _kept(stage, mine, came)
-            case Join(side) if side.stage in whole.sure and side.stage in fair:
-                _joined(stage, mine, whole.outputs[side])
+        side = stage.side
+        if side is not None and side.stage in whole.sure and side.stage in fair:
+            _joined(stage, mine, whole.outputs[side])
 
 
 def _read(stage: Stage, actual: Mapping[Port, Items], drained: bool) -> Sequence[Event]:

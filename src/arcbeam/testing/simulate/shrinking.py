@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from arcbeam.testing.simulate.kinds import Expand, Join, Pace, Source
+from arcbeam.testing.simulate.kinds import Expand, Keep, Pace, Source
 from arcbeam.testing.simulate.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenarios import Scenario
 from arcbeam.testing.simulate.world import World, play
@@ -115,7 +115,7 @@ def _fewer(things: Sequence[_T]) -> Iterator[tuple[_T, ...]]:
 
 def _smaller_pipelines(pipeline: Pipeline) -> Iterator[Pipeline]:
     read = {port.stage for stage in pipeline.stages for port in stage.inputs}
-    read |= {stage.kind.side.stage for stage in pipeline.stages if isinstance(stage.kind, Join)}
+    read |= {stage.side.stage for stage in pipeline.stages if stage.side is not None}
     for stage in pipeline.stages:
         if stage.name not in read and len(pipeline.stages) > 1:
             yield Pipeline(tuple(each for each in pipeline.stages if each is not stage), pipeline.shards)
@@ -135,6 +135,8 @@ def _smaller_stages(stage: Stage) -> Iterator[Stage]:
             yield replace(stage, kind=replace(kind, parts=1))
     if isinstance(kind, (Source, Expand)) and kind.pace != _PLAIN:
         yield replace(stage, kind=replace(kind, pace=_PLAIN))
+    if isinstance(kind, (Expand, Keep)) and kind.side is not None:
+        yield replace(stage, kind=replace(kind, side=None))
     if len(stage.inputs) > 1:
         for port in stage.inputs:
             yield replace(stage, inputs=(port,))

@@ -87,7 +87,7 @@ class TaskRun:
         report = step.run(self, self, self, Looks(job.looks))
         for stage in report.stages:
             desk = self._desks[stage.stage, stage.shard]
-            checks.of_report(job.pipeline.by_name[stage.stage], stage, self.plan, desk.ends, desk.records)
+            checks.of_report(desk, stage, self.plan)
             checks.of_lateness(desk.stage, desk.too_late, desk.records)
             if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.step % _VALIDATED:
                 number = job.pipeline.numbers[stage.stage]

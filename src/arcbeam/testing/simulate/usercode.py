@@ -32,6 +32,8 @@ class Desk(Protocol):
 
     stage: Stage
     now: Timestamp
+    draining: bool
+    """Whether a drain has begun."""
     chance: str
     """What all chance of the attempt begins with."""
     last_event: int
@@ -50,8 +52,11 @@ class Desk(Protocol):
     def over(self, window: Window) -> None:
         """The end of a window has come, it is said."""
 
-    def joins(self, window: Window) -> bool:
-        """Whether the side input has anything in a window."""
+    def not_over(self, moment: Timestamp) -> None:
+        """The clock lets something fire, though something else of the key waits until that moment is over."""
+
+    def joins(self, window: Window) -> bool | None:
+        """Whether the side input has anything in a window; None if there is no side input."""
 
     def published(self) -> tuple[Port, ...]:
         """The side inputs that got something."""
@@ -114,9 +119,9 @@ class Runner:
         window: Window | None = None,
         *,
         output: str = MAIN,
-        joined: bool | None = None,
     ) -> None:
         """An element goes on."""
+        joined = None if window is None else self.desk.joins(window)
         self.desk.put_out(Out(self.name, output, key, tuple(atoms), time, window, None, joined))
 
 
@@ -178,7 +183,7 @@ class Joining(Runner):
         """See `bundles.Runner`."""
         for value, time, windows in elements:
             for window in windows:
-                self.put_out(key, atoms_of(value), time, window, joined=self.desk.joins(window))
+                self.put_out(key, atoms_of(value), time, window)
         return Did(len(elements))
 
 
@@ -197,8 +202,8 @@ class Grouping(Runner):
 
 
 class _Splittable(Runner, ABC):
-    """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:due:` and what it is
-    of; `due` is the processing time that was asked for.
+    """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:due:cut:` and what it is
+    of; `due` is the processing time that was asked for, `cut` tells that it was truncated.
     """
 
     pace: Pace
@@ -211,12 +216,12 @@ class _Splittable(Runner, ABC):
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
         """What is promised for what is left."""
 
-    def rest(self, what: bytes, lo: int, hi: int, polls: int, due: int | None) -> Remainder:
+    def rest(self, what: bytes, lo: int, hi: int, polls: int, due: int | None, cut: int = 0) -> Remainder:
         """What is left of a restriction."""
         marks = self.watermarks(what, lo, hi)
         if polls:
             marks = {output: min(mark, Timestamp(self.desk.last_event)) for output, mark in marks.items()}
-        element = b"%d:%d:%d:%d:" % (lo, hi, polls, due or 0) + what
+        element = b"%d:%d:%d:%d:%d:" % (lo, hi, polls, due or 0, cut) + what
         return Remainder(element, float(hi - lo), None if due is None else Timestamp(due), marks)
 
     def whole(self, what: bytes, lo: int, hi: int, polls: int) -> Remainder:
@@ -227,28 +232,41 @@ class _Splittable(Runner, ABC):
     def resume(self, restriction: Restriction, allowance: Allowance) -> Ran:
         """See `bundles.Runner`."""
         pace, now = self.pace, self.desk.now
-        first, last, left, due, what = restriction.remainder.element.split(b":", 4)
-        if int(due) > now and not restriction.truncated:
-            raise Broken(f"a restriction of {self.name} is due at {due!r}, and runs at {now}")
-        lo, hi, polls = int(first), int(last), int(left)
+        lo, hi, polls, due, cut, what = _taken_apart(restriction)
+        if due > now:
+            raise Broken(f"a restriction of {self.name} is due at {due}, and runs at {now}")
+        if self.desk.draining and not cut:
+            raise Broken(f"a restriction of {self.name} runs in a drain, and was not truncated")
         splits: list[Remainder] = []
         chance = random.Random(f"{self.desk.chance}/{restriction.id.hex()}")
         while hi - lo > 1 and chance.random() < pace.splits and len(splits) < 2:
             # What is behind goes on by itself, and this one ends earlier.
             half = (lo + hi) // 2
             later_on = now + pace.pause if pace.pause and chance.random() < 0.2 else None
-            splits.append(self.rest(what, half, hi, polls, later_on))
+            splits.append(self.rest(what, half, hi, polls, later_on, cut))
             hi, polls = half, 0
         for count, at in enumerate(range(lo, hi)):
             if count and (count >= pace.piece or allowance.spent()):
                 pause = now + pace.pause if pace.pause and at % pace.every == 0 else None
-                rest = self.rest(what, at, hi, polls, pause)
+                rest = self.rest(what, at, hi, polls, pause, cut)
                 return Ran(splits, rest, rest.watermarks, Did(count))
             self.read(what, at)
         if polls:
-            rest = self.rest(what, hi, hi, polls - 1, now + pace.pause)
+            rest = self.rest(what, hi, hi, polls - 1, now + pace.pause, cut)
             return Ran(splits, rest, rest.watermarks, Did(hi - lo))
         return Ran(splits, None, {}, Did(hi - lo))
+
+    def cut(self, restriction: Restriction) -> Remainder:
+        """All of a restriction, truncated: it waits for nothing."""
+        lo, hi, polls, _, cut, what = _taken_apart(restriction)
+        if cut or not self.desk.draining:
+            raise Broken(f"a restriction of {self.name} is truncated {'twice' if cut else 'without a drain'}")
+        return self.rest(what, lo, hi, polls, None, 1)
+
+
+def _taken_apart(restriction: Restriction) -> tuple[int, int, int, int, int, bytes]:
+    lo, hi, polls, due, cut, what = restriction.remainder.element.split(b":", 5)
+    return int(lo), int(hi), int(polls), int(due), int(cut), what
 
 
 class Reading(_Splittable):
@@ -267,7 +285,7 @@ class Reading(_Splittable):
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `bundles.Runner`."""
-        return restriction.remainder if self.source.bounded else None
+        return self.cut(restriction) if self.source.bounded else None
 
     def read(self, what: bytes, at: int) -> None:
         """See `_Splittable`."""
@@ -295,22 +313,29 @@ class Expanding(_Splittable):
 
     def restriction(self, key: bytes, element: Came) -> Remainder:
         """See `bundles.Runner`."""
-        value, time, _ = element
+        value, time, (window,) = element
         count = len(list(atoms_of(value))) * self.copies
-        return self.whole(b"%b:%d:%b" % (key, time, value), 0, count, self.pace.polls)
+        of = window.ordered().hex().encode()
+        return self.whole(b"%b:%d:%b:%b" % (key, time, of, value), 0, count, self.pace.polls)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `bundles.Runner`: all that has come is worked off."""
-        return restriction.remainder
+        return self.cut(restriction)
 
     def read(self, what: bytes, at: int) -> None:
         """See `_Splittable`."""
-        key, time, value = what.split(b":", 2)
+        key, time, of, value = what.split(b":", 3)
         atom = list(atoms_of(value))[at // self.copies]
-        self.put_out(key, (b"%b.%d" % (atom, at % self.copies),), later(int(time), at % self.copies))
+        windowing = self.desk.stage.windowing
+        self.put_out(
+            key,
+            (b"%b.%d" % (atom, at % self.copies),),
+            later(int(time), at % self.copies),
+            windowing.decode(bytes.fromhex(of.decode())) if windowing else None,
+        )
 
     def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
         """See `_Splittable`."""
-        time = int(what.split(b":", 2)[1])
+        time = int(what.split(b":", 3)[1])
         ahead = min((at % self.copies for at in range(lo, hi)), default=None)
         return {MAIN: MAX_TIMESTAMP if ahead is None else later(time, ahead)}
