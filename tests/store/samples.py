@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import count
 
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.chain import UnreadableHead, read_newest
 from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.manifest import FileKind, JobShape, ShardFile, StageShape
+from arcbeam.store.manifest import FileKind, JobShape, Manifest, ShardFile, StageShape
 from arcbeam.store.names import Written, written_name
 from arcbeam.store.steplog import StepLog
 
@@ -17,6 +18,14 @@ _attempts = count()
 def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> StepLog:
     """A driver's hold on the job."""
     return StepLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
+
+
+def read_head(blobs: DurableBlobs) -> Manifest | None:
+    """The newest manifest; None if there is none. Raises what is wrong with one that cannot be read."""
+    newest = read_newest(blobs)
+    if isinstance(newest, UnreadableHead):
+        raise newest.error
+    return newest
 
 
 def delta(step: int, epoch: int, *, level: int = 1, shard: int = 0, first_step: int | None = None) -> ShardFile:

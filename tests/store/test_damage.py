@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import UnreadableHead, read_head, read_manifest, read_newest
+from arcbeam.store.chain import UnreadableHead, read_manifest, read_newest
 from arcbeam.store.compaction import publish, scan
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import (
@@ -29,7 +29,7 @@ from arcbeam.store.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.steplog import Committed, Conflict, StepLog
 from arcbeam.store.sweep import Sweeper
 from arcbeam.testing import Faults, UnreliableBlobs
-from tests.store.samples import delta, opened
+from tests.store.samples import delta, opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-05")
 

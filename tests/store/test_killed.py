@@ -10,7 +10,6 @@ import pytest
 
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.cache import HostCache
-from arcbeam.store.chain import read_head
 from arcbeam.store.compaction import compact, worth_merging
 from arcbeam.store.folder import FolderBlobs
 from arcbeam.store.manifest import Shard
@@ -18,7 +17,7 @@ from arcbeam.store.names import Written
 from arcbeam.store.steplog import Committed, StepLog
 from arcbeam.store.sweep import Sweeper
 from arcbeam.testing import UnreliableBlobs
-from tests.store.samples import opened
+from tests.store.samples import opened, read_head
 
 
 def run(log: StepLog, cache: HostCache, scratch: Path, steps: int) -> None:

@@ -12,7 +12,6 @@ import fastavro
 import pytest
 
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.store.chain import read_head
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.manifest import (
@@ -34,6 +33,7 @@ from arcbeam.store.manifest import (
     StageWatermarks,
 )
 from arcbeam.store.manifestfile import VERSION, decode, encode
+from tests.store.samples import read_head
 
 GOLDEN = Path(__file__).parent / "golden" / "manifest-1"
 """Written by `encode(MANIFEST)` when the format had version 1. It must never be written anew."""

@@ -8,7 +8,6 @@ from zlib import crc32
 import pytest
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import read_head
 from arcbeam.store.compaction import publish, scan
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import DamagedFileError, IndeterminateError, MissingFileError, StoreError
@@ -19,7 +18,7 @@ from arcbeam.store.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.steplog import StepLog
 from arcbeam.store.sweep import Sweeper
 from arcbeam.testing import Faults, UnreliableBlobs
-from tests.store.samples import opened
+from tests.store.samples import opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-05")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import read_head, read_manifest
+from arcbeam.store.chain import read_manifest
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import (
     DeterminateError,
@@ -34,7 +34,7 @@ from arcbeam.store.manifest import (
 from arcbeam.store.names import manifest_name
 from arcbeam.store.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.testing import Faults, UnreliableBlobs
-from tests.store.samples import SHAPE, delta, opened
+from tests.store.samples import SHAPE, delta, opened, read_head
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "store.md"
 SCRIPTS = re.findall(r"```commits\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.chain import read_head, read_manifest
+from arcbeam.store.chain import read_manifest
 from arcbeam.store.durable import DurableBlobs
 from arcbeam.store.errors import MissingFileError
 from arcbeam.store.manifest import Shard, SideFile
@@ -13,7 +13,7 @@ from arcbeam.store.names import Written, written_name
 from arcbeam.store.savepoints import pinned, unpinned
 from arcbeam.store.steplog import Committed, StepLog
 from arcbeam.store.sweep import Sweeper
-from tests.store.samples import delta, opened
+from tests.store.samples import delta, opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-07")
 

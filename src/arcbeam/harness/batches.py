@@ -24,7 +24,7 @@ from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, create
 from arcbeam.harness.batchforms import alike, batch_maker
 from arcbeam.harness.batchoutput import BatchOutput, BatchTaker
 from arcbeam.harness.blocks import Block, WholeBlock, gathered
-from arcbeam.harness.claims import only_processes
+from arcbeam.harness.claims import has_batches, only_processes
 from arcbeam.harness.operations import dofn_runner, fitting
 from arcbeam.harness.wiring import Wiring
 
@@ -207,6 +207,4 @@ def register() -> None:
 
 def handles_batches(fn: Any) -> bool:
     """Whether a DoFn takes or makes batches, and is checked by nothing at run time."""
-    # SUBTLE: no `DoFnSignature`, which takes a millisecond or two to look through a DoFn.
-    makes = getattr(fn.process, "_beam_yields_batches", False)
-    return bool(fn._process_batch_defined or makes) and not getattr(fn, "_runtime_output_constraints", None)
+    return has_batches(fn) and not getattr(fn, "_runtime_output_constraints", None)

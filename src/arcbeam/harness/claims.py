@@ -122,11 +122,16 @@ def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) 
     ]
 
 
+def has_batches(fn: Any) -> bool:
+    """Whether a DoFn takes or makes batches."""
+    return bool(fn._process_batch_defined or getattr(fn.process, "_beam_yields_batches", False))
+
+
 def is_value_only(fn: Any) -> bool:
     """Whether a DoFn's signature says that it looks at nothing but values, constants and side inputs."""
     # What its proto says (state, timers, restrictions) has been looked at before (`only_processes`). The SDK's
     # `DoFnSignature` would say all of this, too, but takes a millisecond to make.
-    if not fn._process_defined or fn._process_batch_defined or getattr(fn.process, "_beam_yields_batches", False):
+    if not fn._process_defined or has_batches(fn):
         return False
     _, defaults = core.get_function_arguments(fn, "process")
     return not (any(map(_asks_for_more, defaults)) or getattr(fn, "_runtime_output_constraints", None))

@@ -62,8 +62,7 @@ class Precombine(BlockOperation):
         accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
         self._estimate = accumulator_coder.get_impl().estimate_size
         self._estimate_value = coder.wrapped_value_coder.value_coder().get_impl().estimate_size
-        self._whole_key_coder = coder.wrapped_value_coder.key_coder()
-        self._key_coder = self._whole_key_coder.get_impl()
+        self._key_coder = coder.wrapped_value_coder.key_coder()
         self.producer = ""
         self._window_bytes = WindowBytes(coder.window_coder)
         kind = windowing.timestamp_combiner
@@ -89,7 +88,7 @@ class Precombine(BlockOperation):
     def _clear(self) -> None:
         self._since_check = self._since_bytes = 0
         self._next_check = _CHECK_EVERY
-        self._slices = Slices(self.combine_fn, self._fold, self._key_coder, self._choose_time)
+        self._slices = Slices(self.combine_fn, self._fold, self._key_coder.get_impl(), self._choose_time)
 
     def _take(self, block: Block) -> None:
         """Adds a block to the table; looks after the memory budget."""
@@ -100,7 +99,7 @@ class Precombine(BlockOperation):
             except ArcbeamError:
                 raise
             except Exception as e:
-                raise key_error(self._whole_key_coder, self.producer, e, values) or user_error(self, e) from e
+                raise key_error(self._key_coder, self.producer, e, values) or user_error(self, e) from e
             self._since_check += len(values)
             self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
             if self._passing > 0:

@@ -31,7 +31,6 @@ from arcbeam.store.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam.task")
 
-SCHEMA = "channel int, shard int, bucket int, blob binary"
 ARROW_SCHEMA = pa.schema(
     [("channel", pa.int32()), ("shard", pa.int32()), ("bucket", pa.int32()), ("blob", pa.binary())]
 )

@@ -298,15 +298,3 @@ def read_newest(blobs: DurableBlobs) -> Manifest | UnreadableHead | None:
             if attempt == _TRIES - 1:
                 raise
     return None
-
-
-def read_head(blobs: DurableBlobs) -> Manifest | None:
-    """The same, where it must be readable.
-
-    Raises:
-        DamagedFileError, NewerFormatError: it is not.
-    """
-    newest = read_newest(blobs)
-    if isinstance(newest, UnreadableHead):
-        raise newest.error
-    return newest

@@ -283,8 +283,3 @@ WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
     "order": InOrder,
 }
 """By `Keep.way`."""
-
-
-def as_put_out(way: str, time: Timestamp, window: Window) -> Timestamp:
-    """With what time an element goes on."""
-    return window.max_timestamp if way in ("end", "expiration") else time
