@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.peers import NAMES, Peer, open_session, peers
 from bench.report import Conditions, Series, as_text, memory_table, replace_section, rows, section, speed_table
-from bench.work import WORKS, Work
+from bench.work import WORKS, StageLogic
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 20_000
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if any(s.error for s in series) else 0
 
 
-def _measure(work: Work, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
+def _measure(work: StageLogic, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
     """One work: the peers in turns, once for memory, then `runs` times for speed. One that fails gets no other turn."""
     series = []
     for peer in contenders:

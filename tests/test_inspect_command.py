@@ -10,9 +10,11 @@ from click.testing import CliRunner, Result
 
 from arcbeam import cli
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.store.compaction import publish
-from arcbeam.store.folder import FolderBlobs
-from arcbeam.store.manifest import (
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.savepoints import pinned
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import (
     HoldSummary,
     JobShape,
     OutputWatermark,
@@ -21,9 +23,7 @@ from arcbeam.store.manifest import (
     StageShape,
     StageWatermarks,
 )
-from arcbeam.store.names import Written
-from arcbeam.store.savepoints import pinned
-from arcbeam.store.steplog import StepLog
+from arcbeam.store.shards.compaction import publish
 
 pytestmark = pytest.mark.contract("STORE-05", "OPS-02")
 

@@ -20,7 +20,7 @@ def _pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
 
 
-class Waits(beam.DoFn):
+class Wakeups(beam.DoFn):
     """Counts its elements, and waits for a file."""
 
     def __init__(self, gate: str) -> None:
@@ -50,7 +50,7 @@ def test_values_of_options_that_cannot_be_meant() -> None:
 @pytest.mark.usefixtures("spark")
 def test_a_result_from_running_to_done(tmp_path: Path) -> None:
     p = _pipeline()
-    _ = p | beam.Create([1, 2, 3]) | beam.ParDo(Waits(str(tmp_path / "gate")))
+    _ = p | beam.Create([1, 2, 3]) | beam.ParDo(Wakeups(str(tmp_path / "gate")))
     result = p.run()
     assert result.state == "RUNNING"
     assert result.wait_until_finish(10) == "RUNNING"

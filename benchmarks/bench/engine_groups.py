@@ -14,23 +14,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from arcbeam.engine.bundles import Did
-from arcbeam.engine.clocks import Clock, Port
-from arcbeam.engine.composites import AfterWatermark, Repeatedly
-from arcbeam.engine.effects import ClearTimer, Effect, EmitPane, SetTimer
-from arcbeam.engine.groupedstage import GroupedWork
-from arcbeam.engine.grouping import Clocks, Element, Grouping
-from arcbeam.engine.layout import Placed
-from arcbeam.engine.merging import SessionMerging
-from arcbeam.engine.stagekinds import Grouped
-from arcbeam.engine.stageplace import StagePlace
-from arcbeam.engine.strategy import PaneTime, Strategy
-from arcbeam.engine.triggers import AfterCount
-from arcbeam.engine.watermarks import StageFlow
-from arcbeam.engine.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
+from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.grouping.effects import ClearTimer, Effect, EmitPane, SetTimer
+from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
+from arcbeam.engine.grouping.merging import SessionMerging
+from arcbeam.engine.grouping.strategy import PaneTime, Strategy
+from arcbeam.engine.grouping.triggers import AfterCount
+from arcbeam.engine.grouping.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
+from arcbeam.engine.plan.layout import Placed
+from arcbeam.engine.plan.stagekinds import Grouped
+from arcbeam.engine.step.bundles import CallResult
+from arcbeam.engine.step.groupedstage import GroupedLogic
+from arcbeam.engine.step.stagecontext import StageContext
+from arcbeam.engine.watermarks.clocks import Clock, Port
+from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import IntervalWindow
-from arcbeam.store.overlay import EmptyBase, Overlay
+from arcbeam.store.shards.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView
 from bench.figures import Figure, core_seconds, per_second
 
@@ -141,7 +141,7 @@ TOLD = {
 class _Reads:
     """User code that reads each pane."""
 
-    def panes(self, panes: Sequence[EmitPane]) -> Did:
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         for pane in panes:
             for _ in pane.contents:
                 pass
@@ -155,7 +155,7 @@ class _NoEnd:
         return False
 
 
-_DID = Did()
+_DID = CallResult()
 
 
 def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
@@ -172,8 +172,8 @@ def stage_seconds(steps: list[dict[bytes, list[Element]]]) -> float:
             view: Any = Overlay(EmptyBase())
             clock = Clock(view, 1, ("main",))
             clock.advance(watermark)
-            place = StagePlace(placed, 0, number, Timestamp(number), said, view, clock, runner, nowhere, _NoEnd())
-            work = GroupedWork(place, kind)
+            place = StageContext(placed, 0, number, Timestamp(number), said, view, clock, runner, nowhere, _NoEnd())
+            work = GroupedLogic(place, kind)
             for key, elements in by_key.items():
                 work.deliver(key, elements)
             watermark = Timestamp(number * STEP) if number < len(steps) else MAX_TIMESTAMP

@@ -12,7 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
-from arcbeam.engine.cells import Cells, ValueCell
+from arcbeam.engine.state.cells import Cells, ValueCell
 from bench.engine_state import TOUCHED, VALUE, WINDOW, key_of, rows_of, scratch
 from bench.engine_views import DiskShard
 

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from arcbeam.engine.cells import BagCell, Cells, CombiningCell, ValueCell
-from arcbeam.store import cache
-from arcbeam.store.compaction import opened
+from arcbeam.engine.state.cells import BagCell, Cells, CombiningCell, ValueCell
+from arcbeam.store.shards import cache
+from arcbeam.store.shards.compaction import opened
 from arcbeam.testing.views import MemoryView
 from bench.engine_views import DiskShard
 from bench.figures import Figure, core_seconds, per_second, wall_seconds

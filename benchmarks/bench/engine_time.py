@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arcbeam.engine.agenda import Element, SortedInput
-from arcbeam.engine.holds import Holder, HolderKind, Holds
-from arcbeam.engine.timers import Timers
+from arcbeam.engine.state.agenda import Element, SortedInput
+from arcbeam.engine.state.timers import Timers
+from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.store.overlay import EmptyBase, Overlay
+from arcbeam.store.shards.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView
 from bench.engine_state import VALUE, WINDOW, key_of
 from bench.engine_views import DiskShard

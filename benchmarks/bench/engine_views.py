@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from arcbeam.store.cache import HostCache
-from arcbeam.store.compaction import publish
-from arcbeam.store.folder import FolderBlobs
-from arcbeam.store.manifest import ShardVersion
-from arcbeam.store.names import Written, written_name
-from arcbeam.store.overlay import Overlay
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.values import ShardVersion
+from arcbeam.store.shards.cache import HostCache
+from arcbeam.store.shards.compaction import publish
+from arcbeam.store.shards.overlay import Overlay
 
 _attempts = itertools.count()
 

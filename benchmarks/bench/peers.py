@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bench.memory import Sampler
-from bench.work import Answer, Work
+from bench.work import Answer, StageLogic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ class Peer(Protocol):
 
     name: str
 
-    def run(self, work: Work, elements: int, warm_up: int) -> float:
+    def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         """Does a work once with `warm_up` elements, then timed; raises what goes wrong.
 
         Returns:
@@ -60,7 +60,7 @@ class Peer(Protocol):
         """
         ...
 
-    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
+    def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
         """The same, but samples its memory, which takes time of its own: so this is another run."""
         ...
 
@@ -73,7 +73,7 @@ class SparkPeer:
         self._session = session
         self._job = job
 
-    def run(self, work: Work, elements: int, warm_up: int) -> float:
+    def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         self._warm_up(work, warm_up)
         start = time.perf_counter()
         answer = self._job(self._session, work.name, elements)
@@ -81,14 +81,14 @@ class SparkPeer:
         _check(work, elements, answer)
         return seconds
 
-    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
+    def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
         self._warm_up(work, warm_up)
         with Sampler(f"{_TAG}={self.name}", jvm=True) as memory:
             answer = self._job(self._session, work.name, elements)
         _check(work, elements, answer)
         return Memory(memory.python / _MIB, memory.jvm / _MIB, memory.total / _MIB)
 
-    def _warm_up(self, work: Work, elements: int) -> None:
+    def _warm_up(self, work: StageLogic, elements: int) -> None:
         self._session.sparkContext.environment[_TAG] = self.name
         _check(work, elements, self._job(self._session, work.name, elements))
         # What earlier runs left is not the next one's to clean up.
@@ -103,15 +103,15 @@ class LocalPeer:
 
     name = "local"
 
-    def run(self, work: Work, elements: int, warm_up: int) -> float:
+    def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         return self._run(work, elements, warm_up)
 
-    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
+    def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
         with Sampler(f"{_TAG}={self.name}", jvm=False) as memory:
             self._run(work, elements, warm_up)
         return Memory(memory.python / _MIB, 0.0, memory.total / _MIB)
 
-    def _run(self, work: Work, elements: int, warm_up: int) -> float:
+    def _run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             command = [sys.executable, "-m", "bench.local", work.name, str(elements), str(warm_up), folder]
             environment = os.environ | {_TAG: self.name}
@@ -126,7 +126,7 @@ class LocalPeer:
         return seconds
 
 
-def _check(work: Work, elements: int, answer: Answer) -> None:
+def _check(work: StageLogic, elements: int, answer: Answer) -> None:
     right = work.answer(elements)
     if answer != right:
         raise WrongAnswerError(f"{work.name} of {elements}: {answer} instead of {right}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import CORES, SETTINGS, Memory
-from bench.work import TINY, WORKS, Work
+from bench.work import TINY, WORKS, StageLogic
 
 TITLES = {
     "arcbeam": "arcbeam",
@@ -38,7 +38,7 @@ class Series:
         error: what went wrong, if anything did; then the runs before it do not count.
     """
 
-    work: Work
+    work: StageLogic
     peer: str
     elements: int
     runs: list[float] = field(default_factory=list)
@@ -182,7 +182,7 @@ def replace_section(path: Path, text: str, name: str = "bench") -> None:
     path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}", encoding="utf-8")
 
 
-def _works(series: Sequence[Series]) -> list[Work]:
+def _works(series: Sequence[Series]) -> list[StageLogic]:
     names = {s.work.name for s in series}
     return [work for work in WORKS.values() if work.name in names]
 

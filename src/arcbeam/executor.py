@@ -15,8 +15,8 @@ from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
 from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.artifacts import Staged, prelude_for
-from arcbeam.spark.session import open_session
+from arcbeam.spark.session.sessions import open_session
+from arcbeam.spark.tasks.artifacts import Staged, prelude_for
 from arcbeam.translate import translate, validate
 
 

@@ -1,6 +1,6 @@
 """`arcbeam inspect`: what the folder of an unbounded job says about the job.
 
-Owns how it is shown. What there is to show is `store.inspection`'s.
+Owns how it is shown. What there is to show is `store.log.inspection`'s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
 from arcbeam.output import Output, TextOutput
 
 if TYPE_CHECKING:
-    from arcbeam.store.inspection import Inspection
+    from arcbeam.store.log.inspection import Inspection
 
 _NAMED = {
     MIN_TIMESTAMP: "beginning of time",
@@ -35,8 +35,8 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
     PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://). Nothing is changed; the job may be running. Where
     a manifest cannot be read, what can is shown; exits with 1. With --json, times are microseconds since 1970.
     """
-    from arcbeam.store.backends import open_blobs
-    from arcbeam.store.inspection import inspect as look
+    from arcbeam.store.blobs.backends import open_blobs
+    from arcbeam.store.log.inspection import inspect as look
 
     if step is not None and savepoint:
         raise click.UsageError("--step and --savepoint exclude each other")

@@ -18,16 +18,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arcbeam.errors import JobCancelledError
-from arcbeam.harness.metrics import merge_metrics
-from arcbeam.harness.wiring import Settings
+from arcbeam.harness.bundle.metrics import merge_metrics
+from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.progress import ProgressLine, watched
-from arcbeam.spark.batch import BatchRun, summary
-from arcbeam.spark.session import SessionOptions, default_parallelism, open_session, prepared
-from arcbeam.store.claim import Claim, sweep
-from arcbeam.store.location import JobLocation
+from arcbeam.progressline import ProgressLine, watched
+from arcbeam.spark.batch.boundedjob import BatchRun, summary
+from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, open_session, prepared
+from arcbeam.store.jobtemp.claim import Claim, sweep
+from arcbeam.store.jobtemp.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam")
 

@@ -108,7 +108,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
 
     @property
     def optimizations(self) -> dict[str, bool]:
-        """Whether each optimization of the harness is on, by its name in `harness.wiring.Settings`."""
+        """Whether each optimization of the harness is on, by its name in `harness.operations.taskcontext.Settings`."""
         return {name: not getattr(self, f"no_{name}") for name in OPTIMIZATIONS if name != "fusion"}
 
     def check(self) -> None:

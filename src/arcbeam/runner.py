@@ -32,9 +32,9 @@ from arcbeam.job import Job, session_options
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.artifacts import prelude_for, staged_by
-from arcbeam.spark.mainmodule import MainClasses
-from arcbeam.spark.session import open_session
+from arcbeam.spark.session.sessions import open_session
+from arcbeam.spark.tasks.artifacts import prelude_for, staged_by
+from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.translate import translate
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms import environments
 
-from arcbeam.harness.frames import COUNT, key_groups
-from arcbeam.harness.processor import StageProcessor
-from arcbeam.harness.wiring import Settings
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.encoding.frames import COUNT, key_groups
+from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import RESIDUAL, Row, SideFile, TaskReport
 from arcbeam.translate import translate

@@ -22,10 +22,12 @@ from apache_beam.typehints.batch import BatchConverter
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, WindowedValue
 
-from arcbeam.harness import claims, keycoders, precombine, read, values, writes
-from arcbeam.harness.finalization import Callbacks
-from arcbeam.harness.frames import COUNT
-from arcbeam.harness.untyped import is_named_tuple
+from arcbeam.harness.bundle.finalization import Callbacks
+from arcbeam.harness.encoding import keycoders
+from arcbeam.harness.encoding.frames import COUNT
+from arcbeam.harness.encoding.untyped import is_named_tuple
+from arcbeam.harness.operations import read, writes
+from arcbeam.harness.transforms import claims, precombine, values
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 
 
@@ -200,7 +202,7 @@ def test_types_in_keys_are_pickled_in_one_way() -> None:
     assert type(newer.decode(older.encode(key))) is Point
 
 
-# Batches (`harness.batches`, `harness.batchforms`).
+# Batches (`harness.transforms.batches`, `harness.transforms.batchforms`).
 
 
 class TakesArrays(beam.DoFn):
@@ -286,7 +288,7 @@ def test_converters_have_what_short_cuts_ask_them_for() -> None:
     assert table.element_type.user_type is frame.element_type.user_type is Point
 
 
-# Values in bulk (`harness.bulk`, `harness.untyped`).
+# Values in bulk (`harness.encoding.bulk`, `harness.encoding.untyped`).
 
 
 def test_coders_tell_what_they_are_made_of() -> None:

@@ -13,10 +13,10 @@ import pytest
 from obstore.store import MemoryStore, S3Store
 from pyarrow import fs
 
-from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.folder import FolderBlobs
-from arcbeam.store.hadoop import HadoopBlobs
-from arcbeam.store.objects import ObjectBlobs
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.blobs.hadoop import HadoopBlobs
+from arcbeam.store.blobs.objects import ObjectBlobs
 from tests.store.backends import RenamesOnce, s3_store
 
 

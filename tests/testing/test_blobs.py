@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.store.errors import MissingFileError
+from arcbeam.store.blobs.errors import MissingFileError
 from arcbeam.testing.blobs import MemoryBlobs
 
 

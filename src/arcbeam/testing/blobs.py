@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from arcbeam.store.durable import BlobInfo, DurableBlobs, checked, missing
+from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs, checked, missing
 
 
 class MemoryBlobs(DurableBlobs):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcbeam.store.durable import BlobInfo, DurableBlobs
-from arcbeam.store.errors import DeterminateError, IndeterminateError, MissingFileError
+from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
+from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,28 +14,30 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from typing import Any
 from unittest.mock import patch
 
-from arcbeam.engine import markers, watermarks
-from arcbeam.engine.agenda import Agenda
-from arcbeam.engine.clocks import Clock
-from arcbeam.engine.holds import Holder, HolderKind, Holds
-from arcbeam.engine.openwindow import Clocks, OpenWindow
-from arcbeam.engine.plainstage import SplittableWork
-from arcbeam.engine.residuals import Remainder, Residuals, Restriction
-from arcbeam.engine.stageplace import StagePlace
-from arcbeam.engine.timers import Fired, Timers
+from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
+from arcbeam.engine.plan import markers
+from arcbeam.engine.state.agenda import Agenda
+from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
+from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.step.plainstage import SplittableLogic
+from arcbeam.engine.step.stagecontext import StageContext
+from arcbeam.engine.watermarks import stages as watermarks
+from arcbeam.engine.watermarks.clocks import Clock
+from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
-from arcbeam.store import compaction, steplog
-from arcbeam.store.durable import DurableBlobs
-from arcbeam.store.errors import MissingFileError, StoreError
-from arcbeam.store.manifest import Manifest
-from arcbeam.store.names import manifest_name
-from arcbeam.store.steplog import Committed, Conflict, Outcome
-from arcbeam.store.sweep import Sweeper
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.log import steplog
+from arcbeam.store.log.steplog import Committed, Conflict, Outcome
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import manifest_name
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.store.shards import compaction
 from arcbeam.testing.simulate.__main__ import seeds_of
-from arcbeam.testing.simulate.choosing import scenario_of
+from arcbeam.testing.simulate.playing.world import play
+from arcbeam.testing.simulate.scenario.choosing import scenario_of
 from arcbeam.testing.simulate.shrinking import Failure, played, shrunk
-from arcbeam.testing.simulate.world import play
 
 Mutation = Callable[[], AbstractContextManager[object]]
 
@@ -105,10 +107,10 @@ def _watermark_as_max() -> AbstractContextManager[object]:
 
 
 def _drop_uncounted() -> AbstractContextManager[object]:
-    def uncounted(self: StagePlace, drop: Any) -> None:
+    def uncounted(self: StageContext, drop: Any) -> None:
         self.exchange.late(self.placed.name, self.shard, drop)
 
-    return patch.object(StagePlace, "drop", uncounted)
+    return patch.object(StageContext, "drop", uncounted)
 
 
 def _savepoint_swept() -> AbstractContextManager[object]:
@@ -156,13 +158,13 @@ def _numbered_on() -> AbstractContextManager[object]:
 
 
 def _drain_over() -> AbstractContextManager[object]:
-    deliver = SplittableWork.deliver
+    deliver = SplittableLogic.deliver
 
-    def untruncated(self: SplittableWork, key: bytes, elements: Sequence[Any]) -> None:
+    def untruncated(self: SplittableLogic, key: bytes, elements: Sequence[Any]) -> None:
         self._drain = False
         deliver(self, key, elements)
 
-    return patch.object(SplittableWork, "deliver", untruncated)
+    return patch.object(SplittableLogic, "deliver", untruncated)
 
 
 def _clock_first() -> AbstractContextManager[object]:

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from arcbeam.engine.clocks import Local, OutputTime, Port
-from arcbeam.engine.holds import Hold, HolderKind
-from arcbeam.engine.layout import Layout, Placed
-from arcbeam.engine.markers import NOTHING_SEEN, digest
+from arcbeam.engine.plan.layout import Layout, Placed
+from arcbeam.engine.plan.markers import NOTHING_SEEN, digest
+from arcbeam.engine.plan.reports import Awaited, Committable, Counts, Restrictions, StageReport, TaskReport
 from arcbeam.engine.progress import (
     Abandon,
     CallShutdown,
@@ -58,8 +57,9 @@ from arcbeam.engine.progress import (
     WaitUntil,
     Warn,
 )
-from arcbeam.engine.reports import Awaited, Committable, Counts, Restrictions, StageReport, TaskReport
-from arcbeam.engine.watermarks import StageFlow, Times
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 
 READ, RATES, SUM = Port("read", "main"), Port("rates", "main"), Port("sum", "main")

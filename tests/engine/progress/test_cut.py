@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.layout import Layout
-from arcbeam.engine.markers import InconsistentCutError
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.markers import InconsistentCutError
+from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.progress import StepPlan
 from arcbeam.engine.progress.cut import NO_PLACES, check, placed, watermarks
-from arcbeam.engine.reports import TaskReport
-from arcbeam.engine.watermarks import Times
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.engine.progress.script import LAYOUT, READ, REPORTS, SETTINGS, nothing_left, reported, source
 

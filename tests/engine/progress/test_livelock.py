@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.clocks import Local, Port
+from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageReport
 from arcbeam.engine.progress import Patience, Retry
 from arcbeam.engine.progress.livelock import Footing, moved
-from arcbeam.engine.reports import Awaited, Counts, Restrictions, StageReport
-from arcbeam.engine.watermarks import Times
+from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import Duration, Timestamp
 
 _REPORT = StageReport("read", 0, Timestamp(0), Local(), restrictions=Restrictions(2, 8.0))

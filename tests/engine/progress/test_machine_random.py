@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.progress import (
     CallShutdown,
     ClockTold,
@@ -23,7 +24,6 @@ from arcbeam.engine.progress import (
     TearDown,
     WaitUntil,
 )
-from arcbeam.engine.reports import Committable
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from tests.engine.progress.script import Driver, nothing_left, parked, reported, source
 

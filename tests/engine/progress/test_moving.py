@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from arcbeam.engine.clocks import Local
+from arcbeam.engine.plan.reports import Movable, Restrictions, StageReport
+from arcbeam.engine.plan.stepplan import Handover
 from arcbeam.engine.progress.moving import handovers
-from arcbeam.engine.reports import Movable, Restrictions, StageReport
-from arcbeam.engine.stepplan import Handover
+from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.model.timestamps import Timestamp
 
 

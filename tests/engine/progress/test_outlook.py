@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.clocks import Local, OutputTime, Port
+from arcbeam.engine.plan.reports import Awaited, Restrictions, StageReport
 from arcbeam.engine.progress.outlook import Finished, Later, Never, Ready, look
-from arcbeam.engine.reports import Awaited, Restrictions, StageReport
-from arcbeam.engine.watermarks import Times
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 _RATES, _JOIN = Port("rates", "main"), Port("join", "main")

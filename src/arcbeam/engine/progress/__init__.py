@@ -1,5 +1,6 @@
 """The driver's side of an unbounded job: events in, commands out."""
 
+from arcbeam.engine.plan.stepplan import Handover, StepBudget, StepPlan
 from arcbeam.engine.progress.budget import Pace
 from arcbeam.engine.progress.commands import (
     Abandon,
@@ -42,7 +43,6 @@ from arcbeam.engine.progress.livelock import Patience
 from arcbeam.engine.progress.machine import JobMachine
 from arcbeam.engine.progress.settings import Retry, Settings
 from arcbeam.engine.progress.state import Mode, Phase
-from arcbeam.engine.stepplan import Handover, StepBudget, StepPlan
 
 __all__ = [
     "JobMachine",

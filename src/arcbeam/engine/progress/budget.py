@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from arcbeam.engine.stepplan import StepBudget
+from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.model.timestamps import Duration
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from arcbeam.engine.reports import Committable, TaskReport
-from arcbeam.engine.stepplan import StepPlan
-from arcbeam.engine.watermarks import Times
+from arcbeam.engine.plan.reports import Committable, TaskReport
+from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import Timestamp
 
 

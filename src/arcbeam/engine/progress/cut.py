@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from arcbeam.engine.clocks import shown_time
-from arcbeam.engine.layout import Layout
-from arcbeam.engine.markers import NOTHING_SEEN, InconsistentCutError, digest
-from arcbeam.engine.reports import StageReport, TaskReport
-from arcbeam.engine.watermarks import Times, Watermarks
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.markers import NOTHING_SEEN, InconsistentCutError, digest
+from arcbeam.engine.plan.reports import StageReport, TaskReport
+from arcbeam.engine.watermarks.clocks import shown_time
+from arcbeam.engine.watermarks.stages import Times, Watermarks
 
 Places = Mapping[tuple[str, int], StageReport]
 """Reports by stage and shard."""

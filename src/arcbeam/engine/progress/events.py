@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.progress.commands import CommitMode
-from arcbeam.engine.reports import TaskReport
-from arcbeam.engine.watermarks import Times
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import Duration, Timestamp
 
 

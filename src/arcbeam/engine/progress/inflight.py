@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from arcbeam.engine.clocks import Port
+from arcbeam.engine.plan.reports import TaskReport
+from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.progress.commands import Propose
 from arcbeam.engine.progress.cut import Places
-from arcbeam.engine.reports import TaskReport
-from arcbeam.engine.stepplan import StepPlan
-from arcbeam.engine.watermarks import Times, Watermarks
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import Times, Watermarks
 from arcbeam.model.timestamps import Duration, Timestamp
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcbeam.engine.progress.cut import Places
-from arcbeam.engine.watermarks import Times
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import Duration
 
 _NO_PAUSE = Duration(0)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, assert_never
 
-from arcbeam.engine.layout import Layout
-from arcbeam.engine.markers import InconsistentCutError
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.markers import InconsistentCutError
+from arcbeam.engine.plan.stepplan import StepBudget, StepPlan
 from arcbeam.engine.progress import committing, ending
 from arcbeam.engine.progress import cut as cuts
 from arcbeam.engine.progress import events as on
@@ -24,7 +25,6 @@ from arcbeam.engine.progress.moving import handovers
 from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
-from arcbeam.engine.stepplan import StepBudget, StepPlan
 from arcbeam.model.timestamps import shifted
 
 _STORY: Final = 50

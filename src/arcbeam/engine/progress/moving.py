@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 
-from arcbeam.engine.balancing import Sized, rebalance
+from arcbeam.engine.plan.reports import Restrictions, StageReport
+from arcbeam.engine.plan.stepplan import Handover
 from arcbeam.engine.progress.cut import Places
-from arcbeam.engine.reports import Restrictions, StageReport
-from arcbeam.engine.stepplan import Handover
+from arcbeam.engine.state.balancing import Sized, rebalance
 
 
 def handovers(places: Places) -> tuple[Handover, ...]:

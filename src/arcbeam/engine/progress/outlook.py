@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
-from arcbeam.engine.clocks import Port, shown_time
-from arcbeam.engine.passing import due, passed
 from arcbeam.engine.progress.cut import Places
-from arcbeam.engine.watermarks import Times, Watermarks, Why
+from arcbeam.engine.watermarks.clocks import Port, shown_time
+from arcbeam.engine.watermarks.moments import due, passed
+from arcbeam.engine.watermarks.stages import Times, Watermarks, Why
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.engine.progress.budget import Pace
 from arcbeam.engine.progress.livelock import Patience
-from arcbeam.engine.stepplan import StepBudget
 from arcbeam.model.timestamps import Duration
 
 

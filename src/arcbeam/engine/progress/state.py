@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from arcbeam.engine.clocks import Port
-from arcbeam.engine.layout import Layout
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.progress.commands import (
     Command,
     End,
@@ -21,8 +21,8 @@ from arcbeam.engine.progress.commands import (
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.progress.inflight import Cut, Head, Proposal
 from arcbeam.engine.progress.settings import Settings
-from arcbeam.engine.stepplan import StepPlan
-from arcbeam.engine.watermarks import Watermarks
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import Watermarks
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp, shifted
 
 

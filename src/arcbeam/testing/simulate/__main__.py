@@ -12,7 +12,7 @@ import argparse
 from collections import Counter
 from collections.abc import Sequence
 
-from arcbeam.testing.simulate.choosing import scenario_of
+from arcbeam.testing.simulate.scenario.choosing import scenario_of
 from arcbeam.testing.simulate.shrinking import Failure, played, shrunk
 
 _STORY = 80

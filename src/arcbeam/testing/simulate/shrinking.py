@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from arcbeam.testing.simulate.kinds import Expand, Keep, Pace, Source
-from arcbeam.testing.simulate.plans import Pipeline, Stage
-from arcbeam.testing.simulate.scenarios import Scenario
-from arcbeam.testing.simulate.world import World, play
+from arcbeam.testing.simulate.playing.world import World, play
+from arcbeam.testing.simulate.scenario.kinds import Expand, Keep, Pace, Source
+from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
+from arcbeam.testing.simulate.scenario.scenarios import Scenario
 
 _PLAIN = Pace(splits=0)
 _T = TypeVar("_T")

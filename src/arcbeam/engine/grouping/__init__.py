@@ -1,0 +1,1 @@
+"""Grouping by key and window: windows, triggers, panes."""

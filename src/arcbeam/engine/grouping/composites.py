@@ -1,0 +1,291 @@
+"""Triggers that are made of triggers: the watermark's, repetition, and several of them together.
+
+Owns what each of them means. Must not know more than `engine.grouping.triggers` does.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from arcbeam.engine.grouping.triggers import UNLIMITED, Moment, Trigger
+
+
+class AfterWatermark(Trigger):
+    """Fires when the watermark passes the end of the window; before and after that as two other triggers say.
+
+    Args:
+        early: repeated before; None for nothing.
+        late: repeated after; None: it is finished by then.
+
+    Attributes:
+        fired: because the watermark has passed.
+    """
+
+    __slots__ = ("_early", "_late", "fired")
+
+    def __init__(self, early: Trigger | None = None, late: Trigger | None = None) -> None:
+        self._early = None if early is None else Repeatedly(early)
+        self._late = None if late is None else Repeatedly(late)
+        self.fired = False
+
+    def parts(self) -> tuple[Trigger, ...]:
+        """See `Trigger`."""
+        return tuple(filter(None, (self._early, self._late)))
+
+    def active(self) -> tuple[Trigger, ...]:
+        """See `Trigger`."""
+        current = self._late if self.fired else self._early
+        return () if current is None else (current,)
+
+    def on_time(self) -> bool:
+        """See `Trigger`."""
+        return True
+
+    def finished(self) -> bool:
+        """See `Trigger`."""
+        return self.fired and self._late is None
+
+    def fresh(self) -> Self:
+        """See `Trigger`."""
+        new = type(self)()
+        if self._early is not None:
+            new._early = self._early.fresh()
+        if self._late is not None:
+            new._late = self._late.fresh()
+        return new
+
+    def _due(self, at: Moment) -> bool:
+        # Where it is finished and still asked, all of several are waited for: it stays ready.
+        return at.passed and not (self.fired and self._late is not None)
+
+    def room(self, at: Moment) -> int:
+        """See `Trigger`."""
+        if self._due(at):
+            return 0
+        return min((part.room(at) for part in self.active()), default=UNLIMITED)
+
+    def ready(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        return self._due(at) or any(part.ready(at) for part in self.active())
+
+    def fire(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        if self._due(at):
+            self.fired = True
+            if self._early is not None:
+                self._early = self._early.fresh()
+        else:
+            for part in self.active():
+                part.fire(at)
+        return self.finished()
+
+    def merge(self, other: Self) -> None:
+        """See `Trigger`."""
+        super().merge(other)
+        if self.fired != other.fired:
+            self.rewind()
+
+    def rewind(self) -> None:
+        """See `Trigger`."""
+        self.fired = False
+        if self._late is not None:
+            self._late = self._late.fresh()
+
+
+class Repeatedly(Trigger):
+    """Begins again when what it repeats is finished."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, part: Trigger) -> None:
+        self._part = part
+
+    def parts(self) -> tuple[Trigger, ...]:
+        """See `Trigger`."""
+        return (self._part,)
+
+    def fresh(self) -> Self:
+        """See `Trigger`."""
+        return type(self)(self._part.fresh())
+
+    def room(self, at: Moment) -> int:
+        """See `Trigger`."""
+        return self._part.room(at)
+
+    def ready(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        return self._part.ready(at)
+
+    def fire(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        if self._part.fire(at):
+            self._part = self._part.fresh()
+        return False
+
+
+class _Several(Trigger):
+    __slots__ = ("_parts",)
+
+    def __init__(self, *parts: Trigger) -> None:
+        if not parts:
+            raise ValueError(f"{type(self).__name__} of no triggers says nothing: at least one")
+        self._parts = parts
+
+    def parts(self) -> tuple[Trigger, ...]:
+        return self._parts
+
+    def fresh(self) -> Self:
+        return type(self)(*(part.fresh() for part in self._parts))
+
+
+class AfterAny(_Several):
+    """Fires when any of several does; finished when one that fired is."""
+
+    __slots__ = ()
+
+    def finished(self) -> bool:
+        """See `Trigger`."""
+        return any(part.finished() for part in self._parts)
+
+    def room(self, at: Moment) -> int:
+        """See `Trigger`."""
+        return min(part.room(at) for part in self._parts)
+
+    def ready(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        return any(part.ready(at) for part in self._parts)
+
+    def fire(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        finished = [part.fire(at) for part in self._parts if part.ready(at)]  # all of them, whatever the first says
+        return any(finished)
+
+
+class AfterAll(_Several):
+    """Fires when all of several would; finished when all are."""
+
+    __slots__ = ()
+
+    def finished(self) -> bool:
+        """See `Trigger`."""
+        return all(part.finished() for part in self._parts)
+
+    def room(self, at: Moment) -> int:
+        """See `Trigger`."""
+        return max(part.room(at) for part in self._parts)
+
+    def ready(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        return all(part.ready(at) for part in self._parts)
+
+    def fire(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        finished = [part.fire(at) for part in self._parts]
+        return all(finished)
+
+
+class AfterEach(_Several):
+    """One after the other: the next begins when the one before it is finished.
+
+    Attributes:
+        index: which of them it has come to; their number if it is finished.
+    """
+
+    __slots__ = ("index",)
+
+    def __init__(self, *parts: Trigger) -> None:
+        super().__init__(*parts)
+        self.index = 0
+
+    def active(self) -> tuple[Trigger, ...]:
+        """See `Trigger`."""
+        return self._parts[self.index : self.index + 1]
+
+    def finished(self) -> bool:
+        """See `Trigger`."""
+        return self.index == len(self._parts)
+
+    def room(self, at: Moment) -> int:
+        """See `Trigger`."""
+        return min((part.room(at) for part in self.active()), default=0)
+
+    def ready(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        # Where it is finished and still asked, all of several are waited for: it stays ready.
+        return all(part.ready(at) for part in self.active())
+
+    def fire(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        for part in self.active():
+            if part.fire(at):
+                self.index += 1
+        return self.finished()
+
+    def merge(self, other: Self) -> None:
+        """See `Trigger`: it goes on with the first part that is not finished now."""
+        super().merge(other)
+        self._settle()
+
+    def rewind(self) -> None:
+        """See `Trigger`."""
+        super().rewind()
+        self._settle()
+
+    def _settle(self) -> None:
+        finished = [part.finished() for part in self._parts]
+        self.index = finished.index(False) if False in finished else len(finished)
+        self._parts = (
+            *self._parts[: self.index + 1],
+            *(part.fresh() for part in self._parts[self.index + 1 :]),
+        )
+
+
+class OrFinally(_Several):
+    """The first of two, until the second fires: then it fires for the last time.
+
+    Attributes:
+        ended: the second has fired.
+    """
+
+    __slots__ = ("ended",)
+
+    def __init__(self, main: Trigger, final: Trigger) -> None:
+        super().__init__(main, final)
+        self.ended = False
+
+    def finished(self) -> bool:
+        """See `Trigger`."""
+        return self.ended or self._parts[0].finished()
+
+    def room(self, at: Moment) -> int:
+        """See `Trigger`."""
+        return min(part.room(at) for part in self._parts)
+
+    def ready(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        return any(part.ready(at) for part in self._parts)
+
+    def fire(self, at: Moment) -> bool:
+        """See `Trigger`."""
+        main, final = self._parts
+        if final.ready(at):
+            self.ended = True
+            final.fire(at)
+            return True
+        return main.fire(at)
+
+    def merge(self, other: Self) -> None:
+        """See `Trigger`."""
+        super().merge(other)
+        self.ended = self.ended or other.ended
+        self._settle()
+
+    def rewind(self) -> None:
+        """See `Trigger`."""
+        super().rewind()
+        self._settle()
+
+    def _settle(self) -> None:
+        # What the watermark has ended goes on when its end was undone.
+        final = self._parts[1]
+        self.ended = self.ended and (final.finished() or not final.on_time())

@@ -1,0 +1,335 @@
+"""Grouping by key and window: elements, watermarks and times in; panes, drops, holds and timers out, as values.
+
+Owns the open windows of each key in a `StateView`: finding them, merging them, storing them, and the difference between
+what they have asked for and what they ask for now. What happens in one window is `engine.grouping.openwindow`'s. Must
+not know what carries its effects out.
+
+Entries of a key: the grouping's space, the length of the key in four bytes, the key; then `w` and the window for its
+record, or `e`, an address and a number for elements that are not in it. Key and window stand there whole, however long
+they are. When a key's windows have expired, there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from arcbeam.engine.grouping.contents import Accumulated, Bag
+from arcbeam.engine.grouping.effects import (
+    ClearHold,
+    ClearTimer,
+    DropLate,
+    DropReason,
+    Effect,
+    SetHold,
+    SetTimer,
+    TimeDomain,
+)
+from arcbeam.engine.grouping.merging import Gathered, Merging, OpenWindows
+from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
+from arcbeam.engine.grouping.record import Record
+from arcbeam.engine.grouping.singlepane import SinglePanes
+from arcbeam.engine.grouping.strategy import Strategy
+from arcbeam.engine.grouping.triggers import UNLIMITED
+from arcbeam.engine.grouping.windows import Merge
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+
+__all__ = ["Clocks", "Element", "Grouping"]
+
+_NOTHING = Wakeups()
+_EVENT, _CLOCK = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+_Columns = tuple[Sequence[Any], Sequence[Timestamp]]
+"""Values and timestamps."""
+
+
+class Element(NamedTuple):
+    """An element of a key.
+
+    Attributes:
+        value: its bytes; for a combiner, whatever that takes.
+        timestamp: in event time.
+        windows: that it is in; fastest if elements of the same windows share one object.
+    """
+
+    value: Any
+    timestamp: Timestamp
+    windows: tuple[Window, ...]
+
+
+WindowedElement = tuple[Any, Timestamp, tuple[Window, ...]]
+"""An `Element`, or the same as a bare tuple."""
+
+
+class Grouping:
+    """Groups the elements of a shard.
+
+    Stateless between calls but for the view: another one over the same entries goes on where this one was.
+
+    Args:
+        strategy: how to group.
+        view: of the shard's state.
+        space: what the grouping's entries begin with; no other's do.
+    """
+
+    def __init__(self, strategy: Strategy, view: StateView, space: bytes = b"") -> None:
+        self._rules = Rules(strategy)
+        self._view = view
+        self._space = space
+        self._short = SinglePanes(self._rules, view)
+
+    def add(self, key: bytes, elements: Iterable[WindowedElement], clocks: Clocks) -> list[Effect]:
+        """Elements of a key have come, in that order.
+
+        Drops those whose window has expired. What was due in a window before they came happens first, though its
+        timer is fired later.
+        """
+        prefix = self._prefix(key)
+        if self._rules.strategy.merging is None:
+            columns = _by_window(elements)
+            effects = self._short.add(key, prefix + b"w", columns, clocks)
+            if effects is not None:
+                return effects
+            turn = _Turn(self._rules, self._view, prefix, key, clocks)
+            turn.add(columns)
+        else:
+            turn = _Turn(self._rules, self._view, prefix, key, clocks)
+            turn.add_merging(elements)
+        return turn.finish()
+
+    def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
+        """A timer that was asked for is due, and is no more. Firing one early, late or twice does no harm."""
+        prefix = self._prefix(key)
+        if domain is _EVENT:
+            effects = self._short.fire(key, prefix + b"w", window, clocks)
+            if effects is not None:
+                return effects
+        turn = _Turn(self._rules, self._view, prefix, key, clocks)
+        turn.fire(window, domain)
+        return turn.finish()
+
+    def _prefix(self, key: bytes) -> bytes:
+        """What all entries of a key begin with."""
+        return b"".join((self._space, len(key).to_bytes(4, "big"), key))
+
+
+class _Entry:
+    """A window in a turn.
+
+    Attributes:
+        place: the key of its record.
+        stored: its record as it was; None if it had none.
+        open: the window; None if there is none in the state.
+        asked: what it has asked for.
+    """
+
+    __slots__ = ("asked", "open", "place", "stored")
+
+    def __init__(self, place: bytes, stored: bytes | None) -> None:
+        self.place = place
+        self.stored = stored
+        self.open: OpenWindow | None = None
+        self.asked = _NOTHING
+
+
+class _Turn:
+    """What happens to one key at one time."""
+
+    def __init__(self, rules: Rules, view: StateView, prefix: bytes, key: bytes, clocks: Clocks) -> None:
+        self._rules = rules
+        self._view = view
+        self._key = key
+        self._clocks = clocks
+        self._prefix = prefix
+        self._records = prefix + b"w"
+        self._out: list[Effect] = []
+        self._entries: dict[Window, _Entry] = {}
+        self._near: dict[Window, bytes] | None = None
+        """Where windows merge: the records of all that may have any part in it."""
+
+    # Elements.
+
+    def add(self, columns: dict[Window, _Columns]) -> None:
+        """See `Grouping`; windows do not merge."""
+        clocks = self._clocks
+        for window, (values, times) in columns.items():
+            if self._expired(window):
+                self._drop(window, values, times)
+            else:
+                self._open(window).add(values, times, clocks)
+
+    def add_merging(self, elements: Iterable[WindowedElement]) -> None:
+        """See `Grouping`; windows merge.
+
+        One element after the other, unless no trigger fires between them: panes do not depend on how they were cut.
+        """
+        came = [(value, timestamp, window) for value, timestamp, windows in elements for window in windows]
+        merging, clocks = self._rules.strategy.merging, self._clocks
+        assert merging is not None
+        together: list[Gathered] | None = None
+        # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
+        # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
+        if came and self._rules.first_room == UNLIMITED:
+            together = merging.gather(came, clocks.input_watermark)
+        if together is None:
+            came = [one for one in came if not self._drops(*one)]
+            together = [Gathered(window, (value,), (time,)) for value, time, window in came]
+        if not together:
+            return
+        active = self._active(merging, [one.window for one in together])
+        for window, values, times in together:
+            for merge in active.insert(window):
+                self._merge(merge)
+                if window in merge.windows:
+                    window = merge.result
+            self._open(window).add(values, times, clocks)
+
+    def fire(self, window: Window, domain: TimeDomain) -> None:
+        """See `Grouping`."""
+        entry = self._entry(window, ticked=domain is _CLOCK)
+        if domain is _EVENT:
+            entry.asked = entry.asked._replace(event=None)
+        else:
+            entry.asked = entry.asked._replace(alarm=None)
+
+    def _expired(self, window: Window) -> bool:
+        return self._clocks.input_watermark > self._rules.bounds(window).expiry
+
+    def _drops(self, value: Any, time: Timestamp, window: Window) -> bool:
+        """Whether that is dropped, and drops it."""
+        expired = self._expired(window)
+        if expired:
+            self._drop(window, (value,), (time,))
+        return expired
+
+    def _drop(self, window: Window, values: Sequence[Any], times: Sequence[Timestamp]) -> None:
+        for value, time in zip(values, times, strict=True):
+            late = DropLate(self._key, window, value, time, self._clocks.input_watermark, DropReason.EXPIRED)
+            self._out.append(late)
+
+    # Windows.
+
+    def _open(self, window: Window) -> OpenWindow:
+        """The window, which has not expired; a new one if there is none."""
+        entry = self._entries.get(window) or self._entry(window)
+        if entry.open is None:
+            entry.open = self._window(window, Record(self._rules.first_room))
+            entry.open.begin(self._clocks)
+        return entry.open
+
+    def _entry(self, window: Window, ticked: bool = False) -> _Entry:
+        near, place = self._near, self._records + self._rules.bounds(window).ordered
+        stored = self._view.get(place) if near is None else near.get(window)
+        entry = self._entries[window] = _Entry(place, stored)
+        if stored is not None:
+            entry.open = self._window(window, Record.unpack(stored, self._rules.first_room))
+            entry.asked = entry.open.waits()
+            entry.open.look(self._clocks, ticked)
+        return entry
+
+    def _window(self, window: Window, record: Record) -> OpenWindow:
+        combiner = self._rules.strategy.combiner
+        contents: Bag | Accumulated
+        if combiner is None:
+            fresh = self._rules.bounds(window).ordered
+            contents = Bag(self._view, self._element_key, fresh, record.address, record.entries, record.contents)
+        else:
+            contents = Accumulated(combiner, record.contents)
+        return OpenWindow(self._rules, self._key, window, record, contents, self._out)
+
+    def _element_key(self, address: bytes, number: int) -> bytes:
+        return b"".join((self._prefix, b"e", address, number.to_bytes(4, "big")))
+
+    # Merging.
+
+    def _active(self, merging: Merging, windows: list[Window]) -> OpenWindows:
+        start, cut = self._records, len(self._records)
+
+        def scan(ordered: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for key, record in self._view.scan(start + ordered, self._prefix + b"x"):
+                yield key[cut:], record
+
+        self._near = dict(merging.near(windows, scan))
+        for window in self._near:
+            if self._expired(window):
+                self._entry(window)  # it ends here, before anything that came
+        return merging.open([window for window in self._near if window not in self._entries])
+
+    def _merge(self, merge: Merge) -> None:
+        """Windows become one: one of them grows, and absorbs the others."""
+        entries, clocks = self._entries, self._clocks
+        result = entries.get(merge.result) or self._entry(merge.result)
+        kept = result.open
+        for window in merge.windows:
+            if window == merge.result:
+                continue
+            entry = entries.get(window) or self._entry(window)
+            merged, entry.open = entry.open, None
+            if entry.stored is None:
+                del entries[window]
+            if merged is None:
+                continue
+            if kept is None:
+                kept = merged
+                kept.grow(merge.result, clocks)
+            else:
+                kept.absorb(merged, clocks)
+        result.open = kept
+
+    # The end of it.
+
+    def finish(self) -> list[Effect]:
+        """Stores what has changed; returns all that is asked for."""
+        out, view = self._out, self._view
+        for window, entry in self._entries.items():
+            open, asked = entry.open, entry.asked
+            if open is None or open.expired:
+                if open is not None:
+                    open.contents.clear()
+                if entry.stored is not None:
+                    view.delete(entry.place)
+                waits = _NOTHING
+            else:
+                waits = open.waits()
+                record = open.pack()
+                if record != entry.stored:
+                    view.put(entry.place, record)
+            if waits != asked:
+                self._ask(window, asked, waits)
+        return out
+
+    def _ask(self, window: Window, asked: Wakeups, waits: Wakeups) -> None:
+        out, key = self._out, self._key
+        (hold, event, alarm), (old_hold, old_event, old_alarm) = waits, asked
+        if hold != old_hold:
+            out.append(ClearHold(key, window) if hold is None else SetHold(key, window, hold))
+        if event != old_event:
+            out.append(ClearTimer(key, window, _EVENT) if event is None else SetTimer(key, window, _EVENT, event))
+        if alarm != old_alarm:
+            out.append(ClearTimer(key, window, _CLOCK) if alarm is None else SetTimer(key, window, _CLOCK, alarm))
+
+
+def _by_window(elements: Iterable[WindowedElement]) -> dict[Window, _Columns]:
+    """The columns of each window, in order of arrival."""
+    came = elements if isinstance(elements, list) else list(elements)
+    if not came:
+        return {}
+    all_values, all_times, all_windows = zip(*came, strict=True)
+    if all_windows.count(all_windows[0]) == len(came):
+        return dict.fromkeys(all_windows[0], (all_values, all_times))
+    columns: dict[Window, Any] = {}
+    groups: dict[tuple[Window, ...], list[tuple[list[Any], list[Timestamp]]]] = {}
+    last: Any = None
+    group: list[tuple[list[Any], list[Timestamp]]] = []
+    for value, time, windows in came:
+        if windows is not last:
+            last = windows
+            if windows not in groups:
+                # SUBTLE: a window may be in several of these tuples, and has its elements in order of arrival.
+                groups[windows] = [columns.setdefault(window, ([], [])) for window in windows]
+            group = groups[windows]
+        for values, times in group:
+            values.append(value)
+            times.append(time)
+    return columns

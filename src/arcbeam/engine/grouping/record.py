@@ -1,0 +1,129 @@
+"""The record of an open window between two steps, as bytes.
+
+Owns the format. Version 1 has a short form, for windows that have put out nothing and hold few elements, which most do,
+and a long one; behind either comes what `engine.grouping.contents` stores in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct, error
+
+from arcbeam.errors import StateFormatError
+from arcbeam.model.timestamps import Timestamp
+
+VERSION = 1
+_LONG, _CLOSED, _PASSED, _ON_TIME, _HOLD, _ALARM = (1 << n for n in range(6))
+_SHORT = Struct("<BBQq")
+"""Version, flags, elements, hold."""
+SHORT_BYTES = _SHORT.size
+"""In front of the contents in the short form."""
+_PLAIN = (bytes((VERSION, 0)), bytes((VERSION, _HOLD)))
+_WHOLE = Struct("<BBQqqQQIIIHH")
+"""The same; then alarm, room, what the trigger knows nothing of, indexes, entries, lengths of trigger and address."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What is kept of a window.
+
+    Attributes:
+        closed: the trigger has finished: nothing comes out any more.
+        passed: the watermark has passed its end, and the window has seen that.
+        on_time: what it holds came before that and is not out yet.
+        fresh: elements since the last pane.
+        untold: those of them that the trigger does not know of.
+        room: how many more may come before it has to.
+        hold: the timestamp of the next pane, if an element decides on it.
+        alarm: the processing time at which the trigger is to be asked.
+        index: of the next pane.
+        nonspeculative: the same among panes that are not early.
+        entries: see `engine.grouping.contents`.
+        address: see `engine.grouping.contents`.
+        trigger: its state.
+        contents: see `engine.grouping.contents`.
+    """
+
+    room: int
+    closed: bool = False
+    passed: bool = False
+    on_time: bool = False
+    fresh: int = 0
+    untold: int = 0
+    hold: Timestamp | None = None
+    alarm: Timestamp | None = None
+    index: int = 0
+    nonspeculative: int = 0
+    entries: int = 0
+    address: bytes = b""
+    trigger: bytes = b""
+    contents: bytes = b""
+
+    def pack(self, first_room: int) -> bytes:
+        """The bytes.
+
+        Args:
+            first_room: the room of a trigger in its first state.
+        """
+        hold, alarm = self.hold, self.alarm
+        flags = (
+            (_CLOSED if self.closed else 0)
+            | (_PASSED if self.passed else 0)
+            | (_ON_TIME if self.on_time else 0)
+            | (0 if hold is None else _HOLD)
+        )
+        fresh, untold = self.fresh, self.untold
+        idle = not self.index and alarm is None and not self.trigger and untold == fresh
+        if idle and not self.entries and self.room + untold == first_room:
+            return _SHORT.pack(VERSION, flags, fresh, hold or 0) + self.contents
+        flags |= _LONG | (0 if alarm is None else _ALARM)
+        head = _WHOLE.pack(
+            VERSION, flags, fresh, hold or 0, alarm or 0, self.room, untold, self.index, self.nonspeculative,
+            self.entries, len(self.trigger), len(self.address),
+        )  # fmt: skip
+        return b"".join((head, self.trigger, self.address, self.contents))
+
+    @staticmethod
+    def unpack(data: bytes, first_room: int) -> Record:
+        """The record of such bytes.
+
+        Raises:
+            StateFormatError: they are none.
+        """
+        if data[:1] != b"\x01":
+            raise StateFormatError("the record of a window", f"is of version {data[:1].hex()}, and {VERSION} is known")
+        try:
+            flags = data[1]
+            closed, passed, on_time = bool(flags & _CLOSED), bool(flags & _PASSED), bool(flags & _ON_TIME)
+            if not flags & _LONG:
+                _, _, fresh, micros = _SHORT.unpack_from(data)
+                hold = Timestamp(micros) if flags & _HOLD else None
+                return Record(
+                    first_room - fresh, closed, passed, on_time, fresh, fresh, hold, contents=data[_SHORT.size :]
+                )
+            (
+                _, _, fresh, micros, due, room, untold, index, nonspeculative, entries, of_trigger, of_address,
+            ) = _WHOLE.unpack_from(data)  # fmt: skip
+        except (error, IndexError) as e:
+            raise StateFormatError("the record of a window", "is cut off") from e
+        hold = Timestamp(micros) if flags & _HOLD else None
+        alarm = Timestamp(due) if flags & _ALARM else None
+        address = _WHOLE.size + of_trigger
+        contents = address + of_address
+        return Record(
+            room, closed, passed, on_time, fresh, untold, hold, alarm, index, nonspeculative, entries,
+            data[address:contents], data[_WHOLE.size : address], data[contents:],
+        )  # fmt: skip
+
+
+def pack_short(fresh: int, contents: bytes) -> bytes:
+    """The bytes of a record to which nothing but elements has come, none of which decides on its pane's time."""
+    return _SHORT.pack(VERSION, 0, fresh, 0) + contents
+
+
+def unpack_short(data: bytes) -> tuple[int, Timestamp | None] | None:
+    """Elements and hold of a record to which nothing but elements has come; None if it may be another one."""
+    if data[:2] not in _PLAIN or len(data) < SHORT_BYTES:
+        return None
+    _, flags, fresh, micros = _SHORT.unpack_from(data)
+    return fresh, Timestamp(micros) if flags else None

@@ -1,0 +1,144 @@
+"""What the tasks of a step report to the driver, as values.
+
+Owns their shapes: all that the driver knows of shards. Must not know what is concluded from them (`progress`), nor how
+they come about (`shard`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arcbeam.engine.state.residuals import Crowded
+from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.model.timestamps import Timestamp
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Awaited:
+    """Parked elements wait for a side input.
+
+    Attributes:
+        port: what it is made of.
+        until: at the latest it is ready when the port's watermark has passed that: nothing more comes to its window.
+    """
+
+    port: Port
+    until: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Movable:
+    """A restriction that waits, and may be given to another shard.
+
+    Attributes:
+        id: of it.
+        size: of it.
+        handed: what the other shard needs.
+    """
+
+    id: bytes
+    size: float
+    handed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """The restrictions of a stage in one shard when a step ends.
+
+    Attributes:
+        live: how many are not done.
+        size: of all together.
+        silent: outputs that some of them report no watermark for.
+        crowded: roots of which too many live.
+        movable: some of them.
+    """
+
+    live: int = 0
+    size: float = 0.0
+    silent: tuple[str, ...] = ()
+    crowded: tuple[Crowded, ...] = ()
+    movable: tuple[Movable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a stage did in one shard in a step.
+
+    Attributes:
+        read: elements that came.
+        written: elements that were put out, of all outputs.
+        fired: timers.
+        resumed: restrictions that ran.
+        unparked: elements whose side input had become ready.
+        late: elements that were dropped because they were too late.
+    """
+
+    read: int = 0
+    written: int = 0
+    fired: int = 0
+    resumed: int = 0
+    unparked: int = 0
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """How a stage stands in one shard when a step ends.
+
+    Attributes:
+        stage: its name.
+        shard: of all shards.
+        input: the shard's input watermark.
+        local: what keeps its watermarks.
+        leftover: whether the step's budget ended before all that was due was done.
+        next_event: when the first event-time timer or waiting element that is left has its turn.
+        next_due: processing time at which the first timer or restriction that is left is due.
+        awaited: what parked elements wait for.
+        restrictions: that are not done.
+        counts: of the step.
+    """
+
+    stage: str
+    shard: int
+    input: Timestamp
+    local: Local
+    leftover: bool = False
+    next_event: Timestamp | None = None
+    next_due: Timestamp | None = None
+    awaited: tuple[Awaited, ...] = ()
+    restrictions: Restrictions = Restrictions()
+    counts: Counts = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """What a sink must publish once the step is committed. Publishing it again must change nothing."""
+
+    stage: str
+    payload: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What a task reports when its part of a step is done.
+
+    Attributes:
+        level, task: which one.
+        token: of its attempt, as in its markers.
+        seen: digest of the attempts that it has read, as in its markers.
+        stages: of its level, in each of its shards.
+        published: side inputs of which it wrote something.
+        committables: for sinks.
+        finalizations: how many bundles want to be told that the step is committed.
+        files: names and sizes of what it wrote: what the store makes the manifest of. The engine does not look at it.
+    """
+
+    level: int
+    task: int
+    token: bytes
+    seen: bytes
+    stages: tuple[StageReport, ...]
+    published: tuple[Port, ...] = ()
+    committables: tuple[Committable, ...] = ()
+    finalizations: int = 0
+    files: object = None

@@ -1,0 +1,100 @@
+"""What the engine must know of a stage to run it: its kind, as values.
+
+Owns what a kind is made of, and which parts do not go together. Must not know a plan's protos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from arcbeam.engine.grouping.strategy import Strategy
+from arcbeam.engine.plan.layout import Placed
+from arcbeam.engine.state.timers import EXPIRATION
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.windows import Window
+
+Decode = Callable[[bytes], Window]
+"""Makes a window of what its `ordered` gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Elements are processed as they come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Elements are grouped by key and window; panes are processed.
+
+    Attributes:
+        strategy: how.
+        decode: of its windows.
+    """
+
+    strategy: Strategy
+    decode: Decode
+
+
+@dataclass(frozen=True, slots=True)
+class Stateful:
+    """Elements are processed by key, with state and timers.
+
+    Attributes:
+        families: of timers.
+        decode: of its windows.
+        expires: when the state of a window goes: its end and the allowed lateness; just its end if the input is in
+            order, because the lateness is in its clock then.
+        in_order: elements are processed in the order of their times, so much behind the watermark; None: as they
+            come.
+        at_expiration: there is a callback for it, which may put out elements of the window's last moment.
+    """
+
+    families: Mapping[str, TimeDomain]
+    decode: Decode
+    expires: Callable[[Window], Timestamp]
+    in_order: Duration | None = None
+    at_expiration: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Splittable:
+    """Elements have restrictions, which are processed in parts.
+
+    Attributes:
+        bound: how many of one root should live in a shard at most.
+    """
+
+    bound: int = 1000
+
+
+StageKind = Plain | Grouped | Stateful | Splittable
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A stage, its place and its kind.
+
+    Attributes:
+        placed: where it is.
+        kind: what it does with what comes.
+        decode: of its elements' windows; only needed if it has side inputs.
+    """
+
+    placed: Placed
+    kind: StageKind = field(default_factory=Plain)
+    decode: Decode | None = None
+
+    def __post_init__(self) -> None:
+        """Checks what goes together.
+
+        Raises:
+            ValueError: it does not; the stage is named.
+        """
+        if self.placed.side_inputs and isinstance(self.kind, Grouped):
+            raise ValueError(f"{self.placed.name!r} groups, and has side inputs: what reads them is a stage of its own")
+        if self.placed.side_inputs and self.decode is None:
+            raise ValueError(f"{self.placed.name!r} has side inputs, so its windows must be known to be parked")
+        if isinstance(self.kind, Stateful) and EXPIRATION in self.kind.families:
+            raise ValueError(f"a timer family of {self.placed.name!r} has no name: that is the end of a window's")

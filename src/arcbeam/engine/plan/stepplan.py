@@ -1,0 +1,73 @@
+"""What the tasks of a step are told.
+
+Owns the shape of a plan. Must not know why it is so (`progress`), nor what is made of it (`shard`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.timestamps import Duration, Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """What a task may use of each before it leaves the rest for the next step. It always does something.
+
+    Attributes:
+        time: for what can be left: restrictions and timers. What has come by the exchange is always processed.
+        elements: put out by restrictions, and timers fired.
+        bytes: put out by restrictions.
+    """
+
+    time: Duration
+    elements: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A restriction goes from one shard to another, before anything else happens in the step.
+
+    Attributes:
+        stage: whose it is.
+        id: of it.
+        source, target: the shards.
+        handed: what the target needs; as the source has it at the head.
+    """
+
+    stage: str
+    id: bytes
+    source: int
+    target: int
+    handed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What all tasks of a step are told.
+
+    Attributes:
+        step: its number: the head's and one.
+        attempt: how often it was tried before; what an earlier run says does not count any more.
+        time: recorded time: what the clock shows to everything in the step.
+        head: number of the step that it stands on.
+        times: watermarks of the head.
+        budget: how much to do.
+        initial: sources begin: no step was committed before.
+        drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
+        moves: restrictions that change their shard.
+        prepare: nothing is left to do: call `prepare_to_shutdown`.
+    """
+
+    step: int
+    attempt: int
+    time: Timestamp
+    head: int
+    times: Times
+    budget: StepBudget
+    initial: bool = False
+    drain: bool = False
+    prepare: bool = False
+    moves: tuple[Handover, ...] = ()

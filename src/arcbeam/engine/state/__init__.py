@@ -1,0 +1,1 @@
+"""What waits in a shard between steps: cells, timers, parked elements, restrictions."""

@@ -1,0 +1,166 @@
+"""What the keys of a stage do next: elements in order of time, timers, the end of windows.
+
+Owns the order between these, and the elements that wait in order of time (`@RequiresTimeSortedInput`). Must not know
+what is done with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.rows.frontier import Frontier
+from arcbeam.engine.rows.keyspace import END, NAME_LIMIT, Kind, moment, part, prefix, time_of, unescaped
+from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.watermarks.moments import passed
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp, shifted
+
+_CUT: Final = b"\0\2"
+NO_LATENESS: Final = Duration(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """An element whose turn has come.
+
+    Attributes:
+        key: encoded user key.
+        window: encoded window.
+        time: its timestamp.
+        value: as it was added.
+    """
+
+    key: bytes
+    window: bytes
+    time: Timestamp
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """An element that comes too late to be put in order: its time was over when it came.
+
+    Attributes:
+        element: as it came.
+        watermark: of the stage's input at that time.
+        reason: for people.
+    """
+
+    element: Element
+    watermark: Timestamp
+    reason: str
+
+
+class SortedInput:
+    """The elements of a stage that wait until all earlier ones are there.
+
+    Elements of a user key come out in the order of their times, and those of one time in the order in which they came.
+    The output watermark is held at the first of them.
+
+    Args:
+        view: of the shard.
+        stage: the stage's number.
+        lateness: an element may come so much behind the watermark; so all wait so much longer.
+    """
+
+    __slots__ = ("_arrivals", "_came", "_front", "_lateness", "_view")
+
+    def __init__(self, view: StateView, stage: int, lateness: Duration = NO_LATENESS) -> None:
+        self._view = view
+        self._lateness = lateness
+        self._front = Frontier(view, prefix(Kind.SORTED, stage))
+        self._arrivals = prefix(Kind.ARRIVALS, stage)
+        self._came = int.from_bytes(view.get(self._arrivals) or b"", "big")
+
+    def clock(self, watermark: Timestamp) -> Timestamp:
+        """Up to where elements and timers have their turn: the watermark, as far back as elements may be late."""
+        return watermark if watermark == MAX_TIMESTAMP else shifted(watermark, Duration(-self._lateness))
+
+    def add(self, element: Element, watermark: Timestamp) -> Late | None:
+        """Puts an element in its place; or gives it back, if its turn is over.
+
+        Args:
+            element: to wait.
+            watermark: of the stage's input.
+        """
+        if (late := self.late(element, watermark)) is not None:
+            return late
+        came = self._came.to_bytes(8, "big")
+        self._came += 1
+        self._view.put(self._arrivals, self._came.to_bytes(8, "big"))
+        owner = part(element.key) + part(element.window, NAME_LIMIT)
+        value = b"\0" + element.value
+        if _CUT in owner:
+            value = b"\1" + b"".join(map(sequences.framed, (element.key, element.window, element.value)))
+        self._front.put(self._front.start + moment(element.time) + came + owner, value)
+        return None
+
+    def late(self, element: Element, watermark: Timestamp) -> Late | None:
+        """What there is to say of an element whose turn is over; None if it is not."""
+        if passed(self.clock(watermark), element.time):
+            return Late(element, watermark, "its time was over when it came, and the input is in order of time")
+        return None
+
+    def next(self) -> Timestamp | None:
+        """The time of the first element that waits; None if none does."""
+        row = self._front.first()
+        return None if row is None else time_of(row[3:11])
+
+    def take(self, watermark: Timestamp) -> Element | None:
+        """Takes the first element, or None if its turn has not come."""
+        row = self._front.first()
+        if row is None:
+            return None
+        time = time_of(row[3:11])
+        if not passed(self.clock(watermark), time):
+            return None
+        value = self._front.take(row)
+        if value[:1] == b"\1":
+            key, window, original = sequences.unframed(value, 1)
+            return Element(key, window, time, original)
+        key, window, _ = row[19:].split(END)
+        return Element(unescaped(key), unescaped(window), time, value[1:])
+
+
+class Agenda:
+    """What is next for the keys of a stage, when all data that has come is processed.
+
+    In this order: event time first, ascending, at each moment elements before timers, timers before the expiration of
+    windows; then processing-time timers that are due. But no window expires while a processing-time timer is due. What
+    is done with one thing may add others: they take their places.
+
+    A stage whose input is in order of time lives as far behind its watermark as elements may be late, with its timers:
+    its windows must be set to expire at their end, without the lateness.
+
+    Args:
+        timers: of the stage.
+        ordered: its elements in order of time, if it wants them so.
+    """
+
+    __slots__ = ("_ordered", "_timers")
+
+    def __init__(self, timers: Timers, ordered: SortedInput | None = None) -> None:
+        self._timers = timers
+        self._ordered = ordered
+
+    def next(self, watermark: Timestamp, now: Timestamp) -> Element | Fired | None:
+        """Takes what is next; None if nothing is due.
+
+        Args:
+            watermark: of the stage's input.
+            now: processing time.
+        """
+        if self._ordered is not None:
+            waiting = self._ordered.next()
+            if waiting is not None:
+                timer = self._timers.next_event()
+                if (timer is None or waiting <= timer) and (element := self._ordered.take(watermark)) is not None:
+                    return element
+            watermark = self._ordered.clock(watermark)
+        return (
+            self._timers.take_event(watermark, expirations=False)
+            or self._timers.take_processing(now)
+            or self._timers.take_event(watermark)
+        )

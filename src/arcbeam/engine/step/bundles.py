@@ -1,0 +1,190 @@
+"""What a shard asks of those around it: user code, side inputs, rows that come and go, and how long it may work.
+
+Owns the protocols, and the values that go through them. Must not know who implements them: user code runs in an SDK's
+bundles, rows travel by Spark, and in tests all of it is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.markers import Marker
+from arcbeam.engine.plan.reports import Committable
+from arcbeam.engine.state.agenda import Late
+from arcbeam.engine.state.parking import SideInputWindow
+from arcbeam.engine.state.residuals import Remainder, Restriction
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """User code has set a timer.
+
+    Attributes:
+        key, window, family, tag: what it is known by.
+        fire_at: when it is to fire, in the time of its family. A time of event time behind the expiration of its window
+            means that expiration.
+        hold: its output timestamp; None if it holds nothing back. A later one than when it fires (event time) or its
+            window expires (processing time) means that moment.
+        payload: for its callback.
+    """
+
+    key: bytes
+    window: Window
+    family: str
+    fire_at: Timestamp
+    hold: Timestamp | None
+    tag: str = ""
+    payload: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCleared:
+    """User code has cleared a timer."""
+
+    key: bytes
+    window: Window
+    family: str
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What a call of user code has led to, apart from what it put out and its state: both are where they belong.
+
+    Attributes:
+        written: how many elements it put out.
+        timers: that it has set and cleared, in that order.
+        estimates: what watermark estimators report, by source and output.
+    """
+
+    written: int = 0
+    timers: Sequence[TimerSet | TimerCleared] = ()
+    estimates: Mapping[tuple[str, str], Timestamp] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RestrictionResult:
+    """How a restriction ran.
+
+    Attributes:
+        splits: what was split off while it ran.
+        deferred: what it left when it returned; None if it is done.
+        watermarks: what its estimator reported last, by output.
+        did: what it has led to.
+    """
+
+    splits: Sequence[Remainder] = ()
+    deferred: Remainder | None = None
+    watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
+    did: CallResult = CallResult()
+
+
+@dataclass(frozen=True, slots=True)
+class BundleResult:
+    """What the end of a stage's bundles has led to.
+
+    Attributes:
+        did: by `finish_bundle`; no timers.
+        published: side inputs of which something was written.
+        committables: for sinks.
+        finalizations: how many bundles want to be told that the step is committed.
+    """
+
+    did: CallResult = CallResult()
+    published: tuple[Port, ...] = ()
+    committables: tuple[Committable, ...] = ()
+    finalizations: int = 0
+
+
+class Budget(Protocol):
+    """How much more a task may do in a step. It has a clock, or counts."""
+
+    def spent(self) -> bool:
+        """Whether the rest should be left for the next step."""
+
+
+class Runner(Protocol):
+    """The user code of one stage in one shard; what it puts out goes on from there.
+
+    It cuts bundles as it sees fit: a call may be a bundle, or part of one that `finish` ends. A call of a kind that the
+    stage does not have never comes.
+    """
+
+    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+        """Elements of a user key, whose state and timers they may touch; the key is empty if the stage has none."""
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        """What a grouping puts out."""
+
+    def fire(self, fired: Fired) -> CallResult:
+        """A timer's callback."""
+
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        """The callback of a window's expiration; its state is still there."""
+
+    def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
+        """The restriction of an element that has come to a splittable stage."""
+
+    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+        """Processes a restriction; makes a checkpoint when the allowance is spent, though not before progress."""
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        """What a drain leaves of a restriction that waits."""
+
+    def prepare(self) -> CallResult:
+        """Calls `prepare_to_shutdown`, where it is offered."""
+
+    def finish(self) -> BundleResult:
+        """Ends the bundles. Nothing else is called after it."""
+
+
+class SideInputs(Protocol):
+    """The side inputs of a level's stages, as the step's head has published them."""
+
+    def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
+        """What an element of that window reads."""
+
+    def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
+        """The last moment of a side input's window: when its port has passed that, nothing more comes to it."""
+
+    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+        """Whether anything was put into it."""
+
+
+class Exchange(Protocol):
+    """What comes to a task, and goes on from it."""
+
+    def markers(self) -> Sequence[Marker]:
+        """The markers of the level before."""
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
+        """What has come to a stage in a shard: user keys (empty without keys) and elements, a key any number of times.
+        Of a source in the first step of a job: that from which it begins.
+
+        Asked for once for each, shards ascending, stages of a shard in the layout's order.
+        """
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        """Something was dropped: it goes where late data goes."""
+
+    def send(self, marker: Marker) -> None:
+        """Sends a marker behind all rows, to every task of the next level."""
+
+
+class Shards(Protocol):
+    """The state of a task's shards, and the user code that works on it."""
+
+    def view(self, shard: int) -> StateView:
+        """The state of a shard at the step's head."""
+
+    def runner(self, stage: str, shard: int) -> Runner:
+        """The user code of a stage; it has the state of that view."""

@@ -1,0 +1,139 @@
+"""Plain and splittable stages in a shard: nothing in them waits for a watermark.
+
+Owns the order in which restrictions are admitted, truncated and resumed. Must not know what a restriction is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.reports import Movable, Restrictions
+from arcbeam.engine.plan.stepplan import Handover
+from arcbeam.engine.state.residuals import Residuals
+from arcbeam.engine.step.stagecontext import StageContext
+from arcbeam.model.timestamps import Timestamp
+
+_MOVABLE: Final = 16
+"""So many restrictions of a stage and shard are offered to other shards in each step: they travel in the reports."""
+_MOVABLE_BYTES: Final = 16 << 10
+
+
+class PlainLogic:
+    """Elements are processed as they come."""
+
+    def __init__(self, place: StageContext) -> None:
+        self._place = place
+
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+        """See `StageLogic`."""
+
+    def timely(self, key: bytes, elements: Sequence[WindowedElement]) -> Sequence[WindowedElement]:
+        """See `StageLogic`: nothing is too late here."""
+        return elements
+
+    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+        """See `StageLogic`."""
+        self._place.did(self._place.runner.process(key, elements))
+
+    def resume(self) -> bool:
+        """See `StageLogic`."""
+        return False
+
+    def fire(self, watermark: Timestamp) -> bool:
+        """See `StageLogic`."""
+        return False
+
+    def next_event(self) -> Timestamp | None:
+        """See `StageLogic`."""
+        return None
+
+    def next_due(self) -> Timestamp | None:
+        """See `StageLogic`."""
+        return None
+
+    def restrictions(self) -> Restrictions:
+        """See `StageLogic`."""
+        return Restrictions()
+
+
+class SplittableLogic(PlainLogic):
+    """Elements have restrictions.
+
+    Args:
+        place: of the stage.
+        bound: how many restrictions of one root should live at most.
+    """
+
+    def __init__(self, place: StageContext, bound: int) -> None:
+        super().__init__(place)
+        self._residuals = Residuals(place.view, place.placed.number, place.placed.flow.outputs, bound)
+        self._drain = False
+        self._admitted = 0
+
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+        """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
+        self._drain = drain
+        for move in moves:
+            if move.source == self._place.shard:
+                if self._residuals.hand_over(move.id) != move.handed:
+                    raise ValueError(f"restriction {move.id.hex()} of {move.stage!r} is not what the plan takes it for")
+            else:
+                self._residuals.adopt(move.handed)
+        if drain:
+            for restriction in list(self._residuals.untruncated()):
+                kept = self._place.runner.truncate(restriction)
+                self._residuals.truncate(restriction.id, kept, self._place.now)
+
+    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+        """Each element's restriction waits; while a drain runs, what it leaves of it."""
+        place = self._place
+        for element in elements:
+            # Of one step only one run is ever real, so the number of the step makes the names different for ever.
+            root = f"{place.step}.{place.shard}.{self._admitted}"
+            self._admitted += 1
+            admitted = self._residuals.admit(root, place.runner.restriction(key, element), place.now)
+            if self._drain:
+                self._residuals.truncate(admitted.id, place.runner.truncate(admitted), place.now)
+
+    def resume(self) -> bool:
+        """Runs what is due, each once: what a restriction leaves waits for the next step, also if it is due at once.
+
+        At least one is run, however little is allowed.
+        """
+        place, residuals = self._place, self._residuals
+        made: set[bytes] = set()
+        while (restriction := residuals.take(place.now)) is not None:
+            if restriction.id in made or (place.tally.resumed and place.allowance.spent()):
+                residuals.put_back(restriction.id)
+                break
+            place.tally.resumed += 1
+            ran = place.runner.resume(restriction, place.allowance)
+            place.did(ran.did)
+            # What the estimator has promised after a split is no promise for what was split off.
+            made.update(residuals.split(restriction.id, split, place.now).id for split in ran.splits)
+            residuals.advance(restriction.id, ran.watermarks)
+            if (left := residuals.finish(restriction.id, ran.deferred, place.now)) is not None:
+                made.add(left.id)
+        residuals.settled()
+        due = residuals.next_due()
+        return due is not None and due <= place.now
+
+    def next_due(self) -> Timestamp | None:
+        """See `StageLogic`."""
+        return self._residuals.next_due()
+
+    def restrictions(self) -> Restrictions:
+        """See `StageLogic`."""
+        live, size = 0, 0.0
+        silent: dict[str, None] = {}
+        for restriction in self._residuals.all():
+            live += 1
+            size += restriction.remainder.size
+            silent.update(dict.fromkeys(restriction.silent(self._place.placed.flow.outputs)))
+        movable = tuple(
+            Movable(restriction.id, restriction.remainder.size, handed)
+            for restriction, handed in self._residuals.movable(_MOVABLE, _MOVABLE_BYTES)
+        )
+        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()), movable)

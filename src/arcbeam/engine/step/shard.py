@@ -1,0 +1,108 @@
+"""What one task does with its range of shards in a step.
+
+Owns what goes between the stages and shards of a task: the markers of the level before, the watermarks that follow from
+them, the task's own marker, its report. Must not know where rows and state come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.markers import NOTHING_SEEN, Marker, UpstreamWatermarks, gather
+from arcbeam.engine.plan.reports import StageReport, TaskReport
+from arcbeam.engine.plan.stagekinds import StageSpec
+from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.engine.rows.keyspace import claim
+from arcbeam.engine.step.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
+from arcbeam.engine.step.stagecontext import StageContext
+from arcbeam.engine.step.stagestep import StageStep
+from arcbeam.engine.watermarks.clocks import Clock, Port, output_time
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+
+
+class TaskStep:
+    """A task of a level in a step.
+
+    Args:
+        layout: of the job.
+        specs: the stages of the level, by name.
+        level: of the task.
+        task: its number in the level.
+        token: of this attempt; no other attempt of any task has it.
+        plan: of the step.
+    """
+
+    def __init__(
+        self, layout: Layout, specs: Mapping[str, StageSpec], level: int, task: int, token: bytes, plan: StepPlan
+    ) -> None:
+        self._layout = layout
+        self._specs = specs
+        self._level = level
+        self._task = task
+        self._token = token
+        self._plan = plan
+
+    def run(self, exchange: Exchange, shards: Shards, sides: SideInputs, allowance: Budget) -> TaskReport:
+        """Does the task's part of the step, up to its marker.
+
+        Returns:
+            The report, without the names of files: whoever writes them adds those.
+
+        Raises:
+            InconsistentCutError: the markers of the level before are not all there, or do not agree. The step fails.
+        """
+        layout, plan = self._layout, self._plan
+        heard = self._heard(exchange)
+        reports: list[StageReport] = []
+        ends: list[BundleResult] = []
+        times: dict[Port, Timestamp] = dict(heard.times)
+        for shard in layout.range_of(self._level, self._task):
+            view = shards.view(shard)
+            claim(view, self._level, shard)
+            for placed in layout.at(self._level):
+                upstream = min((heard.times[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP)
+                place = StageContext(
+                    placed,
+                    shard,
+                    plan.step,
+                    plan.time,
+                    min((plan.times.outputs.get(port, MIN_TIMESTAMP) for port in placed.ports), default=MIN_TIMESTAMP),
+                    view,
+                    Clock(view, placed.number, placed.flow.outputs),
+                    shards.runner(placed.name, shard),
+                    exchange,
+                    allowance,
+                )
+                stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
+                report, closed = stage.run(upstream, plan)
+                reports.append(report)
+                ends.append(closed)
+                for port in placed.ports:
+                    there = output_time(upstream, report.local, port.output)
+                    times[port] = min(there, times.get(port, MAX_TIMESTAMP))
+        exchange.send(Marker(plan.step, plan.attempt, self._level, self._task, self._token, heard.seen, times))
+        return TaskReport(
+            self._level,
+            self._task,
+            self._token,
+            heard.seen,
+            tuple(reports),
+            tuple(sorted({port for closed in ends for port in closed.published})),
+            tuple(committable for closed in ends for committable in closed.committables),
+            sum(closed.finalizations for closed in ends),
+        )
+
+    def _heard(self, exchange: Exchange) -> UpstreamWatermarks:
+        """The watermarks of all levels before, which this step has come to."""
+        if not self._level:
+            return UpstreamWatermarks({}, NOTHING_SEEN)
+        return gather(
+            exchange.markers(),
+            step=self._plan.step,
+            attempt=self._plan.attempt,
+            level=self._level - 1,
+            tasks=self._layout.tasks[self._level - 1],
+            ports=self._layout.ports_before(self._level),
+            said=self._plan.times.outputs,
+        )

@@ -1,0 +1,113 @@
+"""One stage in one shard, for the length of a step: what all kinds of stages have around them.
+
+Owns what is counted, and the way of what user code reports to the stage's clock. Must not know kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.layout import Placed
+from arcbeam.engine.plan.reports import Restrictions
+from arcbeam.engine.plan.stepplan import Handover
+from arcbeam.engine.state.agenda import Late
+from arcbeam.engine.step.bundles import Budget, CallResult, Exchange, Runner
+from arcbeam.engine.watermarks.clocks import Clock
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import Timestamp
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has been done so far; as `reports.Counts`."""
+
+    read: int = 0
+    written: int = 0
+    fired: int = 0
+    resumed: int = 0
+    unparked: int = 0
+    late: int = 0
+
+
+@dataclass(slots=True)
+class StageContext:
+    """What a stage has around it in a shard.
+
+    Attributes:
+        placed: the stage.
+        shard: the shard's number.
+        step: the step's number.
+        now: the step's recorded time.
+        said: the stage's output watermark, as the head has it: the least of its outputs.
+        view: the shard's state.
+        clock: the stage's watermarks in the shard.
+        runner: its user code.
+        exchange: where late data goes.
+        allowance: how much more may be done.
+        tally: what was done.
+    """
+
+    placed: Placed
+    shard: int
+    step: int
+    now: Timestamp
+    said: Timestamp
+    view: StateView
+    clock: Clock
+    runner: Runner
+    exchange: Exchange
+    allowance: Budget
+    tally: Tally = field(default_factory=Tally)
+
+    def did(self, did: CallResult, timers: bool = False) -> None:
+        """Takes note of what user code did.
+
+        Args:
+            did: that.
+            timers: it may set timers; the caller sees to them.
+
+        Raises:
+            ValueError: it has set a timer where it may not.
+        """
+        if did.timers and not timers:
+            raise ValueError(f"{self.placed.name!r} has set a timer of {did.timers[0].family!r} where it can set none")
+        self.tally.written += did.written
+        for (source, output), time in did.estimates.items():
+            self.clock.estimate(source, output, time)
+
+    def drop(self, drop: DropLate | DropHeld | Late) -> None:
+        """Something came too late."""
+        self.tally.late += drop.count if isinstance(drop, DropHeld) else 1
+        self.exchange.late(self.placed.name, self.shard, drop)
+
+
+class StageLogic(Protocol):
+    """What a kind of stage does in a shard, in the order of its methods."""
+
+    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+        """Before anything else; `moves` are those of the stage from and to this shard."""
+
+    def timely(self, key: bytes, elements: Sequence[WindowedElement]) -> Sequence[WindowedElement]:
+        """Of elements that may have to wait for a side input, those that are not too late; the others are dropped."""
+
+    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+        """Elements have come; the watermark has not moved yet. What comes too late is dropped."""
+
+    def resume(self) -> bool:
+        """What does not wait for a watermark; whether something of that is left that was due."""
+
+    def fire(self, watermark: Timestamp) -> bool:
+        """What the watermark and the clock let fire, to the last; whether something of that is left."""
+
+    def next_event(self) -> Timestamp | None:
+        """The first moment of event time that something waits for."""
+
+    def next_due(self) -> Timestamp | None:
+        """The first moment of processing time that something waits for."""
+
+    def restrictions(self) -> Restrictions:
+        """What is not done."""

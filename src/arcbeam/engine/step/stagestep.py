@@ -1,0 +1,166 @@
+"""What one stage does in one shard in a step.
+
+Owns the order: what was parked, what has come, what is due by the clock, then the watermark, and what it lets fire.
+Must not know other shards and stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
+from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
+from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.step.bundles import BundleResult, SideInputs
+from arcbeam.engine.step.groupedstage import GroupedLogic
+from arcbeam.engine.step.plainstage import PlainLogic, SplittableLogic
+from arcbeam.engine.step.stagecontext import StageContext, StageLogic
+from arcbeam.engine.step.statefulstage import StatefulLogic
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.moments import passed
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Window
+
+_TOGETHER: Final = 1000
+"""Elements of a key that go on from where they were parked are handed over so many at once, at most."""
+
+
+def logic_of(spec: StageSpec, place: StageContext) -> StageLogic:
+    """What a stage does with what comes."""
+    match spec.kind:
+        case Plain():
+            return PlainLogic(place)
+        case Grouped():
+            return GroupedLogic(place, spec.kind)
+        case Stateful():
+            return StatefulLogic(place, spec.kind)
+        case Splittable(bound):
+            return SplittableLogic(place, bound)
+        case _:
+            assert_never(spec.kind)
+
+
+class StageStep:
+    """A stage in a shard, for one step.
+
+    Args:
+        spec: the stage.
+        place: where it is.
+        sides: side inputs, as the head has them.
+        said: output watermarks, as the head has them: what side inputs are judged by, because they are of the head.
+    """
+
+    def __init__(self, spec: StageSpec, place: StageContext, sides: SideInputs, said: Mapping[Port, Timestamp]) -> None:
+        self._spec = spec
+        self._place = place
+        self._sides = sides
+        self._said = said
+        self._work = logic_of(spec, place)
+        self._ports = dict(spec.placed.side_inputs)
+        self._parking = Parking(place.view, spec.placed.number) if self._ports else None
+
+    def run(self, upstream: Timestamp, plan: StepPlan) -> tuple[StageReport, BundleResult]:
+        """Does all of it.
+
+        Args:
+            upstream: the stage's upstream watermark, in this step.
+            plan: of the step.
+        """
+        place, work = self._place, self._work
+        here = (place.placed.name, place.shard)
+        work.begin(
+            plan.drain, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
+        )
+        self._unpark()
+        for key, elements in place.exchange.elements(place.placed.name, place.shard):
+            place.tally.read += len(elements)
+            self._deliver(key, elements)
+        leftover = work.resume()
+        # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
+        watermark = place.clock.advance(upstream)
+        leftover |= work.fire(watermark)
+        if plan.prepare:
+            place.did(place.runner.prepare())
+        closed = place.runner.finish()
+        place.did(closed.did)
+        if watermark == MAX_TIMESTAMP:
+            place.clock.retire_all()
+        return self._report(leftover), closed
+
+    def _report(self, leftover: bool) -> StageReport:
+        place, work, tally = self._place, self._work, self._place.tally
+        awaited: set[Awaited] = set()
+        earliest: Port | None = None
+        if self._parking is not None:
+            name = place.placed.name
+            for lot, _ in self._parking.lots():
+                awaited.add(Awaited(self._ports[lot.side_input], self._sides.until(name, lot)))
+            if (first := self._parking.earliest()) is not None:
+                earliest = self._ports[first.side_input]
+        return StageReport(
+            place.placed.name,
+            place.shard,
+            place.clock.input,
+            place.clock.local(earliest),
+            leftover,
+            work.next_event(),
+            work.next_due(),
+            tuple(sorted(awaited)),
+            work.restrictions(),
+            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),
+        )
+
+    # Side inputs.
+
+    def _ready(self, lot: SideInputWindow) -> bool:
+        name = self._place.placed.name
+        over = passed(self._said.get(self._ports[lot.side_input], MIN_TIMESTAMP), self._sides.until(name, lot))
+        return over or self._sides.exists(name, lot)
+
+    def _lacks(self, window: Window) -> SideInputWindow | None:
+        """What an element of a window has to wait for."""
+        needed = self._sides.needed(self._place.placed.name, window)
+        return next((lot for lot in needed if not self._ready(lot)), None)
+
+    def _unpark(self) -> None:
+        """What waited for a side input that is ready goes on, or waits for another one."""
+        if self._parking is None:
+            return
+        assert self._spec.decode is not None
+        for lot in [lot for lot, _ in self._parking.lots() if self._ready(lot)]:
+            together: list[WindowedElement] = []
+            key = b""
+            for parked in self._parking.take(lot):
+                self._place.tally.unparked += 1
+                owner, window, value = sequences.unframed(parked.value)
+                if together and (owner != key or len(together) == _TOGETHER):
+                    self._deliver(key, together)
+                    together = []
+                key = owner
+                together.append((value, parked.time, (self._spec.decode(window),)))
+            if together:
+                self._deliver(key, together)
+
+    def _deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+        if self._parking is None:
+            self._work.deliver(key, elements)
+            return
+        lacking: dict[Window, SideInputWindow | None] = {}
+        ready: list[WindowedElement] = []
+        # What is too late must not wait: it would hold the watermark for nothing.
+        for value, time, windows in self._work.timely(key, elements):
+            for window in windows:
+                if window not in lacking:
+                    lacking[window] = self._lacks(window)
+            for window, lot in ((window, lacking[window]) for window in windows):
+                if lot is not None:
+                    packed = b"".join(map(sequences.framed, (key, window.ordered(), value)))
+                    self._parking.park(lot, Parked(time, packed))
+            if here := tuple(window for window in windows if lacking[window] is None):
+                ready.append((value, time, here))
+        if ready:
+            self._work.deliver(key, ready)

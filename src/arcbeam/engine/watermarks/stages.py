@@ -1,0 +1,317 @@
+"""The watermarks of all stages of a plan: how shards and stages go together, and why a watermark is where it is.
+
+Owns what was said to anybody: upstream, input and output watermarks, which never go back. Must not know how a shard
+knows its own (`clocks`), nor when a step is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from arcbeam.engine.watermarks.clocks import Estimate, Local, Port, input_time, output_time, shown_time
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class StageFlow:
+    """Where a stage's elements come from and go to.
+
+    Attributes:
+        name: of the stage, unique.
+        inputs: the outputs that it reads; several: a Flatten. None: a source, whose upstream watermark is at the end.
+        outputs: names of its own.
+        shards: in how many shards it runs; they are numbered from 0.
+    """
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[str, ...]
+    shards: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The watermarks of all stages at one commit.
+
+    Attributes:
+        inputs: input watermark by stage.
+        outputs: output watermark by port.
+    """
+
+    inputs: Mapping[str, Timestamp] = field(default_factory=dict)
+    outputs: Mapping[Port, Timestamp] = field(default_factory=dict)
+
+    def check_after(self, before: Times) -> None:
+        """Checks that no watermark is earlier than it was.
+
+        Raises:
+            ValueError: one is; it is named, with both times.
+        """
+        known: list[tuple[object, Timestamp, Timestamp | None]] = [
+            *((f"input of {stage!r}", time, self.inputs.get(stage)) for stage, time in before.inputs.items()),
+            *((port, time, self.outputs.get(port)) for port, time in before.outputs.items()),
+        ]
+        for subject, time, now in known:
+            if now is not None and now < time:
+                raise ValueError(
+                    f"the watermark of the {subject} went back from {shown_time(time)} to {shown_time(now)}"
+                )
+
+
+def heard(
+    markers: Sequence[Mapping[Port, Timestamp]], tasks: Mapping[Port, int], said: Mapping[Port, Timestamp]
+) -> dict[Port, Timestamp]:
+    """The output watermarks that the markers of a step tell a task of a later level, when all have come.
+
+    Args:
+        markers: of each task of the levels before: `clocks.output_time` of each port it has, the least of its shards.
+        tasks: how many tasks have each port.
+        said: the watermarks of the step's head. They are not taken back.
+
+    Returns:
+        By port of `tasks`, the earliest of all its tasks.
+
+    Raises:
+        ValueError: not as many markers tell of a port as tasks have it. Nothing may be concluded from some of them.
+    """
+    times: dict[Port, Timestamp] = {}
+    for port, count in tasks.items():
+        told = [marker[port] for marker in markers if port in marker]
+        if len(told) != count:
+            raise ValueError(f"{len(told)} markers tell of the {port}, which {count} tasks have")
+        times[port] = max(min(told, default=MAX_TIMESTAMP), said.get(port, MIN_TIMESTAMP))
+    return times
+
+
+# Why a watermark is where it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something in a shard holds it."""
+
+    hold: Hold
+    shard: int
+
+    def __str__(self) -> str:
+        silent = self.hold.kind is HolderKind.RESIDUAL and self.hold.time == MIN_TIMESTAMP
+        return f"held by {self.hold} in shard {self.shard}" + (", which reports no watermark" if silent else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """An estimator has reported no more."""
+
+    estimate: Estimate
+    shard: int
+
+    def __str__(self) -> str:
+        return f"estimated by {self.estimate.source!r} in shard {self.shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreported:
+    """A shard has said nothing yet."""
+
+    shard: int
+
+    def __str__(self) -> str:
+        return f"not known yet of shard {self.shard}"
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Nothing keeps it: there is nothing to come."""
+
+    def __str__(self) -> str:
+        return "complete"
+
+
+Cause = Held | Estimated | Unreported | Complete
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A step of the way to the cause: a watermark, and where it is.
+
+    Attributes:
+        subject: which watermark.
+        time: where it is.
+        waiting: why it is looked at: a parked element waits for it; None if it is upstream.
+    """
+
+    subject: str
+    time: Timestamp
+    waiting: Held | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a watermark is where it is; prints as one line.
+
+    Attributes:
+        links: from the watermark that was asked for to the one that the cause keeps.
+        cause: what keeps it.
+    """
+
+    links: tuple[Link, ...]
+    cause: Cause
+
+    def __str__(self) -> str:
+        told: list[str] = []
+        time: Timestamp | None = None
+        for link in self.links:
+            at = "" if link.time == time else f" is at {shown_time(link.time)}"
+            if link.waiting:
+                told.append(f"{link.waiting}, waiting for {link.subject}" + (at and f", which{at}"))
+            else:
+                told.append(link.subject + at)
+            time = link.time
+        return ": ".join([*told, str(self.cause)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Something that keeps a watermark from going on; `port` if that is another watermark."""
+
+    time: Timestamp
+    cause: Cause | None
+    port: Port | None = None
+
+
+class Watermarks:
+    """The watermarks of a plan, from what all shards say at the end of each step.
+
+    A shard that has said nothing yet keeps its stages at the beginning of time. Watermarks never go back: what a shard
+    says that is earlier than what was said already (a hold for late data, a restriction without a watermark) keeps them
+    where they are.
+
+    Args:
+        stages: producers before consumers.
+        said: the watermarks of the commit that is resumed.
+
+    Raises:
+        ValueError: a stage reads an output that no stage before it has, or a name is there twice.
+    """
+
+    def __init__(self, stages: Iterable[StageFlow], said: Times | None = None) -> None:
+        self._stages: dict[str, StageFlow] = {}
+        self._locals: dict[tuple[str, int], Local] = {}
+        self._inputs: dict[str, Timestamp] = {}
+        self._outputs: dict[Port, Timestamp] = {}
+        said = said or Times()
+        for stage in stages:
+            if stage.name in self._stages:
+                raise ValueError(f"two stages are named {stage.name!r}")
+            for port in stage.inputs:
+                if port not in self._outputs:
+                    raise ValueError(f"{stage.name!r} reads {port}, which no stage before it has")
+            self._stages[stage.name] = stage
+            self._inputs[stage.name] = said.inputs.get(stage.name, MIN_TIMESTAMP)
+            for output in stage.outputs:
+                port = Port(stage.name, output)
+                self._outputs[port] = said.outputs.get(port, MIN_TIMESTAMP)
+
+    def report(self, stage: str, shard: int, local: Local) -> None:
+        """Takes what a shard says about a stage, in place of what it said before.
+
+        Raises:
+            ValueError: there is no such stage, or it has no such shard.
+        """
+        shards = self._stage(stage).shards
+        if not 0 <= shard < shards:
+            raise ValueError(f"stage {stage!r} has {shards} shards: there is no shard {shard}")
+        self._locals[stage, shard] = local
+
+    def advance(self) -> Times:
+        """Moves all watermarks as far as they may; where they are then."""
+        for stage in self._stages.values():
+            upstream = self.upstream(stage.name)
+            shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
+            locals = [local for local in shards if local is not None]
+            if len(locals) < len(shards):
+                continue
+            there = min((input_time(upstream, local) for local in locals), default=upstream)
+            self._inputs[stage.name] = max(self._inputs[stage.name], there)
+            for output in stage.outputs:
+                port = Port(stage.name, output)
+                there = min((output_time(upstream, local, output) for local in locals), default=upstream)
+                self._outputs[port] = max(self._outputs[port], there)
+        return self.times()
+
+    def times(self) -> Times:
+        """Input and output watermarks as they are."""
+        return Times(dict(self._inputs), dict(self._outputs))
+
+    def upstream(self, stage: str) -> Timestamp:
+        """The earliest output watermark of what a stage reads."""
+        return min((self._outputs[port] for port in self._stages[stage].inputs), default=MAX_TIMESTAMP)
+
+    def explain(self, stage: str) -> Why:
+        """What keeps the input watermark of a stage where it is.
+
+        Raises:
+            ValueError: there is no such stage.
+        """
+        self._stage(stage)
+        return self._follow(Link(f"input of {stage!r}", self._inputs[stage]), stage, None)
+
+    def explain_output(self, port: Port) -> Why:
+        """What keeps an output watermark where it is.
+
+        Raises:
+            ValueError: there is no such stage, or it has no such output.
+        """
+        outputs = self._stage(port.stage).outputs
+        if port.output not in outputs:
+            known = ", ".join(map(repr, outputs)) or "none"
+            raise ValueError(f"stage {port.stage!r} has no output {port.output!r}; it has {known}")
+        return self._follow(Link(str(port), self._outputs[port]), port.stage, port.output)
+
+    def _stage(self, name: str) -> StageFlow:
+        stage = self._stages.get(name)
+        if stage is None:
+            known = ", ".join(map(repr, self._stages)) or "none"
+            raise ValueError(f"there is no stage {name!r}; there are: {known}")
+        return stage
+
+    def _follow(self, link: Link, stage: str, output: str | None) -> Why:
+        """The way from one watermark (the input's, if there is no output) to the cause, over as many as it takes."""
+        links = [link]
+        while True:
+            # Of equally early limits the first is told: what is nearest.
+            limit = min(self._limits(stage, output), key=lambda limit: limit.time)
+            if limit.port is None:
+                assert limit.cause is not None
+                return Why(tuple(links), limit.cause)
+            waiting = limit.cause if isinstance(limit.cause, Held) else None
+            if any(known.subject == str(limit.port) for known in links):
+                # A side input that waits for what waits for it: a plan cannot be so, a wrong report can.
+                return Why(tuple(links), waiting or Complete())
+            links.append(Link(str(limit.port), self._outputs[limit.port], waiting))
+            stage, output = limit.port.stage, limit.port.output
+
+    def _limits(self, name: str, output: str | None) -> list[_Limit]:
+        """All that keeps a watermark, the nearest first."""
+        stage = self._stages[name]
+        limits: list[_Limit] = []
+        for shard in range(stage.shards):
+            local = self._locals.get((name, shard))
+            if local is None:
+                limits.append(_Limit(MIN_TIMESTAMP, Unreported(shard)))
+                continue
+            pending = local.pending
+            if output is not None:
+                known = local.outputs[output]
+                pending = known.pending
+                if known.hold is not None:
+                    limits.append(_Limit(known.hold.time, Held(known.hold, shard)))
+                if known.estimate is not None:
+                    limits.append(_Limit(known.estimate.time, Estimated(known.estimate, shard)))
+            if pending is not None:
+                waits_for = local.waits_for if pending.kind is HolderKind.PARKED else None
+                limits.append(_Limit(pending.time, Held(pending, shard), waits_for))
+        limits += [_Limit(self._outputs[port], None, port) for port in stage.inputs]
+        return limits or [_Limit(MAX_TIMESTAMP, Complete())]

@@ -1,0 +1,205 @@
+"""Feeds: how the rows of a task become elements of bundles, one class per way of reading.
+
+Owns decoding and grouping on the read side. Bundles are cut by `harness.bundle.processor.Bundles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from apache_beam import coders
+from apache_beam.coders.coders import GlobalWindowCoder
+from apache_beam.transforms.window import GlobalWindow, WindowFn
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
+from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
+
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
+from arcbeam.harness.encoding.bulk import ListBytes
+from arcbeam.harness.encoding.frames import Chunks, KeyGroup, Values, key_groups
+from arcbeam.model.rows import Row, TaskReport
+
+if TYPE_CHECKING:
+    from arcbeam.harness.bundle.processor import StageProcessor
+
+_BATCH = 512
+"""Groups handed to a bundle at a time."""
+_BATCH_BYTES = 1 << 20
+"""Encoded values after which a batch of groups is handed over earlier: all of it is decoded at once."""
+_KNOWN_WINDOWS = 10_000
+_EAGER_BYTES = 1 << 20
+"""A group smaller than this (encoded) is given to user code as a list, a larger one as a lazy iterable."""
+
+_END = int(MAX_TIMESTAMP.micros)
+
+ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
+
+
+class Feed(Protocol):
+    """Reads a task's rows into bundles."""
+
+    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+        """Feeds everything; notes in the report what is left over."""
+        ...
+
+
+def feed_of(processor: StageProcessor) -> Feed:
+    """The feed for a stage's way of reading."""
+    mode = processor.root.how.mode
+    if mode == "keyed":
+        from arcbeam.harness.bounded.keyed import KeyedFeed
+
+        return KeyedFeed(processor)
+    if mode == "triggered":
+        from arcbeam.harness.bounded.triggered import TriggeredFeed
+
+        return TriggeredFeed(processor)
+    if mode == "restrictions":
+        from arcbeam.harness.bounded.restrictions import RestrictionFeed
+
+        return RestrictionFeed(processor)
+    if mode == "groups":
+        return GroupFeed(processor)
+    return ImpulseFeed(processor) if mode == "impulse" else ElementFeed(processor)
+
+
+class ImpulseFeed:
+    """One empty element in the global window, for each row (there is one)."""
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._bundles = processor.bundles
+
+    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+        """See `Feed`."""
+        for _ in rows:
+            self._bundles.emit([WindowedValue(b"", MIN_TIMESTAMP, (GlobalWindow(),))])
+
+
+class ElementFeed:
+    """Encoded windowed values, in blocks."""
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._bundles = processor.bundles
+        self._read = BlockCoder(processor.root.written_coder).read
+
+    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+        """See `Feed`."""
+        emit, read = self._bundles.emit_block, self._read
+        for row in rows:
+            for block in read(row.blob):
+                emit(block)
+
+
+class GroupFeed:
+    """GroupByKey whose trigger fires once: one pane per key and window, at the end of the window."""
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._bundles = processor.bundles
+        self._memory = processor.settings.group_memory_bytes
+        coder = processor.root.written_coder
+        element = coder.wrapped_value_coder
+        self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
+        self._decode_values: Callable[[bytes], list[Any]] = ListBytes(element.value_coder()).decode
+        self._decode_window: Callable[[bytes], Any] = coder.window_coder.get_impl().decode
+        self._windowfn: WindowFn = processor.root.windowing.windowfn
+        self._global = isinstance(coder.window_coder, GlobalWindowCoder)
+        self._decoded = 0
+
+    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+        """See `Feed`."""
+        groups = key_groups(rows, self._memory)
+        self._decoded = 0
+        if self._global:
+            self._globally(groups)
+        else:
+            self._windowed(groups)
+
+    def _values(self, chunks: Chunks) -> Any:
+        if chunks.size > _EAGER_BYTES:
+            return Values(chunks, self._decode_values)
+        self._decoded += chunks.size
+        first, *rest = chunks
+        values = self._decode_values(first)
+        for payload in rest:
+            values += self._decode_values(payload)
+        return values
+
+    def _globally(self, groups: Iterable[KeyGroup]) -> None:
+        window = GlobalWindow()
+        micros, windows = window.max_timestamp().micros, (window,)
+        decode_key, values_of, emit = self._decode_key, self._values, self._bundles.emit_block
+        batch: list[Any] = []
+        for key, chunks_by_window in groups:
+            batch.append((decode_key(key), values_of(chunks_by_window[b""])))
+            if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
+                emit(Block(batch, micros, windows, ONLY_PANE))
+                batch, self._decoded = [], 0
+        if batch:
+            emit(Block(batch, micros, windows, ONLY_PANE))
+
+    def _windowed(self, groups: Iterable[KeyGroup]) -> None:
+        merging = self._windowfn.is_merging()
+        known: dict[bytes, tuple[int, tuple[Any, ...]]] = {}
+        batch, micros, windows = list[Any](), Each(), Each()
+        for encoded_key, chunks_by_window in groups:
+            key = self._decode_key(encoded_key)
+            for time, window, chunks in self._by_window(chunks_by_window, merging, known):
+                batch.append((key, self._values(chunks)))
+                micros.append(time)
+                windows.append(window)
+                if len(batch) >= _BATCH or self._decoded > _BATCH_BYTES:
+                    self._bundles.emit_block(Block(batch, micros, windows, ONLY_PANE))
+                    batch, micros, windows, self._decoded = [], Each(), Each(), 0
+        if batch:
+            self._bundles.emit_block(Block(batch, micros, windows, ONLY_PANE))
+
+    def _by_window(
+        self, encoded: dict[bytes, Chunks], merging: bool, known: dict[bytes, tuple[int, tuple[Any, ...]]]
+    ) -> Iterator[tuple[int, tuple[Any, ...], Chunks]]:
+        """(timestamp in microseconds, the one window, values) of one key; `known` remembers decoded windows."""
+        by_window: dict[Any, Chunks] = {}
+        for encoded_window, chunks in encoded.items():
+            found = known.get(encoded_window)
+            if found is None:
+                if len(known) > _KNOWN_WINDOWS:
+                    known.clear()
+                window = self._decode_window(encoded_window)
+                found = known[encoded_window] = min(window.max_timestamp().micros, _END), (window,)
+            if not merging or len(encoded) == 1:
+                yield *found, chunks
+            else:
+                by_window[found[1][0]] = chunks
+        if by_window:
+            for window, chunks in merge_windows(self._windowfn, by_window).items():
+                yield min(window.max_timestamp().micros, _END), (window,), chunks
+
+
+def payload_decoder(values_coder: Any) -> Callable[[bytes], list[Any]]:
+    """Decodes a payload of values, given the coder of the GroupByKey's iterable."""
+    decode: Callable[[bytes], list[Any]] = (
+        coders.ListCoder(
+            values_coder.value_coder() if hasattr(values_coder, "value_coder") else values_coder._elem_coder
+        )
+        .get_impl()
+        .decode
+    )
+    return decode
+
+
+def merge_windows(windowfn: Any, by_window: dict[Any, Chunks]) -> dict[Any, Chunks]:
+    """Lets the window function merge the windows of one key, and joins their values."""
+    merged = dict(by_window)
+
+    class Context(WindowFn.MergeContext):  # type: ignore[misc]  # Beam is untyped
+        def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
+            joined = Chunks()
+            for window in to_be_merged:
+                found = merged.pop(window, None)
+                if found is not None:
+                    joined.extend(found)
+            if merge_result in merged:
+                joined.extend(merged[merge_result])
+            merged[merge_result] = joined
+
+    windowfn.merge(Context(list(by_window)))
+    return merged

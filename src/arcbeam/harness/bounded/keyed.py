@@ -1,0 +1,281 @@
+"""Stateful stages on a bounded input: one key after the other, its data first, then its timers.
+
+Owns the order of what happens to a key, waiting for processing-time timers, and when a key's state goes. Which timer
+fires next is known by `harness.bounded.timers`, what state is by `harness.state.handler`, bundles by
+`harness.bundle.processor`.
+
+The watermark of a key's input is at the beginning of time while its elements are processed, then at the end of time:
+all elements of a key are adjacent, so no other key has to be looked at. Event-time timers then fire in order of their
+timestamps until none is left, those that firing sets included. Processing-time timers wait for the clock: a key that
+has some is parked with its state, the shard goes on, and parked keys fire by due time. Windows expire at the end of
+time: a key with nothing pending loses its state.
+
+Nothing has to be committed between a key's data and its timers: in a bundle the SDK reads its own writes, and timers
+come here the moment they are set. Where bundles are cut makes no difference.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from apache_beam import coders
+from apache_beam.utils.timestamp import MAX_TIMESTAMP
+
+from arcbeam.harness.bounded.timers import Family, Inbox, KeyTimers
+from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
+from arcbeam.harness.state import bags
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.rows import Row, TaskReport
+
+if TYPE_CHECKING:
+    from arcbeam.harness.bundle.processor import StageProcessor
+
+bags.register()
+
+_KEYS_PER_BUNDLE = 16_384
+"""The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
+_END = int(MAX_TIMESTAMP.micros)
+
+
+class Clock(Protocol):
+    """Processing time, in microseconds since 1970."""
+
+    def now(self) -> int:
+        """What time it is."""
+        ...
+
+    def wait_until(self, due: int) -> None:
+        """Returns when it is that late."""
+        ...
+
+
+class WallClock:
+    """The real one."""
+
+    def now(self) -> int:
+        """See `Clock`."""
+        return time.time_ns() // 1000
+
+    def wait_until(self, due: int) -> None:
+        """See `Clock`."""
+        while (left := due - self.now()) > 0:
+            time.sleep(left / 1e6)
+
+
+class KeyedFeed:
+    """See `arcbeam.harness.bounded.feeds.Feed`.
+
+    Args:
+        processor: of a stage whose root keeps state or timers.
+        clock: what processing-time timers follow.
+    """
+
+    def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
+        self._bundles = processor.bundles
+        self._clock: Clock = clock or WallClock()
+        self._memory = processor.settings.group_memory_bytes
+        self._state = _KeyStates(processor)
+        self._inbox = Inbox()
+        self._families = [
+            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._inbox)
+            for t in processor.stage.timers
+        ]
+        element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
+        self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
+        values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
+        self._payloads: Callable[[Chunks], Iterable[list[Any]]] = (
+            _TimeSorted(values, self._memory) if processor.root.how.time_sorted else _InOrder(values.decode)
+        )
+        self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
+        self._parkings = 0
+
+    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+        """See `Feed`."""
+        self._parked, self._parkings = [], 0
+        self._state.begin_task()
+        for encoded, windows in key_groups(rows, self._memory):
+            self._process(encoded, windows[b""])
+            while self._parked and self._parked[0][0] <= self._clock.now():
+                self._resume()
+        while self._parked:
+            due = self._parked[0][0]
+            if due > self._clock.now():
+                # What the bundle holds must not wait for the clock.
+                self._bundles.close()
+                self._clock.wait_until(due)
+            self._resume()
+        self._bundles.close()
+        self._state.settle()
+
+    def _process(self, encoded: bytes, chunks: Chunks) -> None:
+        """All that can be done for a key now: its data, then the timers that may fire."""
+        key = self._decode_key(encoded)
+        self._state.enter(key, encoded)
+        emit = self._bundles.emit
+        for values in self._payloads(chunks):
+            emit([value.with_value((key, value.value)) for value in values])
+        if self._families:
+            timers = self._inbox.timers
+            self._fire_event_timers(timers)
+            while (due := timers.due()) is not None:
+                now = self._clock.now()
+                if due > now:
+                    self._park(due, encoded, key, timers)
+                    self._state.leave(key, encoded, done=False)
+                    return
+                self._fire_processing_timer(timers, now)
+            timers.clear()
+        self._state.leave(key, encoded, done=True)
+
+    def _park(self, due: int, encoded: bytes, key: Any, timers: KeyTimers) -> None:
+        self._parkings += 1
+        heapq.heappush(self._parked, (due, self._parkings, encoded, key, timers))
+        self._inbox.timers = KeyTimers()
+
+    def _resume(self) -> None:
+        """Fires the timer that is due first of all parked keys."""
+        due, _, encoded, key, timers = heapq.heappop(self._parked)
+        self._state.enter(key, encoded)
+        self._inbox.timers = timers
+        self._fire_processing_timer(timers, due)
+        next_due = timers.due()
+        if next_due is not None:
+            self._park(next_due, encoded, key, timers)
+        else:
+            timers.clear()
+        self._state.leave(key, encoded, done=next_due is None)
+
+    def _fire_event_timers(self, timers: KeyTimers) -> None:
+        while (taken := timers.take_event(_END)) is not None:
+            family, timer = taken
+            self._bundles.fire(family.operation, family.name, timer)
+
+    def _fire_processing_timer(self, timers: KeyTimers, now: int) -> None:
+        taken = timers.take_processing(now)
+        if taken is not None:
+            family, timer = taken
+            # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event
+            # time, the one the timer holds, or outputs would leave their window for the time of day.
+            timer = timer._replace(fire_timestamp=timer.hold_timestamp)
+            self._bundles.fire(family.operation, family.name, timer)
+            self._fire_event_timers(timers)
+
+
+class _KeyStates:
+    """The state of keys: when it may go, or to a file until a timer is due.
+
+    Invariant: `_open` are the keys that the open bundle may hold state of, by the key as the SDK knows it; `_left` are
+    those that were left since the last bundle ended, and whether for good.
+    """
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._bundles = processor.bundles
+        self._handler = processor.state
+        self._stateful = bool(processor.stage.states)
+        key_coder = processor.root.pcoll_coder.key_coder().get_impl()
+        self._encode_nested: Callable[[Any], bytes] = key_coder.encode_nested
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """No key has been seen."""
+        self._count = self._bundles.count
+        self._open: dict[Any, bytes] = {}
+        self._left: dict[bytes, bool] = {}
+        self._handler.clear_all()
+
+    def enter(self, key: Any, encoded: bytes) -> None:
+        """A key is about to be processed."""
+        if not self._stateful:
+            return
+        if self._open.get(key, encoded) != encoded or len(self._open) >= _KEYS_PER_BUNDLE:
+            # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
+            self._bundles.close()
+        if not self._bundles.is_open:
+            self.settle()
+        self._open[key] = encoded
+        self._count = self._bundles.count
+
+    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+        """The key is left, for good if nothing is pending for it: its windows have expired."""
+        if not self._stateful:
+            return
+        if self._bundles.count != self._count:
+            # A bundle ended meanwhile, and with it what the SDK held of the keys before this one.
+            self.settle()
+            self._open[key] = encoded
+        self._left[self._encode_nested(key)] = done
+
+    def settle(self) -> None:
+        """The SDK holds nothing of the keys that were left: their state goes if they are done, else it is parked."""
+        for key, done in self._left.items():
+            if done:
+                self._handler.drop_key(key)
+            else:
+                self._handler.park(key)
+        self._left, self._open = {}, {}
+
+
+class _InOrder:
+    """Elements of a key as they came."""
+
+    def __init__(self, decode: Callable[[bytes], list[Any]]) -> None:
+        self._decode = decode
+
+    def __call__(self, chunks: Chunks) -> Iterator[list[Any]]:
+        return map(self._decode, chunks)
+
+
+def _micros(value: Any) -> int:
+    return int(value.timestamp_micros)
+
+
+class _TimeSorted:
+    """Elements of a key by event time, those of one time as they came.
+
+    A key larger than the budget is sorted in runs that go to a local file, and merged from there.
+    """
+
+    _SLICE = 256
+    """Elements of a run that are decoded at a time while runs are merged."""
+
+    def __init__(self, coder: BlockCoder, memory: int) -> None:
+        self._coder = coder
+        self._memory = memory
+
+    def __call__(self, chunks: Chunks) -> Iterator[list[Any]]:
+        # Decoded elements take several times the space of their encodings.
+        budget = self._memory // 8
+        runs: list[Iterable[Any]] = []
+        spool: Spool | None = None
+        run: list[Any] = []
+        held = 0
+        for payload in chunks:
+            run += self._coder.decode(payload)
+            held += len(payload)
+            if held > budget:
+                spool = spool or Spool()
+                runs.append(self._spilled(sorted(run, key=_micros), spool))
+                run, held = [], 0
+        run.sort(key=_micros)
+        if not runs:
+            yield run
+            return
+        batch: list[Any] = []
+        for value in heapq.merge(*runs, run, key=_micros):
+            batch.append(value)
+            if len(batch) >= self._SLICE:
+                yield batch
+                batch = []
+        yield batch
+
+    def _spilled(self, run: list[Any], spool: Spool) -> Iterator[Any]:
+        places = []
+        for start in range(0, len(run), self._SLICE):
+            encoded = self._coder.encode(run[start : start + self._SLICE])
+            places.append((spool.append(encoded), len(encoded)))
+        del run
+        return (value for offset, length in places for value in self._coder.decode(spool.read(offset, length)))

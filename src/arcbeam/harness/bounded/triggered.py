@@ -1,0 +1,201 @@
+"""GroupByKey with a trigger that may fire more than once, or whose panes have timestamps of their own.
+
+Owns reading a windowing strategy's proto, and driving `harness.bounded.panes` over one key at a time: the watermark
+stays at the beginning of time while the key's elements arrive, then passes everything. What a key holds beyond the
+budget goes to a local file.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from apache_beam import coders
+from apache_beam.metrics.metricbase import MetricName
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.utils.windowed_value import WindowedValue
+
+from arcbeam.engine.grouping import composites, triggers
+from arcbeam.engine.grouping.delays import AlignTo, Delay, Transform
+from arcbeam.harness.bounded.feeds import payload_decoder
+from arcbeam.harness.bounded.keyed import Clock, WallClock
+from arcbeam.harness.bounded.panes import Panes, Strategy
+from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
+from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.timestamps import Duration
+
+if TYPE_CHECKING:
+    from arcbeam.harness.bundle.processor import StageProcessor
+
+_DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
+_DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
+"""Counters of the grouping's step, named as by Beam's own runners."""
+_BATCH = 512
+"""Panes handed to a bundle at a time."""
+_BATCH_VALUES = 1 << 16
+"""Values in panes after which they are handed over earlier."""
+_SLICE = 256
+"""Elements for which the clock is read once, if a trigger follows it."""
+
+
+class TriggeredFeed:
+    """See `arcbeam.harness.bounded.feeds.Feed`.
+
+    Args:
+        processor: of a stage whose root is a grouping.
+        clock: what processing-time triggers follow.
+    """
+
+    def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
+        self._bundles = processor.bundles
+        self._root: Any = processor.root
+        self._clock: Clock = clock or WallClock()
+        self._memory = processor.settings.group_memory_bytes
+        self._strategy = strategy_of(_windowing_proto(processor), processor.root.windowing.windowfn)
+        coder = processor.root.pcoll_coder
+        element = coder.wrapped_value_coder
+        value_coder = element.value_coder().value_coder()
+        self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
+        self._decode = BlockCoder(coders.WindowedValueCoder(value_coder, coder.window_coder)).decode
+        self._encode_values: Callable[[list[Any]], bytes] = coders.ListCoder(value_coder).get_impl().encode
+        self._decode_values = payload_decoder(element.value_coder())
+        self._batch: list[Any] = []
+        self._batch_values = 0
+
+    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+        """See `Feed`."""
+        self._batch, self._batch_values = [], 0
+        closed = late = 0
+        for encoded, windows in key_groups(rows, self._memory):
+            panes = self._group(self._decode_key(encoded), windows[b""])
+            closed += panes.dropped_closed
+            late += panes.dropped_late
+        self._hand_over()
+        self._count(_DROPPED_CLOSED, closed)
+        self._count(_DROPPED_LATE, late)
+
+    def _count(self, name: MetricName, elements: int) -> None:
+        if elements:
+            self._bundles.open()  # metrics are those of a bundle
+            self._root.metrics_container.get_counter(name).inc(elements)
+
+    def _group(self, key: Any, chunks: Chunks) -> Panes:
+        panes = Panes(self._strategy)
+        timed = self._strategy.timed
+        spool: Spool | None = None
+        # Decoded elements take several times the space of their encodings.
+        held, budget = 0, self._memory // 8
+        for payload in chunks:
+            elements = self._decode(payload)
+            if timed:
+                for start in range(0, len(elements), _SLICE):
+                    now = self._clock.now()
+                    panes.tick(now)
+                    panes.add(elements[start : start + _SLICE], now)
+            else:
+                panes.add(elements, 0)
+            self._output(key, panes)
+            held += len(payload)
+            if held > budget:
+                spool = spool or Spool()
+                panes.spill(functools.partial(self._put_away, spool))
+                held = 0
+        panes.finish(self._clock.now() if timed else 0)
+        self._output(key, panes)
+        return panes
+
+    def _put_away(self, spool: Spool, spilled: Chunks | None, values: list[Any]) -> Chunks:
+        spilled = spilled or Chunks()
+        spilled.append(self._encode_values(values))
+        spilled.spill(spool)
+        return spilled
+
+    def _output(self, key: Any, panes: Panes) -> None:
+        taken, panes.out = panes.out, []
+        for pane in taken:
+            values: Any = pane.values
+            self._batch_values += len(values)
+            if pane.spilled is not None:
+                if values:
+                    pane.spilled.append(self._encode_values(values))
+                values = Values(pane.spilled, self._decode_values)
+            self._batch.append(WindowedValue((key, values), pane.timestamp, (pane.window,), pane.info))
+            if len(self._batch) >= _BATCH or self._batch_values > _BATCH_VALUES:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        batch, self._batch, self._batch_values = self._batch, [], 0
+        self._bundles.emit(batch)
+
+
+def _windowing_proto(processor: StageProcessor) -> Any:
+    components = runner_pb.Components.FromString(processor.stage.payload)
+    root = components.transforms[processor.root.transform_id]
+    pcoll = components.pcollections[next(iter(root.outputs.values()))]
+    return components.windowing_strategies[pcoll.windowing_strategy_id]
+
+
+def strategy_of(proto: Any, windowfn: Any) -> Strategy:
+    """How to group, for a `WindowingStrategy`; the SDK's object of it has lost half of what it says.
+
+    Args:
+        proto: the strategy.
+        windowfn: the same strategy's window function.
+    """
+    on_time, closing = runner_pb.OnTimeBehavior, runner_pb.ClosingBehavior
+    # SUBTLE: the Python SDK writes "always" for both whatever the user wants, and itself makes no empty last panes.
+    # Any other pair was chosen.
+    unchosen = proto.on_time_behavior == on_time.FIRE_ALWAYS and proto.closing_behavior == closing.EMIT_ALWAYS
+    return Strategy(
+        windowfn=windowfn,
+        trigger=trigger_of(proto.trigger),
+        accumulating=proto.accumulation_mode == runner_pb.AccumulationMode.ACCUMULATING,
+        timestamp={runner_pb.OutputTime.EARLIEST_IN_PANE: min, runner_pb.OutputTime.LATEST_IN_PANE: max}.get(
+            proto.output_time
+        ),
+        lateness=proto.allowed_lateness * 1000,
+        empty_on_time=proto.on_time_behavior != on_time.FIRE_IF_NONEMPTY,
+        empty_last=proto.closing_behavior == closing.EMIT_ALWAYS and not unchosen,
+    )
+
+
+def trigger_of(proto: Any) -> triggers.Trigger:
+    """The state machine of a `Trigger`; ValueError for one that is not known."""
+    kind = proto.WhichOneof("trigger")
+    spec: Any = getattr(proto, kind) if kind else None
+    match kind:
+        case None | "default":
+            return composites.Repeatedly(composites.AfterWatermark())
+        case "after_end_of_window":
+            return composites.AfterWatermark(
+                trigger_of(spec.early_firings) if spec.HasField("early_firings") else None,
+                trigger_of(spec.late_firings) if spec.HasField("late_firings") else None,
+            )
+        case "element_count":
+            return triggers.AfterCount(max(1, spec.element_count))
+        case "after_processing_time":
+            return triggers.AfterTime(*map(_transform, spec.timestamp_transforms))
+        case "never" | "after_synchronized_processing_time":
+            # The second comes when everything upstream has seen that time: on a bounded input, at its end.
+            return triggers.Never()
+        case "always":
+            return triggers.Always()
+        case "repeat":
+            return composites.Repeatedly(trigger_of(spec.subtrigger))
+        case "or_finally":
+            return composites.OrFinally(trigger_of(spec.main), trigger_of(getattr(spec, "finally")))
+        case "after_any":
+            return composites.AfterAny(*map(trigger_of, spec.subtriggers))
+        case "after_all":
+            return composites.AfterAll(*map(trigger_of, spec.subtriggers))
+        case "after_each":
+            return composites.AfterEach(*map(trigger_of, spec.subtriggers))
+    raise ValueError(f"a trigger that is not known: {kind}")
+
+
+def _transform(proto: Any) -> Transform:
+    if proto.HasField("align_to"):
+        return AlignTo(Duration(proto.align_to.period * 1000), Duration(proto.align_to.offset * 1000))
+    return Delay(Duration(proto.delay.delay_millis * 1000))

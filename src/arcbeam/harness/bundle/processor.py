@@ -1,0 +1,273 @@
+"""A stage in a worker: builds the SDK's bundle processor, drives bundles, collects metrics.
+
+The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
+processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.worker import bundle_processor
+
+from arcbeam.harness.bounded.feeds import Feed, feed_of
+from arcbeam.harness.bounded.restrictions import RestrictionFeed
+from arcbeam.harness.bundle.finalization import Callbacks
+from arcbeam.harness.bundle.metrics import MetricsTable
+from arcbeam.harness.bundle.sampling import Sampling
+from arcbeam.harness.encoding import keycoders, windowcoder
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.encoding.codererrors import name_what_is_sampled
+from arcbeam.harness.operations import read, writes
+from arcbeam.harness.operations.read import ReadOperation
+from arcbeam.harness.operations.taskcontext import Settings, TaskContext
+from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
+
+read.register()
+keycoders.register()
+windowcoder.register()
+writes.register()
+precombine.register()
+combine.register()
+batches.register()
+claims.register()
+
+_instructions = itertools.count()
+
+
+class StageProcessor:
+    """One stage, ready to process bundles in this process.
+
+    Args:
+        stage: what to run.
+        settings: of the job.
+        sides: the stage's side inputs, complete.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
+        self.stage = stage
+        self.settings = settings
+        self.wiring = TaskContext(settings)
+        channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
+        self.state = InProcessStateHandler(channels, sides)
+        self.sdk: Any = bundle_processor.BundleProcessor(
+            frozenset(), _descriptor(stage, settings), self.state, self.wiring
+        )
+        self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
+        ops = self.sdk.ops.values()
+        name_what_is_sampled(ops)
+        if settings.loops:
+            chains.join(op for op in ops if isinstance(op, values.ValueOperation))
+        self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
+        self.bundles = Bundles(self)
+        self._needs_teardown: bool | None = None
+        # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
+        self._feed: Feed = RestrictionFeed(self) if stage.splittable else feed_of(self)
+
+    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
+        """Runs one task: all bundles over its rows.
+
+        Args:
+            rows: of this task's shard, in ascending order of bucket.
+            outbox: takes what the stage writes.
+            partition: the task's Spark partition.
+            side_writer: makes a writer for an iterable side input, by channel.
+
+        Returns:
+            The report, but for what only Spark's side knows (attempt, worker).
+        """
+        wiring, started = self.wiring, time.monotonic()
+        wiring.outbox, wiring.partition, wiring.side_writer = outbox, partition, side_writer
+        wiring.elements_out, wiring.side_files = {}, []
+        for op in wiring.writers:
+            op.begin_task()  # type: ignore[attr-defined]
+        self.bundles.begin_task()
+        report = TaskReport(stage=self.stage.id, shard=partition)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            try:
+                self._feed.run(rows, report)
+                self.bundles.close()
+                for op in wiring.writers:
+                    op.drain()  # type: ignore[attr-defined]
+            except BaseException:
+                self.bundles.abandon()
+                raise
+            self.bundles.end_task()
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in caught}
+        report.warnings = sorted(named)
+        report.metrics = self.bundles.metrics()
+        report.bundles, report.elements_in = self.bundles.count, self.bundles.elements
+        report.elements_out, report.side_files = wiring.elements_out, wiring.side_files
+        report.seconds = time.monotonic() - started
+        report.needs_teardown = self.needs_teardown()
+        return report
+
+    def finalize(self) -> None:
+        """Runs the bundle finalization callbacks; call when the task's output is safe."""
+        self.bundles.callbacks.run()
+
+    def needs_teardown(self) -> bool:
+        """Whether a DoFn's or CombineFn's teardown is the user's own."""
+        if self._needs_teardown is None:
+            self._needs_teardown = precombine.overrides_teardown(self.sdk.ops.values())
+        return self._needs_teardown
+
+    def close(self) -> None:
+        """Tears down; the processor is not used again."""
+        self.sdk.shutdown()
+
+
+class Bundles:
+    """The running bundle of a processor: opens, fills, cuts and closes bundles.
+
+    Invariant: at most one bundle is open; metrics of closed bundles are kept until the task ends.
+    """
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._processor = processor
+        self._sdk = processor.sdk
+        self._limit = max(1, processor.settings.bundle_elements)
+        self._seconds = processor.settings.bundle_seconds
+        self._ops = list(self._sdk.ops.values())
+        self._sampling = Sampling(self._sdk.state_sampler)
+        self._open = False
+        self.instruction = ""
+        self.callbacks = Callbacks()
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """Counts start anew."""
+        self.count = 0
+        self.elements = 0
+        self._metrics = MetricsTable()
+        self.callbacks.drop()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a bundle is open."""
+        return self._open
+
+    def take_deferrals(self) -> list[Any]:
+        """What splittable DoFns have deferred in the open bundle so far, as `DelayedBundleApplication`s.
+
+        They are the caller's now and may go on in the same bundle: what a task puts out is taken as a whole or not.
+        """
+        if not self._open:
+            return []
+        deferred, self._context.delayed_applications = self._context.delayed_applications, []
+        return [self._sdk.delayed_bundle_application(op, residual) for op, residual in deferred]
+
+    def open(self) -> None:
+        """Starts a bundle if none is open."""
+        if self._open:
+            return
+        sdk = self._sdk
+        self.instruction = f"{self._processor.stage.id}-{next(_instructions)}"
+        self._context = bundle_processor.ExecutionContext(instruction_id=self.instruction)
+        sdk.current_instruction_id = self.instruction
+        self._sampling.begin()
+        self._open = True
+        self._started = time.monotonic()
+        self._in_bundle = 0
+        for op in reversed(self._ops):
+            op.execution_context = self._context
+            op.start()
+
+    def close(self) -> list[Any]:
+        """Finishes the open bundle, if any.
+
+        Returns:
+            What its splittable DoFns deferred: `DelayedBundleApplication`s.
+        """
+        if not self._open:
+            return []
+        sdk = self._sdk
+        try:
+            for op in self._ops:
+                op.finish()
+                # SUBTLE: the SDK flushes what waits for an operation of batches before `finish_bundle`, not after it.
+                for receiver in op.receivers:
+                    receiver.flush()
+            deferred = [
+                sdk.delayed_bundle_application(op, residual) for op, residual in self._context.delayed_applications
+            ]
+        finally:
+            self._leave()
+        self._metrics.add(info for info in sdk.monitoring_infos() if not recordlists.is_added(info))
+        self.count += 1
+        self.callbacks.keep_from(sdk.reset)
+        return deferred
+
+    def abandon(self) -> None:
+        """Ends the task without finishing its bundle (after a failure)."""
+        if self._open:
+            self._leave()
+        self.end_task()
+
+    def end_task(self) -> None:
+        """No bundle will be opened until the next task."""
+        self._sampling.end()
+
+    def _leave(self) -> None:
+        self._open = False
+        with self._sdk.splitting_lock:
+            self._sdk.current_instruction_id = None
+
+    def emit(self, elements: list[Any]) -> None:
+        """Feeds windowed values to the stage's root, cutting bundles as the settings say."""
+        if elements:
+            self.emit_block(Block.of(elements))
+
+    def emit_block(self, block: Block) -> None:
+        """Feeds a block to the stage's root, cutting bundles as the settings say."""
+        take = self._processor.root.output_blocks.emit
+        position, total = 0, len(block)
+        while position < total:
+            self.open()
+            taken = min(self._limit - self._in_bundle, total - position)
+            take(block if taken == total else block.slice(position, position + taken))
+            position += taken
+            self._in_bundle += taken
+            self.elements += taken
+            if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
+                self.close()
+
+    def fire(self, operation: Any, family: str, timer: Any) -> None:
+        """Fires a timer; where bundles are cut it counts like an element."""
+        self.open()
+        operation.process_timer(family, timer)
+        self._in_bundle += 1
+        if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
+            self.close()
+
+    def metrics(self) -> list[bytes]:
+        """Serialized monitoring infos of all closed bundles of the task."""
+        return self._metrics.serialized()
+
+
+def _descriptor(stage: Stage, settings: Settings) -> Any:
+    components = runner_pb.Components.FromString(stage.payload)
+    if settings.record_lists:
+        recordlists.rewrite(components)
+    if settings.value_chains:
+        claims.claim(components.transforms)
+        for transform in components.transforms.values():
+            combine.claim(transform)
+    return fn_pb.ProcessBundleDescriptor(
+        id=stage.id,
+        transforms=components.transforms,
+        pcollections=components.pcollections,
+        coders=components.coders,
+        windowing_strategies=components.windowing_strategies,
+        environments=components.environments,
+    )

@@ -1,0 +1,175 @@
+"""Splitting the restriction that is being processed, from a second thread, when the task's time is up.
+
+Owns when a split may be asked for and in which fractions. The SDK does the splitting. What becomes of the residuals is
+decided by `harness.bounded.restrictions`. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+_LOG = logging.getLogger("arcbeam.splitting")
+
+MAX_PIECES = 64
+"""Into how many pieces one restriction is split at most, however many slots there are."""
+
+_NUDGES = (0.0, 1 / 64, 1 / 8, 1 / 2)
+"""Fractions of the remainder to keep, tried in turn when the rest is wanted back. SUBTLE: not every tracker can stop
+right where it is (a BoundedSource never can); then it is asked to stop a little later."""
+
+_MAX_BACKOFF = 5.0
+
+
+class Splitter:
+    """Watches the restriction in process; past the deadline, takes from it all that has not been claimed.
+
+    The bundle's thread calls `begin` and `end` around each restriction; this object's thread looks at progress and
+    asks for splits. A restriction is left alone until it was seen to progress: before its first claim a split may give
+    an empty primary and everything back, for ever. Progress is any of: an output since `begin` (nothing may be output
+    before the first claim), a remainder smaller than at the first look.
+
+    `_lock` guards all that follows it in `__init__`; a split is only asked for while holding it. So a split always
+    hits the restriction that was looked at, and `end` returns only when no split is under way.
+
+    Args:
+        op: the SDK's operation that processes restrictions.
+        apply: makes a DelayedBundleApplication of the operation and a residual.
+        seconds: from entering the context to the deadline.
+        pieces: into how many pieces to split the rest, asked for at the time of a split.
+    """
+
+    def __init__(self, op: Any, apply: Callable[[Any, Any], Any], seconds: float, pieces: Callable[[], int]) -> None:
+        self._op, self._apply, self._seconds, self._pieces = op, apply, seconds, pieces
+        self._interval = min(0.1, max(0.005, seconds / 20))
+        self._deadline = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="splitter", daemon=True)
+        self._lock = threading.Lock()
+        self._running = False
+        self._outputs_before = 0
+        self._first_look: tuple[float, float] | None = None
+        self._progressed = False
+        self._refuses = False
+        self._pieces_made = False
+        self._backoff = 0.0
+        self._next_try = 0.0
+        self._split_off: list[Any] = []
+        self._failure: Exception | None = None
+
+    def __enter__(self) -> Splitter:
+        self._deadline = time.monotonic() + self._seconds
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() >= self._deadline
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline; negative past it."""
+        return self._deadline - time.monotonic()
+
+    def outputs(self) -> int:
+        """Elements that the operation has output in the running bundle; callable while it processes."""
+        return sum(receiver.opcounter.element_counter.value() for receiver in self._op.receivers)
+
+    def begin(self) -> None:
+        """The next restriction is about to be processed."""
+        with self._lock:
+            self._outputs_before = self.outputs()
+            self._first_look = None
+            self._progressed = self._refuses = self._pieces_made = False
+            self._backoff, self._next_try = self._interval, 0.0
+            self._running = True
+
+    def end(self) -> list[Any]:
+        """The restriction's process returned; no split of it is asked for any more.
+
+        Returns:
+            What was split off: `DelayedBundleApplication`s.
+
+        Raises:
+            RuntimeError: a split failed halfway, so that part of the restriction may be lost.
+        """
+        with self._lock:
+            self._running = False
+            split_off, self._split_off = self._split_off, []
+            failure, self._failure = self._failure, None
+        if failure is not None:
+            raise RuntimeError(f"{type(failure).__name__} in a split: {failure}") from failure
+        return split_off
+
+    def abandon(self) -> None:
+        """The restriction's process raised; its bundle fails, and what was split off with it."""
+        with self._lock:
+            self._running = False
+            self._split_off, self._failure = [], None
+
+    # On the splitter's own thread.
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._interval):
+            with self._lock:
+                if not self._running or self._refuses:
+                    continue
+                self._progressed = self._progressed or self._has_progressed()
+                if self._progressed and self.overdue and time.monotonic() >= self._next_try:
+                    self._take_the_rest()
+
+    def _has_progressed(self) -> bool:
+        if self.outputs() > self._outputs_before:
+            return True
+        try:
+            progress = self._op.current_element_progress()
+            if progress is None:
+                return False
+            look = (progress.fraction_remaining, progress.remaining_work)
+        except Exception:
+            # A tracker need not know its progress, and a bug in telling it is no reason to fail.
+            _LOG.debug("no progress of %s", self._op.name_context.step_name, exc_info=True)
+            return False
+        if self._first_look is None:
+            self._first_look = look
+        return bool(look[0] < self._first_look[0] or look[1] < self._first_look[1])
+
+    def _take_the_rest(self) -> None:
+        """Splits the rest into equal pieces, and stops the running process behind what it has claimed."""
+        try:
+            if not self._pieces_made:
+                for pieces in range(min(self._pieces(), MAX_PIECES), 1, -1):
+                    if not self._split((pieces - 1) / pieces):
+                        break
+                self._pieces_made = True
+            kept = next((fraction for fraction in _NUDGES if self._split(fraction)), None)
+            if kept == 0.0:
+                self._refuses = True  # there is nothing left to take
+        except Exception as e:
+            self._refuses = True
+            innermost = traceback.extract_tb(e.__traceback__)[-1].name
+            if not isinstance(e, NotImplementedError) or innermost != "try_split":
+                self._failure = e
+        self._next_try = time.monotonic() + self._backoff
+        self._backoff = min(self._backoff * 2, max(_MAX_BACKOFF, self._interval))
+
+    def _split(self, fraction: float) -> bool:
+        """One split of the running restriction; False if it cannot be split there (or is done)."""
+        split = self._op.try_split(fraction)
+        if not split:
+            return False
+        _, residuals = split
+        self._split_off += [self._apply(op, residual) for op, residual in residuals]
+        return True

@@ -1,0 +1,1 @@
+"""Values as bytes: blocks, blobs of the exchange, coders of keys and windows."""

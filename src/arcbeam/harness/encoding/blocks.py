@@ -1,0 +1,359 @@
+"""Blocks: several windowed values at once, their timestamps, windows and panes beside them in columns.
+
+Owns the block and its form in bytes. Most elements that follow each other share timestamp, windows and pane: a block
+says them once. Times are exact in a block's bytes; the SDK's coder of windowed values has milliseconds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, repeat
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.coders import coder_impl
+from apache_beam.utils.windowed_value import create
+
+from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
+from arcbeam.harness.encoding.bulk import Bulk
+
+_TIMES, _WINDOWS, _PANES = 1, 2, 4
+"""What a block's bytes say for each element, not once; bits of their first byte."""
+_BULK = 8
+"""The values are written in bulk; another bit of it."""
+_WHOLE = 16
+"""The values are a batch (`harness.encoding.batchbytes`); another bit of it."""
+
+
+class Each(list[Any]):
+    """A column: one for each element. What is no `Each` is the same for all."""
+
+
+class Block:
+    """Windowed values in columns. Never changed once made; columns may be shared between blocks.
+
+    Attributes:
+        values: of the elements.
+        micros: event time in microseconds, or an `Each` of them.
+        windows: a tuple of windows, or an `Each` of tuples.
+        panes: a `PaneInfo`, or an `Each` of them.
+        uniform: whether no column is an `Each`.
+        plain: whether the values are known to be no more than values (no `TimestampedValue`, for one); may be set.
+    """
+
+    __slots__ = ("_elements", "micros", "panes", "plain", "uniform", "values", "windows")
+
+    def __init__(
+        self, values: list[Any], micros: Any, windows: Any, panes: Any, elements: Sequence[Any] | None = None
+    ) -> None:
+        self.values, self.micros, self.windows, self.panes = values, micros, windows, panes
+        self._elements = elements
+        self.plain = False
+        self.uniform = type(micros) is not Each and type(windows) is not Each and type(panes) is not Each
+
+    @staticmethod
+    def of(elements: Sequence[Any]) -> Block:
+        """A block of windowed values, at least one."""
+        first, count = elements[0], len(elements)
+        micros: Any = first.timestamp_micros
+        windows: Any = first.windows
+        panes: Any = first.pane_info
+        if count > 1:
+            times = [e.timestamp_micros for e in elements]
+            if times.count(micros) != count:
+                micros = Each(times)
+            all_windows = [e.windows for e in elements]
+            if len(set(map(id, all_windows))) > 1 and any(w != windows for w in all_windows):
+                windows = Each(map(tuple, all_windows))
+            all_panes = [e.pane_info for e in elements]
+            if len(set(map(id, all_panes))) > 1 and any(p != panes for p in all_panes):
+                panes = Each(all_panes)
+        if type(windows) is not Each:
+            windows = tuple(windows)
+        return Block([e.value for e in elements], micros, windows, panes, elements)
+
+    @staticmethod
+    def join(blocks: Sequence[Block]) -> Block:
+        """One block of the elements of all, in order."""
+        if len(blocks) == 1:
+            return blocks[0]
+        counts = [len(block.values) for block in blocks]
+        values = [value for block in blocks for value in block.values]
+        return Block(
+            values,
+            _joined([block.micros for block in blocks], counts),
+            _joined([block.windows for block in blocks], counts),
+            _joined([block.panes for block in blocks], counts),
+        )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def elements(self) -> Iterator[Any]:
+        """The windowed values."""
+        if self._elements is not None:
+            return iter(self._elements)
+        if self.uniform:
+            return map(create(None, self.micros, self.windows, self.panes).with_value, self.values)
+        return map(create, self.values, self.times(), self.windows_of_each(), _every(self.panes))
+
+    def element(self, index: int) -> Any:
+        """One windowed value."""
+        micros, windows, panes = self.micros, self.windows, self.panes
+        return create(
+            self.values[index],
+            micros[index] if type(micros) is Each else micros,
+            windows[index] if type(windows) is Each else windows,
+            panes[index] if type(panes) is Each else panes,
+        )
+
+    def times(self) -> Iterable[int]:
+        """The event time of each element, in microseconds; endless if it is one."""
+        return _every(self.micros)
+
+    def windows_of_each(self) -> Iterable[tuple[Any, ...]]:
+        """The windows of each element; endless if they are the same."""
+        return _every(self.windows)
+
+    def in_one_window(self) -> bool:
+        """Whether each element is in exactly one window."""
+        windows = self.windows
+        return all(len(w) == 1 for w in windows) if type(windows) is Each else len(windows) == 1
+
+    def with_values(self, values: list[Any]) -> Block:
+        """As many other values; all else as it is."""
+        return Block(values, self.micros, self.windows, self.panes)
+
+    def compress(self, values: list[Any], flags: list[Any]) -> Block:
+        """The elements whose flag is true; `values` are theirs."""
+        if self.uniform:
+            return Block(values, self.micros, self.windows, self.panes)
+        return Block(values, *(Each(compress(c, flags)) if type(c) is Each else c for c in self._columns()))
+
+    def pick(self, values: list[Any], places: list[int]) -> Block:
+        """Values that come from elements of this block: `places` has the index of the element of each."""
+        if self.uniform:
+            return Block(values, self.micros, self.windows, self.panes)
+        return Block(values, *(Each(c[i] for i in places) if type(c) is Each else c for c in self._columns()))
+
+    def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
+        """A part, as a list's slice is."""
+        part = slice(start, stop, step)
+        return Block(self.values[part], *(Each(c[part]) if type(c) is Each else c for c in self._columns()))
+
+    def parts(self, longest: int) -> Iterator[Block]:
+        """The block in parts of at most so many elements."""
+        if len(self) <= longest:
+            yield self
+            return
+        for start in range(0, len(self), longest):
+            yield self.slice(start, start + longest)
+
+    def _columns(self) -> tuple[Any, Any, Any]:
+        return self.micros, self.windows, self.panes
+
+
+class WholeBlock(Block):
+    """A block whose values are a batch; they become elements when somebody asks for `values`, and only then.
+
+    Attributes:
+        form: of the batch.
+        packed: the batch, as its form packs it.
+    """
+
+    __slots__ = ("form", "packed")
+
+    def __init__(self, form: WholeForm, packed: Any, micros: int, windows: tuple[Any, ...], pane: Any) -> None:
+        # SUBTLE: `values` is not set: whoever looks for what is not there is sent to `__getattr__`, once.
+        self.form, self.packed = form, packed
+        self.micros, self.windows, self.panes = micros, windows, pane
+        self._elements, self.plain, self.uniform = None, False, True
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "values":
+            raise AttributeError(name)
+        self.values = self.form.values(self.packed)
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch."""
+        size: int = self.packed.nbytes
+        return size
+
+    def with_batch(self, packed: Any) -> WholeBlock:
+        """Another batch; all else as it is."""
+        return WholeBlock(self.form, packed, self.micros, self.windows, self.panes)
+
+    def element(self, index: int) -> Any:
+        """See `Block`."""
+        place = range(len(self))[index]
+        (value,) = self.form.values(self.form.part(self.packed, place, place + 1))
+        return create(value, self.micros, self.windows, self.panes)
+
+    def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
+        """See `Block`; what is contiguous stays whole."""
+        if step != 1:
+            return super().slice(start, stop, step)
+        places = range(len(self))[start:stop]
+        return self.with_batch(self.form.part(self.packed, places.start, places.stop))
+
+    def in_each_window(self) -> Iterator[WholeBlock]:
+        """The same in one window after the other."""
+        for window in self.windows:
+            yield WholeBlock(self.form, self.packed, self.micros, (window,), self.panes)
+
+
+def gathered(blocks: Sequence[Block], least: int = 0) -> Iterator[Block]:
+    """Blocks, joined: batches alike in time, windows and pane are one batch, all that is left is one block.
+
+    Args:
+        blocks: all of one PCollection.
+        least: bytes of a batch; the elements of a smaller one are among what is left.
+    """
+    alike: dict[Any, list[WholeBlock]] = {}
+    rest: list[Block] = []
+    for block in blocks:
+        if isinstance(block, WholeBlock):
+            alike.setdefault((block.micros, block.windows, block.panes), []).append(block)
+        else:
+            rest.append(block)
+    for same in alike.values():
+        if sum(block.size for block in same) < least:
+            rest += same
+        elif len(same) == 1:
+            yield same[0]
+        else:
+            yield same[0].with_batch(same[0].form.join([block.packed for block in same]))
+    if rest:
+        yield Block.join(rest)
+
+
+def _every(column: Any) -> Iterable[Any]:
+    return column if type(column) is Each else repeat(column)
+
+
+def _joined(columns: list[Any], counts: list[int]) -> Any:
+    first = columns[0]
+    if type(first) is not Each and all(c is first or (type(c) is not Each and c == first) for c in columns):
+        return first
+    joined = Each()
+    for column, count in zip(columns, counts, strict=True):
+        joined.extend(column if type(column) is Each else repeat(column, count))
+    return joined
+
+
+class BlockCoder:
+    """Blocks as bytes; one object per PCollection.
+
+    Layout: a byte of flags (what differs from element to element), the count of elements as a varint, then event times
+    (big-endian signed 64-bit microseconds, one or one each), windows and panes, then the values as the SDK's list coder
+    writes them. Windows and panes that differ are a table of what there is, and the place in it (unsigned 32-bit,
+    big-endian) of each element's. Values may be written in bulk, too (`harness.encoding.bulk`), or be a batch, whole
+    (`harness.encoding.batchbytes`).
+
+    Args:
+        windowed_coder: the SDK's coder of the PCollection's windowed values.
+        bulk: whether to write values in bulk, where that is faster; they are read either way.
+
+    Attributes:
+        whole: the form of batches that may be written whole; None if none may.
+    """
+
+    def __init__(self, windowed_coder: Any, *, bulk: bool = False) -> None:
+        self._windows = coder_impl.TupleSequenceCoderImpl(windowed_coder.window_coder.get_impl())
+        self._panes = coder_impl.PaneInfoCoderImpl()
+        self._values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
+        self._in_bulk = Bulk(windowed_coder.wrapped_value_coder)
+        self._writes_bulk = bulk
+        self.whole = whole_form(windowed_coder.wrapped_value_coder)
+
+    def write(self, block: Block, stream: Any) -> None:
+        """Appends a block to the SDK's output stream."""
+        micros, windows, panes = block.micros, block.windows, block.panes
+        times_differ, windows_differ, panes_differ = (type(column) is Each for column in (micros, windows, panes))
+        batch = self._encoded_batch(block)
+        bulk = self._in_bulk.encode(block.values) if self._writes_bulk and batch is None else None
+        differ = _TIMES * times_differ | _WINDOWS * windows_differ | _PANES * panes_differ
+        stream.write_byte(differ | _BULK * (bulk is not None) | _WHOLE * (batch is not None))
+        count = len(block)
+        stream.write_var_int64(count)
+        if times_differ:
+            stream.write(struct.pack(f">{count}q", *micros))
+        else:
+            stream.write_bigendian_int64(micros)
+        for varies, column, impl in ((windows_differ, windows, self._windows), (panes_differ, panes, self._panes)):
+            if varies:
+                _write_table(column, impl, stream)
+            else:
+                impl.encode_to_stream(column, stream, True)
+        encoded = bulk if batch is None else batch
+        if encoded is None:
+            self._values.encode_to_stream(block.values, stream, True)
+        else:
+            stream.write(encoded)
+
+    def _encoded_batch(self, block: Block) -> bytes | None:
+        """A block's batch as bytes; None if it has none, or one whose elements are to be written."""
+        # A batch that another PCollection's coder has read is not what this one's would make of its elements.
+        if not isinstance(block, WholeBlock) or block.form != self.whole:
+            return None
+        try:
+            return block.form.encode(block.packed)
+        except Exception:
+            # Whoever writes the elements says what is wrong with which, if anything.
+            return None
+
+    def encode(self, elements: Sequence[Any]) -> bytes:
+        """Windowed values, at least one, as the bytes of one block."""
+        stream = coder_impl.create_OutputStream()
+        self.write(Block.of(elements), stream)
+        encoded: bytes = stream.get()
+        return encoded
+
+    def read(self, encoded: bytes) -> Iterator[Block]:
+        """The blocks that were written one after the other."""
+        stream = coder_impl.create_InputStream(encoded)
+        while stream.size() > 0:
+            flags, count = stream.read_byte(), stream.read_var_int64()
+            micros: Any
+            if flags & _TIMES:
+                micros = Each(struct.unpack(f">{count}q", stream.read(8 * count)))
+            else:
+                micros = stream.read_bigendian_int64()
+            columns = [
+                _read_table(impl, stream, count) if flags & flag else impl.decode_from_stream(stream, True)
+                for flag, impl in ((_WINDOWS, self._windows), (_PANES, self._panes))
+            ]
+            if flags & _WHOLE:
+                yield WholeBlock(self.whole, self.whole.read(stream, count), micros, *columns)  # type: ignore[union-attr, arg-type]
+                continue
+            if flags & _BULK:
+                values = self._in_bulk.read(stream, count)
+            else:
+                values = self._values.decode_from_stream(stream, True)
+            yield Block(values, micros, *columns)
+
+    def decode(self, encoded: bytes) -> list[Any]:
+        """The windowed values of `encode`."""
+        return [element for block in self.read(encoded) for element in block.elements()]
+
+
+def _write_table(column: Each, impl: Any, stream: Any) -> None:
+    # Equal ones are mostly the same object, and identity is faster than a window's hash.
+    distinct = dict(zip(map(id, column), column, strict=True))
+    places: dict[Any, int] = {}
+    place_of = {identity: places.setdefault(what, len(places)) for identity, what in distinct.items()}
+    stream.write_var_int64(len(places))
+    for what in places:
+        impl.encode_to_stream(what, stream, True)
+    stream.write(struct.pack(f">{len(column)}I", *map(place_of.__getitem__, map(id, column))))
+
+
+def _read_table(impl: Any, stream: Any, count: int) -> Each:
+    table = [impl.decode_from_stream(stream, True) for _ in range(stream.read_var_int64())]
+    return Each(map(table.__getitem__, struct.unpack(f">{count}I", stream.read(4 * count))))

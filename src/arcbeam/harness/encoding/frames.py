@@ -1,0 +1,221 @@
+"""The blobs of the exchange: how groups and elements are laid out in bytes.
+
+Owns the layout of groups, and what a group's values are held in; elements that are not grouped travel as blocks (see
+`harness.encoding.blocks`).
+
+*elements*: a sequence as the SDK's list coder writes it (count, then each element nested).
+*groups*: records `(key length u32, window length u16, payload length u32, key, window, payload)`, payload being an
+*elements* sequence of values (in bulk, too: `harness.encoding.bulk`), or a block. Keys and windows are compared as
+bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from apache_beam.coders import coder_impl
+
+from arcbeam.model.rows import Row
+
+HEADER = struct.Struct("<IHI")
+_pack = HEADER.pack
+COUNT = struct.Struct(">i")
+"""The list coder's count of elements in front of them."""
+
+BLOB_BYTES = 256 * 1024
+"""A blob is handed over when it has grown past this; one element may be larger."""
+
+_SEGMENT_BYTES = 1 << 20
+"""Payloads of a group are spilled together up to this size, and read back together."""
+_WORTH_SPILLING = 512
+"""Less than this in memory costs no more than the note of where it is in a file."""
+_LENGTH = struct.Struct("<I")
+
+
+def record(key: bytes, window: bytes, payload: bytes) -> bytes:
+    """One record of the *groups* layout."""
+    return b"".join((_pack(len(key), len(window), len(payload)), key, window, payload))
+
+
+def records(blob: bytes) -> Iterator[tuple[bytes, bytes, int, int]]:
+    """The records of a blob: (key, window, payload's start, payload's end)."""
+    position, end, unpack, size = 0, len(blob), HEADER.unpack_from, HEADER.size
+    while position < end:
+        key_length, window_length, payload_length = unpack(blob, position)
+        key_end = position + size + key_length
+        payload_start = key_end + window_length
+        position_next = payload_start + payload_length
+        yield blob[position + size : key_end], blob[key_end:payload_start], payload_start, position_next
+        position = position_next
+
+
+class Spool:
+    """An append-only local file for payloads that do not fit in memory; gone with its last reader.
+
+    Attributes:
+        size: bytes written.
+    """
+
+    def __init__(self) -> None:
+        fd, self._path = tempfile.mkstemp(prefix="arcbeam-group-")
+        self._file = os.fdopen(fd, "wb", buffering=1 << 20)
+        os.unlink(self._path)  # the descriptor keeps it alive; a killed worker leaves nothing behind
+        self._fd = os.dup(self._file.fileno())
+        self.size = 0
+
+    def append(self, payload: bytes) -> int:
+        """Writes a payload; returns its offset."""
+        offset = self.size
+        self._file.write(payload)
+        self.size += len(payload)
+        return offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Reads a payload back."""
+        self._file.flush()
+        data = os.pread(self._fd, length, offset)
+        if len(data) < length:  # SUBTLE: one call reads 2 GiB at most
+            parts, done = [data], len(data)
+            while done < length and parts[-1]:
+                parts.append(os.pread(self._fd, length - done, offset + done))
+                done += len(parts[-1])
+            data = b"".join(parts)
+        if len(data) < length:
+            raise OSError(f"a file of spilled values was cut off: {len(data)} bytes of {length}")
+        return data
+
+    def __del__(self) -> None:
+        self._file.close()
+        os.close(self._fd)
+
+
+class _Segment(NamedTuple):
+    """Where payloads are in a spool: each is preceded by its length."""
+
+    spool: Spool
+    offset: int
+    length: int
+
+    def payloads(self) -> Iterator[bytes]:
+        data = self.spool.read(self.offset, self.length)
+        position = 0
+        while position < self.length:
+            (size,) = _LENGTH.unpack_from(data, position)
+            position += _LENGTH.size
+            yield data[position : position + size]
+            position += size
+
+
+class Chunks:
+    """The payloads of one key (and window), in order of arrival; each in memory or in a spool.
+
+    Attributes:
+        size: bytes of all payloads.
+    """
+
+    __slots__ = ("_memory", "_spilled", "size")
+
+    def __init__(self) -> None:
+        self._spilled: list[_Segment] | None = None  # came before what is in memory
+        self._memory: list[bytes] = []
+        self.size = 0
+
+    def append(self, payload: bytes) -> None:
+        """Adds a payload, in memory."""
+        self._memory.append(payload)
+        self.size += len(payload)
+
+    def extend(self, other: Chunks) -> None:
+        """Adds all payloads of another (when windows merge)."""
+        # The order of values in merged windows is nobody's: what is in files stays in front.
+        self._spilled = [*(self._spilled or ()), *(other._spilled or ())] or None
+        self._memory += other._memory
+        self.size += other.size
+
+    def spill(self, spool: Spool) -> None:
+        """Moves what is in memory to the spool, if it is worth it."""
+        if sum(map(len, self._memory)) + 64 * len(self._memory) < _WORTH_SPILLING:
+            return
+        if self._spilled is None:
+            self._spilled = []
+        # SUBTLE: from the end, so that what has been written is let go of at once.
+        waiting, self._memory = self._memory, []
+        waiting.reverse()
+        while waiting:
+            offset, length = spool.size, 0
+            while waiting and length < _SEGMENT_BYTES:
+                payload = waiting.pop()
+                spool.append(_LENGTH.pack(len(payload)))
+                spool.append(payload)
+                length = spool.size - offset
+            self._spilled.append(_Segment(spool, offset, length))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for segment in self._spilled or ():
+            yield from segment.payloads()
+        yield from self._memory
+
+
+class Values:
+    """The values of a group, decoded as they are iterated; may be iterated any number of times.
+
+    Payloads may be larger than memory together; one payload at a time is decoded.
+    """
+
+    __slots__ = ("_chunks", "_decode")
+
+    def __init__(self, chunks: Chunks, decode: Callable[[bytes], list[Any]]) -> None:
+        self._chunks = chunks
+        self._decode = decode
+
+    def __iter__(self) -> Iterator[Any]:
+        for payload in self._chunks:
+            yield from self._decode(payload)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def __repr__(self) -> str:
+        return f"<values of a group, {self._chunks.size} bytes encoded>"
+
+
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Values)
+
+KeyGroup = tuple[bytes, dict[bytes, Chunks]]
+"""An encoded key and its payloads by encoded window."""
+
+
+def key_groups(rows: Iterable[Row], memory: int) -> Iterator[KeyGroup]:
+    """Joins the records of each key.
+
+    Args:
+        rows: in ascending order of bucket.
+        memory: bytes of payloads to hold; beyond it a bucket's payloads move to a local file.
+    """
+    bucket, groups = -1, dict[bytes, dict[bytes, Chunks]]()
+    held, spool = 0, None
+    for row in rows:
+        if row.bucket != bucket:
+            yield from groups.items()
+            bucket, groups, held, spool = row.bucket, {}, 0, None
+        blob = row.blob
+        for key, window, start, end in records(blob):
+            windows = groups.get(key)
+            if windows is None:
+                windows = groups[key] = {}
+            chunks = windows.get(window)
+            if chunks is None:
+                chunks = windows[window] = Chunks()
+            chunks.append(blob[start:end])
+        held += len(blob)
+        if held > memory:
+            spool = spool or Spool()
+            for windows in groups.values():
+                for chunks in windows.values():
+                    chunks.spill(spool)
+            held = 0
+    yield from groups.items()

@@ -1,0 +1,239 @@
+"""Operations that take blocks: what all of ours share, and the edges between them.
+
+Owns how blocks and single elements meet. The SDK hands elements to an operation one by one; ours gather them into
+blocks, and hand blocks to each other. Where an operation of the SDK follows, a block becomes elements again. The
+contract with the SDK's `Operation` is held by a test.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from types import GeneratorType
+from typing import Any
+
+from apache_beam.runners import common
+from apache_beam.runners.worker import operations
+
+from arcbeam.errors import UserCodeError
+from arcbeam.harness.encoding.blocks import Block
+
+LONGEST = 4093
+"""Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
+PIECE = 251
+"""Elements that are made or gathered between two looks at their size, but for numbers."""
+_KNOWN = frozenset({range, list, tuple, GeneratorType})
+"""Types whose iterators are their own."""
+_NUMBERS = frozenset({int, float, bool, type(None)})
+_FEW = 4
+"""Components of a tuple that are looked at one by one."""
+_BYTES = 4 << 20
+"""What a block's elements may take, encoded, as far as samples tell."""
+_FIRST = 10
+"""Elements that the SDK always samples, and so notices what is wrong with them: they go out one by one."""
+
+
+class Output:
+    """One output of an operation: counts what leaves, and hands it on.
+
+    Args:
+        receiver: the SDK's receiver of this output.
+        consumers: the operations behind it.
+    """
+
+    def __init__(self, receiver: Any, consumers: list[Any]) -> None:
+        self._receiver = receiver
+        self._counters = receiver.opcounter
+        self._ours = [c for c in consumers if isinstance(c, BlockOperation)]
+        self._takers = [c.take for c in self._ours]
+        others = [c for c in consumers if not isinstance(c, BlockOperation)]
+        # What prefers batches is fed by the SDK's receiver only, which then feeds ours, too.
+        self._mixed = any(c.get_batching_preference().supports_batches for c in others)
+        self._others = [c.process for c in others]
+        self._first_left = _FIRST
+
+    @property
+    def only_taker(self) -> BlockOperation | None:
+        """The operation of ours that alone takes what leaves here; None if there is no such."""
+        return self._ours[0] if len(self._ours) == 1 and not self._others else None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the elements that always go out one by one are through."""
+        return not self._first_left
+
+    def count(self, elements: int, sample: Any) -> None:
+        """Counts elements that left another way; one of them may be sampled."""
+        if elements and sample is not None:
+            self._sample(sample)
+            elements -= 1
+        if elements:
+            self._counters.element_counter.update(elements)
+
+    def _sample(self, element: Any) -> None:
+        """Counts an element that stands for others when sizes are sampled; the SDK decides whether it does."""
+        counters = self._counters
+        counters.update_from(element)
+        # What is only known once the consumer has iterated over it is not asked for.
+        counters.active_accumulator = None
+        counters.update_collect()
+
+    def emit(self, block: Block) -> None:
+        """Hands on a block."""
+        count = len(block)
+        if not count:
+            return
+        if self._mixed:
+            receive = self._receiver.receive
+            for element in block.elements():
+                receive(element)
+            return
+        if self._first_left:
+            alone = min(self._first_left, count)
+            self._first_left -= alone
+            for place in range(alone):
+                self._hand_on(block.slice(place, place + 1))
+            if alone == count:
+                return
+            block = block.slice(alone, None)
+        self._hand_on(block)
+
+    def _hand_on(self, block: Block) -> None:
+        count = len(block)
+        counters = self._counters
+        for place in range(PIECE, count, PIECE):
+            self._sample(block.element(place))
+        counters.update_from(block.element(0))
+        for take in self._takers:
+            take(block)
+        for process in self._others:
+            for element in block.elements():
+                process(element)
+        counters.update_collect()
+        alone = 1 + (count - 1) // PIECE
+        if count > alone:
+            counters.element_counter.update(count - alone)
+
+
+class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is untyped
+    """An operation that takes blocks. Elements that come one by one wait until they are a block.
+
+    Invariant: nothing waits when a bundle is finished, and blocks are taken in the order in which elements came.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any) -> None:
+        super().__init__(name, spec, factory.counter_factory, factory.state_sampler)
+        self._consumers_of: dict[int, list[Any]] = {}
+        self._estimate_input = input_coder.get_impl().estimate_size
+        self._waiting: list[Any] = []
+        self._waiting_limit = 1
+
+    def add_receiver(self, operation: Any, output_index: int = 0) -> None:
+        """See the SDK's `Operation`."""
+        self._consumers_of.setdefault(output_index, []).append(operation)
+        super().add_receiver(operation, output_index)
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        super().setup(data_sampler)
+        self._outputs = [Output(r, self._consumers_of.get(n, [])) for n, r in enumerate(self.receivers)]
+
+    def start(self) -> None:
+        """See the SDK's `Operation`."""
+        super().start()
+        self._waiting = []
+
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
+        waiting = self._waiting
+        waiting.append(o)
+        if len(waiting) >= self._waiting_limit:
+            self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self._waiting_limit = min(PIECE, longest_of(len(waiting), self._estimate_input, waiting[0], waiting[-1]))
+        self._take(Block.of(waiting))
+
+    def take(self, block: Block) -> None:
+        """Takes a block, not empty."""
+        if self._waiting:
+            self._take_waiting()
+        self._take(block)
+
+    def finish(self) -> None:
+        """The bundle ends; what waits is taken first."""
+        if self._waiting:
+            self._take_waiting()
+        super().finish()
+
+    @abstractmethod
+    def _take(self, block: Block) -> None:
+        """Takes a block; all that came before it has been taken."""
+
+
+def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing: Any, receivers: Any) -> Any:
+    """The SDK's runner of a DoFn with one output, not set up, for an operation of ours.
+
+    Args:
+        op: the operation, whose step errors and counters name.
+        fn: the DoFn.
+        args: what it is given beside an element, by place.
+        kwargs: the same by name.
+        sides: the SDK's maps of side inputs.
+        windowing: of the output.
+        receivers: of the output, under its tag and under None.
+    """
+    state = common.DoFnState(op.counter_factory)
+    state.step_name = op.name_context.logging_name()
+    return common.DoFnRunner(
+        fn,
+        args,
+        kwargs,
+        sides,
+        windowing,
+        tagged_receivers=receivers,
+        step_name=state.step_name,
+        state=state,
+        transform_id=op.name_context.transform_id,
+        operation_name=op.name_context.metrics_name(),
+    )
+
+
+def user_error(operation: Any, error: Exception) -> UserCodeError:
+    """What user code raised that an operation called itself, with the operation's step."""
+    text = "".join(traceback.format_exception(error))
+    return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {error}", text)
+
+
+def once(results: Iterable[Any]) -> Iterator[Any]:
+    """An iterator over what user code has returned, that goes on where it was, as often as it is asked for more.
+
+    SUBTLE: `islice` asks what it is given for an iterator, and one of user code may begin anew whenever it is asked.
+    """
+    return iter(results) if type(results) in _KNOWN else chain(results)
+
+
+def piece_behind(value: Any) -> int:
+    """How many values may be made behind one like this before the next look at their size; numbers keep theirs."""
+    kind = type(value)
+    if kind in _NUMBERS or (kind is tuple and len(value) <= _FEW and _NUMBERS.issuperset(map(type, value))):
+        return LONGEST
+    return PIECE
+
+
+def longest_of(length: int, estimate: Any, *samples: Any) -> int:
+    """How many elements the next block may have: twice as many as the last, as far as memory allows."""
+    return max(1, min(2 * length, LONGEST, fitting(estimate, *samples)))
+
+
+def fitting(estimate: Any, *samples: Any) -> int:
+    """How many elements like these a block may have."""
+    try:
+        size: int = max(estimate(sample, True) for sample in samples) + 1
+    except Exception:
+        # Whoever encodes it says what is wrong with it.
+        size = 64
+    return _BYTES // size

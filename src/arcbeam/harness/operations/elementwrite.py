@@ -1,0 +1,203 @@
+"""Writes of elements as they are: to the next stage, spread over all shards, or to a side input's file.
+
+Owns when encoded elements are enough for a blob. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.coders.coder_impl import create_OutputStream
+from apache_beam.utils.windowed_value import create
+
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, WholeBlock, gathered
+from arcbeam.harness.encoding.frames import BLOB_BYTES
+from arcbeam.harness.operations.write import STREAMS_BYTES, Write
+from arcbeam.model.plan import Routing
+from arcbeam.model.urns import WriteSpec
+
+_LONGEST = 2048
+_FEWEST = 16
+"""Elements of a batch; with fewer it costs more to take it whole."""
+_LEAST = 1 << 10
+"""Bytes of a batch in a shard; with less it costs less to write its elements."""
+_MOST_HELD = 1 << 18
+_MOST_WINDOWS = 4096
+
+
+class ElementWrite(Write):
+    """FORWARD and SPREAD: blocks, to one place or element by element in turn to all shards; some batches whole."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        settings = self._wiring.settings
+        blocks = BlockCoder(coder, bulk=settings.bulk_values)
+        self._append = blocks.write
+        self._whole = blocks.whole if settings.bulk_values and settings.batches else None
+        self._estimate = coder.wrapped_value_coder.get_impl().estimate_size
+        self._targets = self._shards if spec.routing == Routing.SPREAD else 1
+        self._blob_bytes = max(4096, min(BLOB_BYTES, STREAMS_BYTES // self._targets))
+        # What waits is about a tenth of a blob per shard.
+        self._held_bytes = self._blob_bytes // 10 * self._targets
+        self._longest = min(_LONGEST * self._targets, max(_MOST_HELD, self._targets))
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """See `Write`."""
+        super().begin_task()
+        self._streams = [create_OutputStream() for _ in range(self._targets)]
+        self._first = self._wiring.partition % self._targets
+        self._clear()
+
+    def _clear(self) -> None:
+        self._blocks: list[Block] = []
+        self._held = self._count = 0
+
+    def takes_whole(self, converter: Any) -> bool:
+        """Whether batches of a converter may go whole."""
+        return self._whole is not None and self._whole.takes(converter)
+
+    def take_batch(self, windowed_batch: Any, converter: Any) -> bool:
+        """Takes a batch of such a converter, if it is known to come back as its elements would.
+
+        Returns:
+            Whether it has: if not, its elements are to be taken.
+        """
+        form, batch = self._whole, windowed_batch.values
+        try:
+            packed = form.pack(batch, converter) if converter.get_length(batch) >= _FEWEST else None  # type: ignore[union-attr]
+        except Exception:
+            # Whoever takes it apart, or writes its elements, says what is wrong.
+            packed = None
+        if packed is None:
+            return False
+        of = windowed_batch.as_empty_windowed_value()
+        block = WholeBlock(form, packed, of.timestamp_micros, tuple(of.windows), of.pane_info)  # type: ignore[arg-type]
+        fitting = self._held_bytes * len(block) // (block.size + 1)
+        for part in block.parts(max(1, min(self._longest, fitting))):
+            self.take(part)
+        return True
+
+    def _take(self, block: Block) -> None:
+        if isinstance(block, WholeBlock):
+            for each in block.in_each_window() if self._explode else (block,):
+                # What waits outlives the batch, which may be changed.
+                self._hold(each.with_batch(each.form.own(each.packed)), each.size)
+            return
+        values = block.values
+        if self._explode and not block.in_one_window():
+            exploded = [
+                create(e.value, e.timestamp_micros, (w,), e.pane_info) for e in block.elements() for w in e.windows
+            ]
+            if not exploded:
+                return
+            block = Block.of(exploded)
+            values = block.values
+        try:
+            size = self._estimate(values[0], True) + 1
+        except Exception as e:
+            raise self.coder_error(e, values) from e
+        self._hold(block, size * len(values))
+
+    def _hold(self, block: Block, size: int) -> None:
+        self._blocks.append(block)
+        self._count += len(block)
+        self._held += size
+        if self._held > self._held_bytes or self._count >= self._longest:
+            self._encode_held()
+
+    def _encode_held(self) -> None:
+        """Encodes what waits."""
+        blocks = self._blocks
+        self._clear()
+        for block in gathered(blocks, _LEAST * self._targets):
+            self._encode(block)
+
+    def _encode(self, block: Block) -> None:
+        """Encodes a block; element i of it goes to shard i, in turn, and of a batch as many, but in a row."""
+        count, targets = len(block), self._targets
+        parts = min(targets, count)
+        for i in range(parts):
+            target = (self._first + i) % targets
+            stream = self._streams[target]
+            try:
+                if isinstance(block, WholeBlock):
+                    part = block.slice(count * i // parts, count * (i + 1) // parts)
+                else:
+                    part = block if targets == 1 else block.slice(i, None, targets)
+                self._append(part, stream)
+            except Exception as e:
+                raise self.coder_error(e, block.values) from e
+            if stream.size() > self._blob_bytes:
+                self._streams[target] = create_OutputStream()
+                self._put(target, 0, stream.get())
+        self._first = (self._first + count) % targets
+        self._written += count
+
+    def drain(self) -> None:
+        """See `Write`."""
+        self._encode_held()
+        for target, stream in enumerate(self._streams):
+            if stream.size():
+                self._put(target, 0, stream.get())
+        self._streams = []
+        super().drain()
+
+
+class SideWrite(Write):
+    """SIDE: encoded elements by window, straight to an immutable file of the task's."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._encode = coder.wrapped_value_coder.get_impl().encode_to_stream
+        self._window_impl = coder.window_coder.get_impl()
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """See `Write`."""
+        super().begin_task()
+        self._streams: dict[Any, Any] = {}
+        self._blob_bytes = BLOB_BYTES
+        self._file: Any = None
+
+    def _take(self, block: Block) -> None:
+        for value, windows in zip(block.values, block.windows_of_each(), strict=False):
+            for window in windows:
+                self._write(value, window)
+
+    def _write(self, value: Any, window: Any) -> None:
+        stream = self._streams.get(window)
+        if stream is None:
+            stream = self._streams[window] = create_OutputStream()
+            if len(self._streams) > _MOST_WINDOWS:
+                self._flush()
+                stream = self._streams[window] = create_OutputStream()
+            self._blob_bytes = min(BLOB_BYTES, STREAMS_BYTES // len(self._streams))
+        try:
+            self._encode(value, stream, True)
+        except Exception as e:
+            raise self.coder_error(e, [value]) from e
+        self._written += 1
+        if stream.size() > self._blob_bytes:
+            self._append(window, self._streams.pop(window))
+
+    def _append(self, window: Any, stream: Any) -> None:
+        if self._file is None:
+            self._file = self._wiring.side_writer(self._channel)  # type: ignore[operator]
+        if stream.size():
+            self._file.append(self._window_impl.encode(window), stream.get())
+
+    def _flush(self) -> None:
+        for window, stream in self._streams.items():
+            self._append(window, stream)
+        self._streams = {}
+
+    def drain(self) -> None:
+        """See `Write`."""
+        self._flush()
+        if self._file is not None:
+            done = self._file.close()
+            if done is not None:
+                self._wiring.side_files.append(done)
+            self._file = None
+        super().drain()

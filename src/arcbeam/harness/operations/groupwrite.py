@@ -1,0 +1,255 @@
+"""Writes that group: values by key (and window), in bounded memory, before Spark moves them.
+
+Owns the tables of a task and what of them goes out together. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from sys import getsizeof
+from typing import Any
+
+from apache_beam import coders
+
+from arcbeam.errors import CoderError
+from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.encoding.bulk import ListBytes
+from arcbeam.harness.encoding.codererrors import coder_error, key_error
+from arcbeam.harness.encoding.frames import BLOB_BYTES, record
+from arcbeam.harness.encoding.windowcoder import WindowBytes
+from arcbeam.harness.operations.blockoperation import LONGEST
+from arcbeam.harness.operations.write import Write
+from arcbeam.model.hashing import buckets_per_shard, key_hash
+from arcbeam.model.plan import Routing
+from arcbeam.model.urns import WriteSpec
+
+_PLAIN = (int, float, str, bytes, bool, type(None))
+"""Types whose size in memory is known."""
+_POINTER = 16
+"""Bytes that a list's reference to an object costs, with room to grow, and the object's alignment."""
+_OBJECT_OVERHEAD = 64
+"""Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
+_PRIME = 7919
+_ELEMENT_OVERHEAD = 100
+"""Bytes that a windowed value costs beside its value."""
+_GROUP_OVERHEAD = 250
+"""Bytes that a key (or a window of a key) costs in the tables beside its values."""
+
+
+class GroupWrite(Write):
+    """GROUPED and SIDE_KEYED: values by key; timestamps and panes are not kept.
+
+    Buffers them by key in memory, up to the budget, and writes them as *groups*.
+
+    Keys of exact type int, str or bytes are grouped as objects (equal objects have equal encodings); all others by
+    their encoding: 1, 1.0 and True are equal but not the same key.
+    """
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        element_coder = coder.wrapped_value_coder
+        self._key_coder, self._value_coder = element_coder.key_coder(), element_coder.value_coder()
+        key_impl = self._key_coder.get_impl()
+        # State keys of a multimap side input are in the nested encoding.
+        self._encode_key = key_impl.encode_nested if spec.routing == Routing.SIDE_KEYED else key_impl.encode
+        self._overhead = 0
+        self._estimate = self._value_coder.get_impl().estimate_size
+        self._buckets = buckets_per_shard(self._shards)
+        self._clear()
+
+        self._payload_coder = self._value_coder
+        # Whoever reads a multimap's values takes their list apart.
+        bulk = self._wiring.settings.bulk_values and spec.routing != Routing.SIDE_KEYED
+        self._encode_payload: Callable[[list[Any]], bytes] = ListBytes(self._value_coder, bulk=bulk).encode
+
+    def _table(self) -> dict[Any, Any]:
+        """A new table: by key."""
+        return defaultdict(list)
+
+    def _clear(self) -> None:
+        self._tables: dict[type, dict[Any, Any]] = {int: self._table(), str: self._table(), bytes: self._table()}
+        self._encoded: dict[bytes, Any] = self._table()
+        self._count = 0
+        self._longest = 1
+        self._last_check = 0
+        self._last_groups = 0
+        self._held = 0.0
+        self._held_by_values = 0.0
+
+    def begin_task(self) -> None:
+        """See `Write`."""
+        super().begin_task()
+        self._clear()
+        # The budget is the task's: a stage that writes to several exchanges shares it out.
+        sharing = sum(isinstance(op, GroupWrite) for op in self._wiring.writers)
+        self._budget = self._wiring.settings.group_memory_bytes // sharing
+
+    def _take(self, block: Block) -> None:
+        for part in block.parts(self._longest):
+            try:
+                self._absorb(part)
+            except Exception as e:
+                found = key_error(self._key_coder, self.producer, e, part.values)
+                if found is None:
+                    raise
+                raise found from e
+            self._check(part.values)
+
+    def _absorb(self, block: Block) -> None:
+        """Adds a block to the tables and to the count."""
+        tables, encode, encoded = self._tables, self._encode_key, self._encoded
+        # Mostly all keys are of one type: its table is found once.
+        kind: Any = None
+        table: Any = None
+        for key, value in block.values:
+            if type(key) is not kind:
+                kind = type(key)
+                table = tables.get(kind)
+            if table is not None:
+                table[key].append(value)
+            else:
+                encoded[encode(key)].append(value)
+        self._count += len(block)
+
+    def _check(self, taken: list[Any]) -> None:
+        """Samples the size of keys and values, and writes everything out when the budget is used up."""
+        # In three places, one of them always elsewhere: sizes may come in a pattern.
+        sample = [taken[0], taken[-1], taken[self._count * _PRIME % len(taken)]]
+        try:
+            size = sum(self._footprint(value) for _, value in sample) / 3
+        except Exception as e:
+            raise self._group_error(e, [value for _, value in taken]) from e
+        key = sample[2][0]
+        held = size * (self._count - self._last_check)
+        groups = self._group_count()
+        self._held_by_values += held
+        self._held += held + (groups - self._last_groups) * (getsizeof(key) + _GROUP_OVERHEAD)
+        self._last_check, self._last_groups = self._count, groups
+        # Large values are looked at more often: an interval never holds more than a sixteenth of the budget.
+        longest = max(1, min(2 * self._longest, LONGEST, int(self._budget / 16 / size)))
+        if self._held > self._budget:
+            self._flush()
+        self._longest = longest
+        self._waiting_limit = min(self._waiting_limit, longest)
+
+    def _footprint(self, value: Any) -> int:
+        """Bytes that a value in a list takes in memory, about."""
+        if type(value) in _PLAIN:
+            return getsizeof(value) + _POINTER + self._overhead
+        encoded: int = self._estimate(value, True)
+        return encoded + _OBJECT_OVERHEAD + self._overhead
+
+    def _group_count(self) -> int:
+        """How many lists of values are buffered."""
+        return len(self._encoded) + sum(map(len, self._tables.values()))
+
+    def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
+        return coder_error(self._payload_coder, self.producer, error, values)
+
+    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
+        """(encoded key, encoded window, payload values) of everything buffered; takes it from the tables."""
+        for table in self._tables.values():
+            while table:
+                key, values = table.popitem()
+                yield self._encode_key(key), b"", values
+        while self._encoded:
+            encoded, values = self._encoded.popitem()
+            yield encoded, b"", values
+
+    def _flush(self) -> None:
+        encode, shards, places = self._encode_payload, self._shards, self._shards * self._buckets
+        # By place: a hash's rest, which is its shard and its bucket in one.
+        parts_at: list[list[bytes] | None] = [None] * places
+        sizes = [0] * places
+        average = self._held_by_values / self._count if self._count else 0
+        limit = max(1, int(BLOB_BYTES / (average + 1)))
+        for key, window, values in self._groups():
+            place = key_hash(key) % places
+            pieces = (
+                (values,) if len(values) <= limit else [values[i : i + limit] for i in range(0, len(values), limit)]
+            )
+            for piece in pieces:
+                try:
+                    part = record(key, window, encode(piece))
+                except Exception as e:
+                    raise self._group_error(e, piece) from e
+                parts = parts_at[place]
+                if parts is None:
+                    parts_at[place], sizes[place] = [part], len(part)
+                else:
+                    parts.append(part)
+                    sizes[place] += len(part)
+                if sizes[place] > BLOB_BYTES:
+                    self._put(place % shards, place // shards, b"".join(parts_at[place] or ()))
+                    parts_at[place] = None
+        for place, parts in enumerate(parts_at):
+            if parts is not None:
+                self._put(place % shards, place // shards, b"".join(parts))
+        self._written += self._count
+        self._clear()
+
+    def drain(self) -> None:
+        """See `Write`."""
+        if self._count:
+            self._flush()
+        super().drain()
+
+
+class WindowedGroupWrite(GroupWrite):
+    """The same for other than the global window: the tables hold a table by encoded window for each key."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._windows = WindowBytes(coder.window_coder)
+
+    def _table(self) -> dict[Any, Any]:
+        return defaultdict(dict)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._lists = 0
+
+    def _group_count(self) -> int:
+        return super()._group_count() + self._lists
+
+    def _absorb(self, block: Block) -> None:
+        tables, encode, encoded, encode_windows = self._tables, self._encode_key, self._encoded, self._windows.of
+        lists = count = 0
+        for (key, value), windows in zip(block.values, block.windows_of_each(), strict=False):
+            table = tables.get(type(key))
+            by_window = encoded[encode(key)] if table is None else table[key]
+            for window in encode_windows(windows):
+                values = by_window.get(window)
+                if values is None:
+                    by_window[window] = [value]
+                    lists += 1
+                else:
+                    values.append(value)
+            count += len(windows)
+        self._lists += lists
+        self._count += count
+
+    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
+        for table in (*self._tables.values(), self._encoded):
+            raw = table is not self._encoded
+            while table:
+                key, windows = table.popitem()
+                encoded = self._encode_key(key) if raw else key
+                for window, values in windows.items():
+                    yield encoded, window, values
+
+
+class KeyedWrite(GroupWrite):
+    """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, factory, spec, coder)
+        self._payload_coder = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
+        self._encode_payload = BlockCoder(self._payload_coder, bulk=self._wiring.settings.bulk_values).encode
+        self._overhead = _ELEMENT_OVERHEAD
+
+    def _absorb(self, block: Block) -> None:
+        keyed = block.with_values([value for _, value in block.values])
+        elements = zip([key for key, _ in block.values], keyed.elements(), strict=True)
+        super()._absorb(Block(list(elements), 0, (), None))

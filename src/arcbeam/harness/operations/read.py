@@ -1,0 +1,76 @@
+"""The read operation: the root of a stage, in place of the SDK's data plane.
+
+Owns handing elements to the stage's first receiver. What the elements are and when bundles are cut is decided by the
+feeds (`harness.bounded.feeds`). It is an SDK `DataInputOperation` so that the SDK's own split logic finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam import coders
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.worker import bundle_processor
+
+from arcbeam.harness.operations.blockoperation import Output
+from arcbeam.model.urns import READ_URN, ReadSpec
+
+
+class ReadOperation(bundle_processor.DataInputOperation):  # type: ignore[misc]  # Beam is untyped
+    """The stage's root.
+
+    Attributes:
+        how: how elements arrive.
+        pcoll_coder: windowed coder of the elements it outputs.
+        written_coder: windowed coder that the elements were written with.
+        windowing: the PCollection's windowing strategy (SDK object).
+        output_blocks: where blocks go.
+    """
+
+    def __init__(self, name: Any, factory: Any, transform_id: str, transform: Any, spec: ReadSpec, consumers: Any):
+        pcoll_id = next(iter(transform.outputs.values()))
+        self.pcoll_coder = factory.get_windowed_coder(pcoll_id)
+        super().__init__(
+            name,
+            transform.unique_name,
+            consumers,
+            factory.counter_factory,
+            factory.state_sampler,
+            self.pcoll_coder,
+            transform_id=transform_id,
+            data_channel_factory=None,
+        )
+        self.how = spec
+        self.written_coder = (
+            coders.WindowedValueCoder(factory.get_coder(spec.coder), self.pcoll_coder.window_coder)
+            if spec.coder
+            else self.pcoll_coder
+        )
+        self._behind = [operation for consumer in consumers.values() for operation in consumer]
+        self.windowing = factory.context.windowing_strategies.get_by_id(
+            factory.descriptor.pcollections[pcoll_id].windowing_strategy_id
+        )
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        super().setup(data_sampler)
+        self.output_blocks = Output(self.receivers[0], self._behind)
+
+    def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
+        """Element counts of its output, unless the stage that made the elements counts them."""
+        if not self.how.counts:
+            return {}
+        infos: dict[Any, Any] = super().pcollection_count_monitoring_infos(tag_to_pcollection_id)
+        return infos
+
+
+def register() -> None:
+    """Teaches the SDK's factory our read. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(READ_URN, None)  # type: ignore[untyped-decorator]
+    def create(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
+        spec = ReadSpec.from_bytes(payload)
+        # A PCollection that nobody in the stage reads still needs a receiver.
+        return ReadOperation(
+            NameContext(transform.unique_name, transform_id), factory, transform_id, transform, spec, consumers
+        )

@@ -1,0 +1,52 @@
+"""Write operations: where elements leave a stage, in place of the SDK's data plane.
+
+Owns what all of them share: where rows go, counts, and what a failing coder means to the user. Buffers belong to the
+task, not to the bundle: `drain` empties them. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from arcbeam.errors import CoderError
+from arcbeam.harness.encoding.codererrors import coder_error
+from arcbeam.harness.operations.blockoperation import BlockOperation
+from arcbeam.harness.operations.taskcontext import TaskContext
+from arcbeam.model.rows import Row
+from arcbeam.model.urns import WriteSpec
+
+STREAMS_BYTES = 64 << 20
+"""What encoded elements may take in memory until there are enough for a blob, over all shards or windows."""
+
+
+class Write(BlockOperation):
+    """What all writes share."""
+
+    def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        super().__init__(name, None, factory, coder)
+        self._wiring: TaskContext = factory.data_channel_factory
+        self._wiring.writers.append(self)
+        self._channel = spec.channel
+        self._explode = spec.explode
+        self._shards = self._wiring.settings.shards
+        self._windowed_coder = coder
+        self._written = 0
+        self.producer = ""
+
+    def _put(self, shard: int, bucket: int, blob: bytes) -> None:
+        self._wiring.outbox.put(Row(self._channel, shard, bucket, blob))
+
+    def coder_error(self, error: Exception, values: Iterable[Any]) -> CoderError:
+        """What a failing encode means to the user: the first element that fails, and its step."""
+        return coder_error(self._windowed_coder.wrapped_value_coder, self.producer, error, values)
+
+    def begin_task(self) -> None:
+        """A task begins: nothing is buffered."""
+        self._written = 0
+
+    def drain(self) -> None:
+        """The task's last bundle is done: hands over everything that is buffered."""
+        counts = self._wiring.elements_out
+        counts[self._channel] = counts.get(self._channel, 0) + self._written
+        self._written = 0

@@ -1,0 +1,1 @@
+"""State and side inputs, as the SDK's operations ask for them."""

@@ -1,0 +1,58 @@
+"""What user code gets when it reads a bag: its elements as they are at that moment, and for good.
+
+Owns one correction of the SDK's bag state, where what `read` returned follows the state. Where every output is encoded
+at once nobody notices, but our writes keep outputs as objects, some until the task ends, and by then the state may have
+been added to, cleared or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from apache_beam.coders import coder_impl
+from apache_beam.runners.worker import bundle_processor
+
+from arcbeam.harness.state.handler import InProcessStateHandler
+
+
+class Elements:
+    """The elements of a bag as it was once; may be iterated any number of times.
+
+    Args:
+        stored: what earlier bundles left; never changed.
+        added: what this bundle has added; only ever appended to.
+    """
+
+    __slots__ = ("_added", "_count", "_stored")
+
+    def __init__(self, stored: Iterable[Any], added: list[Any]) -> None:
+        self._stored = stored
+        self._added = added
+        self._count = len(added)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._stored
+        yield from islice(self._added, self._count)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Elements)
+
+
+class _Bag(bundle_processor.SynchronousBagRuntimeState):  # type: ignore[misc]  # Beam is untyped
+    def read(self) -> Iterable[Any]:
+        handler = self._state_handler
+        if not isinstance(handler, InProcessStateHandler):
+            elements: Iterable[Any] = super().read()
+            return elements
+        stored = () if self._cleared else handler.blocking_get(self._state_key, self._value_coder.get_impl())
+        return Elements(stored, self._added_elements)
+
+
+def register() -> None:
+    """Gives our bag to the SDK. Idempotent."""
+    bundle_processor.SynchronousBagRuntimeState = _Bag

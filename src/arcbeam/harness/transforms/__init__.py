@@ -1,0 +1,1 @@
+"""Transforms run by blocks: chains of values, combines, windows, sources, batches."""

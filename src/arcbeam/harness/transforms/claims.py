@@ -1,0 +1,165 @@
+"""Which transforms are run block by block, and how their operations are made.
+
+Owns what qualifies: transforms are claimed by their protos, and made ours if their user code's signature says that it
+looks at nothing but the value (`harness.transforms.values`). What does not qualify stays the SDK's own operation. The
+SDK's internals that are leaned on are held by a contract test.
+
+A DoFn qualifies by its signature: `process` takes the element, constants and side inputs, there is one output, and no
+window, timestamp, pane, state, timers, restrictions, batches, or type checks at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import TopologicalSorter
+from typing import Any
+
+from apache_beam.coders.coders import WindowedValueCoder
+from apache_beam.internal import pickler
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.pvalue import SideInputData
+from apache_beam.runners import common
+from apache_beam.runners.worker import bundle_processor, operation_specs
+from apache_beam.transforms import core
+from apache_beam.transforms.sideinputs import get_sideinput_index
+
+from arcbeam.harness.transforms.values import FlattenOperation, Given, ValueOperation
+from arcbeam.harness.transforms.windowing import create_window_into
+
+PAR_DO_URN = common_urns.primitives.PAR_DO.urn
+OURS = {
+    PAR_DO_URN: "arcbeam:transform:values:v1",
+    common_urns.primitives.FLATTEN.urn: "arcbeam:transform:flatten:v1",
+    common_urns.primitives.ASSIGN_WINDOWS.urn: "arcbeam:transform:window_into:v1",
+}
+_SIDE_INPUT = "arcbeam:side_input:"
+_MOST_IN_A_ROW = 80
+"""Transforms through which a block may be handed on: each takes some frames of Python's stack, the SDK's fewer."""
+
+
+def claim(transforms: Mapping[str, Any]) -> None:
+    """Gives the transforms of a bundle descriptor to this module whose protos do not say that they cannot be ours."""
+    if _most_in_a_row(transforms) <= _MOST_IN_A_ROW:
+        for transform in transforms.values():
+            _claim(transform)
+
+
+def _most_in_a_row(transforms: Mapping[str, Any]) -> int:
+    made_by = {pcoll: name for name, transform in transforms.items() for pcoll in transform.outputs.values()}
+    before = {
+        name: {made_by[pcoll] for pcoll in transform.inputs.values() if pcoll in made_by}
+        for name, transform in transforms.items()
+    }
+    place: dict[str, int] = {}
+    for name in TopologicalSorter(before).static_order():
+        place[name] = 1 + max((place[other] for other in before[name]), default=0)
+    return max(place.values(), default=0)
+
+
+def only_processes(transform: Any, payload: Any) -> bool:
+    """Whether a ParDo has one output, and by its proto nothing to do but to process and to put out."""
+    return len(transform.outputs) == 1 and not (
+        payload.state_specs
+        or payload.timer_family_specs
+        or payload.restriction_coder_id
+        or payload.requests_finalization
+        or payload.requires_stable_input
+        or payload.requires_time_sorted_input
+    )
+
+
+def _claim(transform: Any) -> None:
+    urn = transform.spec.urn
+    if urn == PAR_DO_URN:
+        payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
+        if not only_processes(transform, payload) or len(transform.inputs) != 1 + len(payload.side_inputs):
+            return
+        # SUBTLE: the SDK finds out by the URN which inputs are side inputs, and feeds all others to `process`.
+        for tag in payload.side_inputs:
+            transform.annotations[_SIDE_INPUT + tag] = transform.inputs.pop(tag).encode()
+    if urn in OURS:
+        transform.spec.urn = OURS[urn]
+
+
+def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+    serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
+    fn, args, kwargs, _, windowing = pickler.loads(serialized)
+    if not is_value_only(fn):
+        for tag in payload.side_inputs:
+            transform.inputs[tag] = transform.annotations[_SIDE_INPUT + tag].decode()
+        create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
+        return create_sdk(factory, transform_id, transform, payload, consumers)
+    (pcoll,) = transform.inputs.values()
+    if not windowing:
+        windowing = factory.context.windowing_strategies.get_by_id(
+            factory.descriptor.pcollections[pcoll].windowing_strategy_id
+        )
+    spec = operation_specs.WorkerDoFn(
+        serialized_fn=serialized,
+        output_tags=list(transform.outputs),
+        input=None,
+        side_inputs=None,
+        output_coders=list(factory.get_output_coders(transform).values()),
+    )
+    given = Given(list(args), dict(kwargs), _side_inputs(factory, transform_id, transform, payload), windowing)
+    name = common.NameContext(transform.unique_name, transform_id)
+    op = ValueOperation(name, spec, factory, _windowed(factory, pcoll), fn, given)
+    return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
+
+
+def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
+    """The SDK's maps of a transform's side inputs, in the order of their placeholders."""
+    return [
+        bundle_processor.StateBackedSideInputMap(
+            factory.state_handler,
+            transform_id,
+            tag,
+            SideInputData.from_runner_api(payload.side_inputs[tag], factory.context),
+            _windowed(factory, transform.annotations[_SIDE_INPUT + tag].decode()),
+        )
+        for tag in sorted(payload.side_inputs, key=get_sideinput_index)
+    ]
+
+
+def has_batches(fn: Any) -> bool:
+    """Whether a DoFn takes or makes batches."""
+    return bool(fn._process_batch_defined or getattr(fn.process, "_beam_yields_batches", False))
+
+
+def is_value_only(fn: Any) -> bool:
+    """Whether a DoFn's signature says that it looks at nothing but values, constants and side inputs."""
+    # What its proto says (state, timers, restrictions) has been looked at before (`only_processes`). The SDK's
+    # `DoFnSignature` would say all of this, too, but takes a millisecond to make.
+    if not fn._process_defined or has_batches(fn):
+        return False
+    _, defaults = core.get_function_arguments(fn, "process")
+    return not (any(map(_asks_for_more, defaults)) or getattr(fn, "_runtime_output_constraints", None))
+
+
+def _asks_for_more(default: Any) -> bool:
+    """Whether a parameter's default is one of those by which user code asks for something beside the value."""
+    kind = default if isinstance(default, type) else type(default)
+    return issubclass(kind, core._DoFnParam)
+
+
+def _windowed(factory: Any, pcoll: str) -> WindowedValueCoder:
+    return factory.get_windowed_coder(pcoll)
+
+
+def _create_flatten(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+    (output,) = transform.outputs.values()
+    spec = operation_specs.WorkerFlatten(None, [factory.get_only_output_coder(transform)])
+    name = common.NameContext(transform.unique_name, transform_id)
+    op = FlattenOperation(name, spec, factory, _windowed(factory, output))
+    return factory.augment_oldstyle_op(op, transform.unique_name, consumers)
+
+
+def register() -> None:
+    """Teaches the SDK's factory our operations. Idempotent."""
+    for urn, parameter, creator in (
+        (PAR_DO_URN, runner_pb.ParDoPayload, _create_par_do),
+        (common_urns.primitives.FLATTEN.urn, None, _create_flatten),
+        (common_urns.primitives.ASSIGN_WINDOWS.urn, runner_pb.WindowingStrategy, create_window_into),
+    ):
+        bundle_processor.BeamTransformFactory.register_urn(OURS[urn], parameter)(creator)

@@ -1,0 +1,225 @@
+"""Precombining before the shuffle, in bounded memory.
+
+Owns the operation of the lifted half of a combine that runs before the exchange, when its accumulators go out
+(`harness.transforms.slices` has them), and the question which operations have a teardown worth calling. The table
+belongs to the bundle. Must not know Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+from apache_beam import CombineFn, DoFn
+from apache_beam.internal import pickler
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.worker import bundle_processor, operation_specs
+from apache_beam.transforms import core
+from apache_beam.transforms.window import TimestampCombiner
+from apache_beam.utils.timestamp import MAX_TIMESTAMP
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.codererrors import key_error, producer_of
+from arcbeam.harness.encoding.windowcoder import WindowBytes
+from arcbeam.harness.operations.blockoperation import LONGEST, BlockOperation, user_error
+from arcbeam.harness.operations.taskcontext import TaskContext
+from arcbeam.harness.transforms.folds import fold_of
+from arcbeam.harness.transforms.slices import Slices
+from arcbeam.model.urns import PRECOMBINE_URN
+
+_CHECK_EVERY = 1024
+_HARDLY_FEWER = 0.9
+"""Accumulators for each element, in a table that has used up its budget, from which on it is not worth having."""
+_PASSING = 1_000_000
+"""Elements until that is tried again."""
+_ALONE = 64
+"""Accumulators that are worth a block of their own."""
+_END = int(MAX_TIMESTAMP.micros)
+_ENTRY_OVERHEAD = 200
+"""Bytes that an entry of the table costs beside its accumulator's encoded size; for the memory budget."""
+_OBJECT_OVERHEAD = 64
+"""The same for an element of an accumulator that is a collection."""
+
+
+class Precombine(BlockOperation):
+    """Adds each value to the accumulator of its key (and window); outputs accumulators.
+
+    What combines next to nothing is not worth a table: then a block is combined by itself, for a while.
+    """
+
+    def __init__(self, name: Any, factory: Any, payload: Any, transform: Any, coder: Any, windowing: Any) -> None:
+        output_coder = factory.get_only_output_coder(transform)
+        spec = operation_specs.WorkerPartialGroupByKey(None, None, [output_coder])
+        super().__init__(name, spec, factory, coder)
+        self.combine_fn = CombineFn.from_runner_api(payload.combine_fn, factory.context)
+        settings = factory.data_channel_factory.settings
+        self._budget = settings.group_memory_bytes
+        self._folds, self._gives_up = settings.folds, settings.giving_up
+        accumulator_coder = factory.context.coders.get_by_id(payload.accumulator_coder_id)
+        self._estimate = accumulator_coder.get_impl().estimate_size
+        self._estimate_value = coder.wrapped_value_coder.value_coder().get_impl().estimate_size
+        self._key_coder = coder.wrapped_value_coder.key_coder()
+        self.producer = ""
+        self._window_bytes = WindowBytes(coder.window_coder)
+        kind = windowing.timestamp_combiner
+        self._choose_time: Any = {
+            TimestampCombiner.OUTPUT_AT_EOW: None,
+            TimestampCombiner.OUTPUT_AT_EARLIEST: min,
+            TimestampCombiner.OUTPUT_AT_LATEST: max,
+        }[kind]
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """Sets up the CombineFn."""
+        super().setup(data_sampler)
+        fn = self.combine_fn
+        fn.setup()
+        self._fold = fold_of(fn) if self._folds else None
+        self._passing = 0
+
+    def start(self) -> None:
+        """Starts a bundle with an empty table."""
+        super().start()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._since_check = self._since_bytes = 0
+        self._next_check = _CHECK_EVERY
+        self._slices = Slices(self.combine_fn, self._fold, self._key_coder.get_impl(), self._choose_time)
+
+    def _take(self, block: Block) -> None:
+        """Adds a block to the table; looks after the memory budget."""
+        with self.scoped_process_state:
+            values = block.values
+            try:
+                accumulator = self._absorb(block)
+            except ArcbeamError:
+                raise
+            except Exception as e:
+                raise key_error(self._key_coder, self.producer, e, values) or user_error(self, e) from e
+            self._since_check += len(values)
+            self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
+            if self._passing > 0:
+                self._passing -= len(values)
+                self._flush()
+            elif self._since_check >= self._next_check or self._since_bytes > self._budget >> 3:
+                self._check(accumulator)
+
+    def _absorb(self, block: Block) -> Any:
+        """Adds a block to the table; returns one of the accumulators."""
+        add, encoded = self._slices.add, self._window_bytes.of
+        if type(block.windows) is not Each:
+            return add(encoded(block.windows), block.values, block.times())
+        accumulator: Any = None
+        for windows, pairs, times in _by_windows(block):
+            accumulator = add(encoded(windows), pairs, times)
+        return accumulator
+
+    def _check(self, accumulator: Any) -> None:
+        """Samples an accumulator's size, and outputs everything when the budget is used up."""
+        slices = self._slices
+        size = self._estimate(accumulator, True)
+        if isinstance(accumulator, list | dict | set | tuple):
+            size += _OBJECT_OVERHEAD * len(accumulator)
+        # A large accumulator (a list of all values) takes long to estimate: that is done less often.
+        self._since_check = self._since_bytes = 0
+        self._next_check = max(_CHECK_EVERY, size >> 8)
+        if slices.entries * (size + _ENTRY_OVERHEAD) + slices.overhead > self._budget:
+            if self._gives_up and slices.entries > slices.added * _HARDLY_FEWER:
+                self._passing = _PASSING
+            self._flush()
+
+    def _flush(self) -> None:
+        """Outputs the table."""
+        emit = self._outputs[0].emit
+        # Small parts go together, or each would be a block.
+        values: list[Any] = []
+        times, windows = Each(), Each()
+        for part in self._told(self._slices.take(LONGEST)):
+            window = self._window_bytes.window(part.window)
+            end = min(window.max_timestamp().micros, _END)
+            if part.times is None and len(part.pairs) >= _ALONE:
+                emit(Block(part.pairs, end, (window,), PANE_INFO_UNKNOWN))
+                continue
+            values += part.pairs
+            times += part.times or repeat(end, len(part.pairs))
+            windows += repeat((window,), len(part.pairs))
+            if len(values) >= LONGEST >> 1:
+                emit(Block(values, times, windows, PANE_INFO_UNKNOWN))
+                values, times, windows = [], Each(), Each()
+        if values:
+            emit(Block(values, times, windows, PANE_INFO_UNKNOWN))
+        self._clear()
+
+    def _told(self, items: Iterator[Any]) -> Iterator[Any]:
+        """The same; what the user's CombineFn raises names the step."""
+        try:
+            yield from items
+        except ArcbeamError:
+            raise
+        except Exception as e:
+            raise user_error(self, e) from e
+
+    def finish(self) -> None:
+        """Outputs the table; the bundle ends."""
+        if self._waiting:
+            self._take_waiting()
+        with self.scoped_finish_state:
+            self._flush()
+        super().finish()
+
+    def teardown(self) -> None:
+        """Tears down the CombineFn."""
+        with self.scoped_finish_state:
+            self.combine_fn.teardown()
+
+
+def _by_windows(block: Block) -> Iterator[tuple[Any, list[Any], Iterable[int]]]:
+    """The values of a block, and their times, by what windows they are in."""
+    # Equal ones are mostly the same object.
+    places: dict[int, list[int]] = {}
+    for place, windows in enumerate(block.windows):
+        places.setdefault(id(windows), []).append(place)
+    values, micros = block.values, block.micros
+    for found in places.values():
+        times: Iterable[int] = [micros[place] for place in found] if type(micros) is Each else repeat(micros)
+        yield block.windows[found[0]], [values[place] for place in found], times
+
+
+def overrides_teardown(ops: Iterable[Any]) -> bool:
+    """Whether any operation's DoFn or CombineFn has a teardown of its own."""
+    for op in ops:
+        fn: Any = getattr(op, "combine_fn", None)
+        if fn is not None:
+            pass
+        elif getattr(op.spec, "serialized_fn", None):
+            fn = pickler.loads(op.spec.serialized_fn)[0]
+        else:
+            continue
+        if isinstance(fn, core.CombineValuesDoFn):
+            fn = fn.combinefn
+        base = CombineFn if isinstance(fn, CombineFn) else DoFn
+        if getattr(type(fn), "teardown", base.teardown) is not base.teardown:
+            return True
+    return False
+
+
+def register() -> None:
+    """Teaches the SDK's factory our precombine. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(  # type: ignore[untyped-decorator]
+        PRECOMBINE_URN, runner_pb.CombinePayload
+    )
+    def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+        assert isinstance(factory.data_channel_factory, TaskContext)
+        pcoll_id = next(iter(transform.inputs.values()))
+        windowing = factory.context.windowing_strategies.get_by_id(
+            factory.descriptor.pcollections[pcoll_id].windowing_strategy_id
+        )
+        name = NameContext(transform.unique_name, transform_id)
+        op = Precombine(name, factory, payload, transform, factory.get_windowed_coder(pcoll_id), windowing)
+        op.producer = producer_of(factory.descriptor, pcoll_id)
+        return factory.augment_oldstyle_op(op, transform.unique_name, consumers)

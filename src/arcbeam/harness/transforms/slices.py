@@ -1,0 +1,211 @@
+"""Accumulators by windows and key, for a combine's half before the exchange.
+
+Owns where an accumulator is found, and what overlapping windows share. A *slice* is all elements that are in the same
+windows: an element is added once, to its slice, however many windows that has, and what slices of a window hold is
+merged when it goes out. That is for CombineFns that are known (`harness.transforms.folds`); with others an element is
+added in each of its windows. Must not know blocks, budgets or steps.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from apache_beam import CombineFn
+
+from arcbeam.harness.transforms.folds import Fold
+
+Windows = tuple[bytes, ...]
+"""Encoded windows of a slice."""
+
+_Table = tuple[type | None, dict[Any, Any], dict[Any, int]]
+"""A kind of keys, and accumulators and times by key."""
+
+_KEY = itemgetter(0)
+_NOTHING = object()
+_PLAIN_KEYS = (int, str, bytes, type(None))
+"""Exact types of keys that are compared as objects: where these are equal, so are their encodings."""
+_SLICE_BYTES = 600
+"""What a slice costs in memory beside its accumulators."""
+
+
+class Part(NamedTuple):
+    """Some accumulators of a window on their way out.
+
+    Attributes:
+        window: encoded.
+        pairs: of key, as it came, and accumulator, compacted.
+        times: of each, as the timestamp combiner has chosen it; None if it looks at no times.
+    """
+
+    window: bytes
+    pairs: list[tuple[Any, Any]]
+    times: list[int] | None
+
+
+class _Slice:
+    """The accumulators of a slice by key; keys that are not plain by their encoding."""
+
+    __slots__ = ("encoded", "plain", "times", "windows")
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+        self.plain: dict[type, dict[Any, Any]] = {}
+        self.encoded: dict[bytes, Any] = {}
+        # By kind of key; None is the kind of those that are encoded.
+        self.times: dict[type | None, dict[Any, int]] = {}
+
+    def tables(self) -> Iterator[tuple[type | None, dict[Any, Any]]]:
+        yield from self.plain.items()
+        if self.encoded:
+            yield None, self.encoded
+
+    def table(self, kind: type | None) -> dict[Any, Any]:
+        return self.encoded if kind is None else self.plain.get(kind, {})
+
+
+class Slices:
+    """All accumulators of a bundle.
+
+    Args:
+        fn: the combine, set up.
+        fold: adds many elements at once, in place of `fn.add_input`; None if there is no such.
+        key_coder: implementation of the keys' coder.
+        choose_time: of two event times the one to keep (`min` or `max`); None if times do not matter.
+
+    Attributes:
+        entries: how many accumulators there are.
+        added: how many additions they are made of.
+    """
+
+    def __init__(
+        self, fn: CombineFn, fold: Fold | None, key_coder: Any, choose_time: Callable[[int, int], int] | None
+    ) -> None:
+        self._fn, self._fold, self._choose_time = fn, fold, choose_time
+        # SUBTLE: a user's merge may change any accumulator it is given, not only the first, and slices share theirs
+        # between windows. What has a fold is known not to.
+        self._shares = fold is not None
+        self._encode, self._decode = key_coder.encode, key_coder.decode
+        overrides = type(fn).compact is not CombineFn.compact
+        self._compact: Callable[[Any], Any] | None = fn.compact if overrides else None
+        self._slices: dict[Windows, _Slice] = {}
+        self.entries = self.added = 0
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that slices take beside their accumulators, about."""
+        return len(self._slices) * _SLICE_BYTES
+
+    def add(self, windows: Windows, pairs: list[tuple[Any, Any]], times: Iterable[int]) -> Any:
+        """Adds pairs of key and value, at least one, that are all in the same windows.
+
+        Args:
+            windows: theirs, encoded.
+            pairs: the elements.
+            times: of each pair, in microseconds; may be endless, but no iterator.
+
+        Returns:
+            One of the accumulators.
+        """
+        if len(windows) > 1 and not self._shares:
+            accumulator: Any = None
+            for window in windows:
+                accumulator = self.add((window,), pairs, times)
+            return accumulator
+        found = self._slices.get(windows)
+        if found is None:
+            found = self._slices[windows] = _Slice(windows)
+        self.added += len(pairs)
+        kinds = set(map(type, map(_KEY, pairs)))
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind not in _PLAIN_KEYS:
+            accumulator = self._add_each(found, pairs)
+        else:
+            accumulator = self._add_plain(found.plain.setdefault(kind, {}), pairs)
+        if self._choose_time is not None:
+            self._note_times(found, pairs, times)
+        return accumulator
+
+    def _add_plain(self, table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> Any:
+        """Adds pairs whose keys are of one plain type."""
+        before = len(table)
+        if self._fold is not None:
+            self._fold(table, pairs)
+        else:
+            add, create, get = self._fn.add_input, self._fn.create_accumulator, table.get
+            for key, value in pairs:
+                accumulator = get(key, _NOTHING)
+                table[key] = add(create() if accumulator is _NOTHING else accumulator, value)
+        self.entries += len(table) - before
+        return table[pairs[-1][0]]
+
+    def _add_each(self, to: _Slice, pairs: list[tuple[Any, Any]]) -> Any:
+        """Adds pairs with keys of any type."""
+        add, create = self._fn.add_input, self._fn.create_accumulator
+        accumulator: Any = None
+        for key, value in pairs:
+            table: dict[Any, Any]
+            if type(key) in _PLAIN_KEYS:
+                table = to.plain.setdefault(type(key), {})
+            else:
+                key, table = self._encode(key), to.encoded
+            accumulator = table.get(key, _NOTHING)
+            if accumulator is _NOTHING:
+                accumulator = create()
+                self.entries += 1
+            accumulator = table[key] = add(accumulator, value)
+        return accumulator
+
+    def _note_times(self, of: _Slice, pairs: list[tuple[Any, Any]], times: Iterable[int]) -> None:
+        choose, known = self._choose_time, of.times
+        assert choose is not None
+        for (key, _), micros in zip(pairs, times, strict=False):
+            kind: type | None = type(key)
+            if kind not in _PLAIN_KEYS:
+                kind, key = None, self._encode(key)
+            table = known.setdefault(kind, {})
+            table[key] = choose(table.get(key, micros), micros)
+
+    def take(self, longest: int) -> Iterator[Part]:
+        """All accumulators by key and window, in parts of at most so many; nothing is left."""
+        slices, self._slices = self._slices, {}
+        self.entries = self.added = 0
+        by_window: defaultdict[bytes, list[_Slice]] = defaultdict(list)
+        for part in slices.values():
+            for window in part.windows:
+                by_window[window].append(part)
+        for window, parts in by_window.items():
+            of_one = len(parts) == 1 and len(parts[0].windows) == 1
+            for kind, table, times in self._tables(parts[0]) if of_one else self._merged(parts):
+                items = iter(table.items())
+                while pairs := list(islice(items, longest)):
+                    chosen = None if self._choose_time is None else [times[key] for key, _ in pairs]
+                    if kind is None:
+                        pairs = [(self._decode(key), accumulator) for key, accumulator in pairs]
+                    if self._compact is not None:
+                        pairs = [(key, self._compact(accumulator)) for key, accumulator in pairs]
+                    yield Part(window, pairs, chosen)
+
+    def _tables(self, part: _Slice) -> Iterator[_Table]:
+        for kind, table in part.tables():
+            yield kind, table, part.times.get(kind, {})
+
+    def _merged(self, parts: list[_Slice]) -> Iterator[_Table]:
+        """The tables of a window that is made of several slices, or shares one with others."""
+        fn, choose = self._fn, self._choose_time
+        for kind in dict.fromkeys(kind for part in parts for kind, _ in part.tables()):
+            together: defaultdict[Any, list[Any]] = defaultdict(list)
+            times: dict[Any, int] = {}
+            for part in parts:
+                for key, accumulator in part.table(kind).items():
+                    together[key].append(accumulator)
+                for key, micros in part.times.get(kind, {}).items():
+                    times[key] = choose(times.get(key, micros), micros) if choose is not None else micros
+            for accumulators in together.values():
+                if len(accumulators) > 1 or self._compact is not None:
+                    # SUBTLE: merging may change the first one; these are needed for other windows, too.
+                    accumulators[0] = fn.merge_accumulators([fn.create_accumulator(), *accumulators])
+            yield kind, {key: accumulators[0] for key, accumulators in together.items()}, times

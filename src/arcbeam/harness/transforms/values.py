@@ -1,0 +1,442 @@
+"""Transforms that look at nothing but the value, run block by block.
+
+Owns their operation: user code is called in a tight loop over the values of a block, while timestamps, windows and
+panes stay beside them, untouched. Which transforms these are is `harness.transforms.claims`'s; several in a row share
+one loop (`harness.transforms.chains`). The SDK's internals that are leaned on are held by a contract test.
+
+Side inputs are looked up once for a block whose elements are all in one window. An output that is more than a value (a
+`TimestampedValue`, a `WindowedValue`, a `TaggedOutput`) goes the SDK's way, and so does what else its block put out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import isgeneratorfunction
+from itertools import compress, islice, repeat
+from typing import TYPE_CHECKING, Any
+
+from apache_beam.internal.util import insert_values_in_args
+from apache_beam.metrics import monitoring_infos
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.runners import common
+from apache_beam.runners.worker import operations
+from apache_beam.transforms import core
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
+
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.blockoperation import (
+    PIECE,
+    BlockOperation,
+    dofn_runner,
+    fitting,
+    longest_of,
+    once,
+    piece_behind,
+)
+from arcbeam.harness.transforms.windowing import Windows
+
+if TYPE_CHECKING:
+    from arcbeam.harness.transforms.chains import Chain
+
+_SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
+_MOST_KINDS = 1000
+_GLOBAL = GlobalWindow()
+_LIFE = {name: getattr(core.DoFn, name) for name in ("setup", "start_bundle", "finish_bundle", "teardown")}
+
+
+# User code, as it is called.
+
+
+def _probe(x: Any) -> Any:
+    return x
+
+
+def _code(transform: Any) -> Any:
+    return transform.fn.process.__code__
+
+
+_WRAPPERS = {
+    # A function that may take more gets a wrapper that passes on arguments, of which there are none.
+    "map": (_code(core.Map(_probe)), _code(core.Map(min))),
+    "tuple": (_code(core.MapTuple(_probe)),),
+    "filter": (_code(core.Filter(_probe)),),
+}
+
+
+def unwrapped(process: Any) -> tuple[str, Callable[..., Any]] | None:
+    """The function that the SDK's Map, MapTuple or Filter has wrapped, and which of them; None for all else."""
+    code: Any = getattr(process, "__code__", None)
+    kind = next((kind for kind, codes in _WRAPPERS.items() if code in codes), None)
+    return None if kind is None else (kind, process.__closure__[code.co_freevars.index("fn")].cell_contents)
+
+
+def has_life(fn: Any) -> bool:
+    """Whether a DoFn has more to call than `process`: anything that begins or ends it or a bundle."""
+    return any(getattr(getattr(fn, name), "__func__", None) is not method for name, method in _LIFE.items())
+
+
+def _with_arguments(call: Any, args: list[Any], kwargs: dict[str, Any], *, unpack: bool) -> Callable[[Any], Any]:
+    if unpack:
+        return lambda value: call(*value, *args, **kwargs)
+    if len(args) == 1 and not kwargs:
+        (only,) = args
+        return lambda value: call(value, only)
+    return lambda value: call(value, *args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What user code is given beside an element.
+
+    Attributes:
+        args: positional arguments, side inputs as the SDK's placeholders.
+        kwargs: the same by name.
+        sides: the SDK's maps of side inputs, by window, in the order of the placeholders.
+        windowing: of the output.
+    """
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    sides: list[Any]
+    windowing: Any
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something."""
+        return bool(self.args or self.kwargs)
+
+    @property
+    def windowed(self) -> bool:
+        """Whether it depends on the element's window."""
+        return not all(side.is_globally_windowed() for side in self.sides)
+
+
+class ValueOperation(BlockOperation):
+    """A DoFn that looks at the value only.
+
+    Attributes:
+        kind: "map", "tuple", "filter", or "flat" for what returns any number of outputs.
+        user: user code, to be called with a value and what is bound.
+        bound_args: positional arguments beside the value, as of the last `bind`.
+        bound_kwargs: the same by name.
+        call: user code with what is bound, to be called with a value.
+        run: calls user code for each value of a block, and hands on what comes of it.
+        longest: how many elements the next block may have.
+        plain_types: types of outputs that are known to be no more than values.
+        plain_type: one of them, of late; None if there is none yet.
+        chain: the loop that this operation starts.
+        chains: all loops that it has been a part of.
+        never_chained: it has put out more than values, so that no other operation may follow in a loop.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+        super().__init__(name, spec, factory, input_coder)
+        self._fn, self._given, self._windowing = fn, given, given.windowing
+        found = unwrapped(fn.process)
+        self.kind: str
+        self.user: Callable[..., Any]
+        self.kind, self.user = ("flat", fn.process) if found is None else found
+        self.call = self.user
+        self.bound_args, self.bound_kwargs = given.args, given.kwargs
+        self._bound_in: set[Any] = set()
+        self.chain: Chain | None = None
+        self.chains: list[Chain] = []
+        self.never_chained = False
+        self.run: Callable[[Block], None] = {
+            "flat": self._flat,
+            "map": self._map,
+            "tuple": self._map if given.anything else self._map_tuple,
+            "filter": self._filter,
+        }[self.kind]
+        (coder,) = spec.output_coders
+        self._estimate_output = coder.get_impl().estimate_size
+        self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
+        self._windows = Windows(given.windowing.windowfn)
+        self.longest = 1
+        self.plain_types: set[type] = set()
+        self.plain_type: type | None = None
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().setup(data_sampler)
+            receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
+            receivers[None] = self.receivers[0]
+            receivers[self.spec.output_tags[0]] = self.receivers[0]
+            self._tagged_receivers = receivers
+            outputs = self._windowing.windowfn, self.receivers[0], receivers, None, None, False, False
+            self._sdk_outputs = common._OutputHandler(*outputs)
+            # The SDK looks at what a DoFn returns for its first element, if it is a class's and not a generator.
+            self._refuse = (
+                None
+                if isinstance(self._fn, core.CallableWrapperDoFn) or isgeneratorfunction(self._fn.process)
+                else common._OutputHandler(*outputs, True).handle_process_outputs
+            )
+            self._has_life = has_life(self._fn)
+            if self._has_life:
+                self._runner.setup()
+        self._emit = self._outputs[0].emit
+
+    def start(self) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().start()
+            if self._has_life:
+                self._runner.start()
+
+    def finish(self) -> None:
+        """See the SDK's `Operation`."""
+        super().finish()
+        if self._has_life:
+            with self.scoped_finish_state:
+                self._runner.finish()
+
+    def teardown(self) -> None:
+        """See the SDK's `Operation`."""
+        if self._has_life:
+            with self.scoped_finish_state:
+                self._runner.teardown()
+
+    @cached_property
+    def _runner(self) -> Any:
+        """The SDK's runner of the DoFn: for its life, for what does not go by blocks, and for the words of errors.
+
+        It takes a millisecond to make, which a function that is called block by block can do without.
+        """
+        given = self._given
+        return dofn_runner(
+            self, self._fn, given.args, given.kwargs, given.sides, self._windowing, self._tagged_receivers
+        )
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            try:
+                if self.chain is not None and self.chain.takes(block):
+                    self.chain.run(block)
+                elif self.bind(block):
+                    self.run(block)
+                else:
+                    for element in block.elements():
+                        self._runner.process(element)
+            except BaseException as e:
+                self.reraise(e)
+
+    def reraise(self, error: BaseException) -> None:
+        """Raises what user code has raised; the message says which step, as the SDK does it.
+
+        An exception that says it already stays as it is.
+        """
+        self._runner._reraise_augmented(error)
+
+    def bind(self, block: Block) -> bool:
+        """Fills in what user code is given beside a value; False if that is not the same for the whole block."""
+        given = self._given
+        if not given.anything:
+            return True
+        window = self._window_of(block)
+        if window is None:
+            return False
+        args, kwargs = insert_values_in_args(given.args, given.kwargs, [side[window] for side in given.sides])
+        self.bound_args, self.bound_kwargs = args, kwargs
+        self.call = _with_arguments(self.user, args, kwargs, unpack=self.kind == "tuple")
+        if given.sides:
+            self._bound_in.add(window)
+        return True
+
+    def was_bound(self, block: Block) -> bool:
+        """Whether `bind` would look up no side input that was not looked up before."""
+        return not self._given.sides or self._window_of(block) in self._bound_in
+
+    def _window_of(self, block: Block) -> Any:
+        """The window that side inputs are looked up for; None if that is not the same for the whole block."""
+        if not self._given.windowed:
+            return _GLOBAL
+        return None if type(block.windows) is Each or len(block.windows) != 1 else block.windows[0]
+
+    # What a chain asks.
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether nothing is left that is done for the first value only."""
+        return self._refuse is None
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the first outputs, which always leave one by one, have left."""
+        return self._outputs[0].is_warm
+
+    def only_consumer(self) -> ValueOperation | None:
+        """The operation that takes all that leaves here, if there is one, and it is of this class."""
+        taker = self._outputs[0].only_taker
+        return taker if isinstance(taker, ValueOperation) else None
+
+    def count(self, elements: int, sample: Any) -> None:
+        """Counts elements that left in a chain; `sample` is the last of them, or None."""
+        self._outputs[0].count(elements, sample)
+
+    def is_plain(self, output: Any) -> bool:
+        """Whether an output is no more than a value."""
+        return self._are_plain([output])
+
+    def hand_on_special(self, element: Any, output: Any) -> None:
+        """Hands on an output that is more than a value; `element` has the time and windows of what it is made of."""
+        self._sdk_outputs.handle_process_outputs(element, (output,))
+
+    def execution_time_monitoring_infos(self, transform_id: str) -> dict[Any, Any]:
+        """See the SDK's `Operation`; with this operation's share of the time of loops."""
+        infos: dict[Any, Any] = super().execution_time_monitoring_infos(transform_id)
+        more = sum(chain.milliseconds_of(self) for chain in self.chains)
+        if not more:
+            return infos
+        changed = {}
+        for info in infos.values():
+            if info.urn in (monitoring_infos.PROCESS_BUNDLE_MSECS_URN, monitoring_infos.TOTAL_MSECS_URN):
+                spent = monitoring_infos.extract_counter_value(info) + more
+                info = monitoring_infos.int64_counter(info.urn, spent, ptransform=transform_id)
+            changed[monitoring_infos.to_key(info)] = info
+        return changed
+
+    def reset(self) -> None:
+        """See the SDK's `Operation`."""
+        super().reset()
+        self._bound_in.clear()
+        for side in self._given.sides:
+            side.reset()
+
+    # Each of these calls user code for every value, and hands on what it returns.
+
+    def _map(self, block: Block) -> None:
+        # SUBTLE: no `map`, to which a StopIteration of user code is the end, not an error.
+        call = self.call
+        self._by_parts(block, lambda values: [call(value) for value in values])
+
+    def _map_tuple(self, block: Block) -> None:
+        call = self.call
+        self._by_parts(block, lambda values: [call(*value) for value in values])
+
+    def _by_parts(self, block: Block, made_of: Callable[[list[Any]], list[Any]]) -> None:
+        """One output for each value; in parts, if the outputs are much larger than the values."""
+        values, total, start = block.values, len(block), 0
+        while start < total:
+            stop = min(total, start + self.longest)
+            outputs: list[Any] = []
+            piece = PIECE
+            while True:
+                first = start + len(outputs)
+                outputs += made_of(values[first : min(first + piece, stop)])
+                made, piece = start + len(outputs), piece_behind(outputs[-1])
+                if made == stop or len(outputs) >= self.most_like(outputs[-1]):
+                    break
+            self.put_out((block if made - start == total else block.slice(start, made)).with_values(outputs))
+            start = made
+
+    def _filter(self, block: Block) -> None:
+        call, values = self.call, block.values
+        flags = [call(value) for value in values]
+        chosen = block.compress(list(compress(values, flags)), flags)
+        if block.plain:
+            self._hand_on(chosen)
+        else:
+            self.put_out(chosen)
+
+    def _flat(self, block: Block) -> None:
+        process, uniform, refuse = self.call, block.uniform, self._refuse
+        outputs: list[Any] = []
+        places: list[int] = []
+        longest = self.longest
+        due = min(longest, PIECE)
+        for place, value in enumerate(block.values):
+            results = process(value)
+            if refuse is not None:
+                if isinstance(results, str | bytes | dict):
+                    refuse(block.element(place), results)
+                refuse = self._refuse = None
+            if results is None:
+                continue
+            more: Iterator[Any] | None = None
+            if type(results) is list and len(results) < PIECE:
+                outputs += results
+            else:
+                more = once(results)
+                outputs.extend(islice(more, due - len(outputs)))
+            while True:
+                if not uniform:
+                    places.extend(repeat(place, len(outputs) - len(places)))
+                if len(outputs) < due:
+                    break
+                if len(outputs) >= min(longest, self.most_like(outputs[-1])):
+                    self.put_out(block.pick(outputs, places))
+                    outputs, places, longest = [], [], self.longest
+                piece = piece_behind(outputs[-1]) if outputs else PIECE
+                due = len(outputs) + max(1, min(piece, longest - len(outputs)))
+                if more is None:
+                    break
+                outputs.extend(islice(more, due - len(outputs)))
+        if outputs:
+            self.put_out(block.pick(outputs, places))
+
+    def most_like(self, output: Any) -> int:
+        """How many outputs like this one a block may have."""
+        return fitting(self._estimate_value, output)
+
+    def put_out(self, block: Block) -> None:
+        """Hands on a block whose values are what user code has put out."""
+        outputs = block.values
+        if self._are_plain(outputs):
+            block.plain = True
+            self._hand_on(block)
+        elif not self._hand_on_timestamped(block):
+            handle = self._sdk_outputs.handle_process_outputs
+            if block.uniform:
+                handle(block.element(0), outputs)
+            else:
+                for element in block.elements():
+                    handle(element, (element.value,))
+
+    def _are_plain(self, outputs: list[Any]) -> bool:
+        kinds = set(map(type, outputs))
+        if kinds <= self.plain_types:
+            return True
+        if any(issubclass(kind, _SPECIAL) for kind in kinds):
+            return False
+        if len(self.plain_types) > _MOST_KINDS:
+            self.plain_types.clear()
+        self.plain_types |= kinds
+        self.plain_type = next(iter(kinds), None)
+        return True
+
+    def _hand_on_timestamped(self, block: Block) -> bool:
+        """Hands on values with new times, if that is what all of them are and their windows are simply found."""
+        windows, outputs = self._windows, block.values
+        if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
+            return False
+        micros = Each(output.timestamp.micros for output in outputs)
+        self._hand_on(Block([output.value for output in outputs], micros, windows.of(micros), PANE_INFO_UNKNOWN))
+        return True
+
+    def _hand_on(self, block: Block) -> None:
+        if block.values:
+            samples = {0, len(block) - 1}
+            self.longest = longest_of(
+                max(self.longest, len(block)), self._estimate_output, *map(block.element, samples)
+            )
+            if not block.uniform:
+                # With its columns a block of many does not stay in the processor's cache.
+                self.longest = min(self.longest, PIECE)
+            self._emit(block)
+
+
+class FlattenOperation(BlockOperation):
+    """Hands on what comes from any input."""
+
+    def process(self, o: Any) -> None:
+        """Takes one windowed value."""
+        with self.scoped_process_state:
+            self.output(o)
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            self._outputs[0].emit(block)

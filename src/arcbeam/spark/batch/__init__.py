@@ -1,0 +1,1 @@
+"""Bounded plans as Spark jobs: phases, rounds, exchanges."""

@@ -1,0 +1,277 @@
+"""A bounded plan as Spark jobs.
+
+Owns the order of things: data frames are built lazily, stage by stage; a Spark job runs only where something must be
+complete (side inputs, a round of a splittable DoFn, the end), and then over all that waits for one. Stages with several
+uses are persisted, so that nothing runs twice. Must not know protos.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+from arcbeam.errors import JobCancelledError
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.plan import Channel, Plan, Routing, Stage
+from arcbeam.model.rows import SideFile, TaskReport
+from arcbeam.progressline import Standing
+from arcbeam.spark.batch import exchange
+from arcbeam.spark.batch.multimap import MultimapTask
+from arcbeam.spark.batch.rounds import Rounds
+from arcbeam.spark.session.sessions import default_parallelism, interrupt, tagged
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.tasks.failure import as_job_failure
+from arcbeam.spark.tasks.pulse import pulsing, unreported
+from arcbeam.spark.tasks.task import StageTask
+from arcbeam.spark.tasks.teardown import tear_down_workers
+from arcbeam.store.jobtemp.location import JobLocation
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a finished job leaves: the reports of all its tasks, and how many Spark jobs it took."""
+
+    reports: list[TaskReport] = field(default_factory=list)
+    spark_jobs: int = 0
+
+
+class BatchRun:
+    """One run of a bounded plan.
+
+    Args:
+        plan: what to run.
+        spark: where.
+        settings: of the job.
+        job: unique id; tags the Spark jobs, so that they can be interrupted.
+        location: the job's temporary location; the caller removes it.
+        on_report: told of each task's report as it arrives.
+        watched: somebody looks at `standing` while it runs, so tasks tell how far they are.
+        prelude: called in a worker before it opens its first processor of this job.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        spark: SparkSession,
+        settings: Settings,
+        job: str,
+        location: JobLocation,
+        on_report: Callable[[TaskReport], None] = lambda report: None,
+        prelude: Callable[[], None] | None = None,
+        watched: bool = False,
+    ) -> None:
+        self._plan, self._spark, self._settings = plan, spark, settings
+        self._job, self._location, self._on_report, self._prelude = job, location, on_report, prelude
+        self._versions, self._watched = Versions.here(), watched
+        self._frames: dict[str, DataFrame] = {}
+        self._rounds = Rounds(spark, location, settings.shards, watched)
+        self._persisted: list[DataFrame] = []
+        self._actions: list[DataFrame] = []
+        self._ran: set[str] = set()
+        self._built_multimaps: set[int] = set()
+        self._ready_sides: set[int] = set()
+        self._side_files: dict[int, list[SideFile]] = {}
+        self._unrun: list[str] = []
+        self._running: tuple[str, ...] = ()
+        self._outcome = Outcome()
+        self._cancelled = threading.Event()
+        self._attempted = False
+
+    @property
+    def outcome(self) -> Outcome:
+        """What has been reported so far."""
+        return self._outcome
+
+    def standing(self) -> Standing:
+        """Where the run stands; callable from any thread."""
+        reports = list(self._outcome.reports)
+        elements, tasks = unreported(self._location, reports) if self._watched else (0, 0)
+        return Standing(self._running, elements + sum(r.elements_in for r in reports), tasks + len(reports))
+
+    def run(self) -> Outcome:
+        """Runs everything; raises what `failure.as_job_failure` makes of a failed Spark job."""
+        waiting = list(self._plan.stages)
+        done = False
+        try:
+            while True:
+                if ready := [stage for stage in waiting if self._can_build(stage)]:
+                    for stage in ready:
+                        self._build(stage)
+                        waiting.remove(stage)
+                elif self._actions or self._rounds.stages:
+                    self._act()
+                elif waiting:
+                    raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
+                else:
+                    break
+            done = True
+            return self._outcome
+        finally:
+            for frame in self._persisted:
+                with contextlib.suppress(Exception):
+                    frame.unpersist()
+            self._tear_down(failed=not done)
+
+    def _tear_down(self, failed: bool) -> None:
+        """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
+        holders = {report.worker for report in self._outcome.reports if report.needs_teardown}
+        if holders or (failed and self._attempted):
+            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark))
+
+    # Building.
+
+    def _can_build(self, stage: Stage) -> bool:
+        if any(side.channel not in self._ready_sides for side in stage.side_inputs):
+            return False
+        return stage.source is None or self._is_built(self._plan.channels[stage.source])
+
+    def _is_built(self, channel: Channel) -> bool:
+        """Whether there is a data frame of all that comes over it."""
+        return all(
+            producer in (self._ran if self._plan.stage(producer).splittable else self._frames)
+            for producer in channel.producers
+        )
+
+    def _build(self, stage: Stage) -> None:
+        self._unrun.append(stage.name)
+        if stage.source is None:
+            source = exchange.impulse(self._spark)
+        else:
+            channel = self._plan.channels[stage.source]
+            source = exchange.exchanged(self._incoming(channel), channel.routing, self._settings.shards)
+        if stage.splittable:
+            self._rounds.add(self._task(stage), source)
+            return
+        frame = exchange.mapped(source, pulsing(self._task(stage), stage.id, self._location, self._watched))
+        if self._uses(stage) > 1:
+            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            self._persisted.append(frame)
+        self._frames[stage.id] = frame
+        if self._reports_itself(stage):
+            self._actions.append(exchange.reports(frame) if stage.sinks else frame)
+        self._build_multimaps(stage)
+
+    def _build_multimaps(self, producer: Stage) -> None:
+        """Those of the stage's side channels that are built with it."""
+        for index in producer.sinks:
+            channel = self._plan.channels[index]
+            known = index in self._built_multimaps  # two of its producers may have finished at once
+            if channel.routing is Routing.SIDE_KEYED and not known and self._is_built(channel):
+                self._build_multimap(channel)
+
+    def _build_multimap(self, channel: Channel) -> None:
+        moved = exchange.exchanged(self._incoming(channel), channel.routing, self._settings.shards)
+        task = MultimapTask(channel.index, self._location, self._settings.group_memory_bytes)
+        self._actions.append(exchange.mapped(moved, task))
+        self._built_multimaps.add(channel.index)
+
+    def _incoming(self, channel: Channel) -> DataFrame:
+        frames = []
+        for producer in channel.producers:
+            stage = self._plan.stage(producer)
+            if stage.splittable:
+                frames.append(self._rounds.output(producer, channel.index))
+                continue
+            frame, with_reports = self._frames[producer], not self._reports_itself(stage)
+            if not with_reports or stage.sinks != (channel.index,):
+                frame = exchange.channel(frame, channel.index, with_reports)
+            frames.append(frame)
+        return exchange.union(frames)
+
+    def _task(self, stage: Stage) -> StageTask:
+        return StageTask(
+            job=self._job,
+            stage=stage,
+            settings=self._settings,
+            location=self._location,
+            versions=self._versions,
+            side_files={s.channel: tuple(self._side_files.get(s.channel, ())) for s in stage.side_inputs},
+            prelude=self._prelude,
+        )
+
+    def _uses(self, stage: Stage) -> int:
+        """How many data frames will read the stage's output."""
+        uses = 0
+        for index in stage.sinks:
+            channel = self._plan.channels[index]
+            uses += len(channel.consumers) + (channel.routing in (Routing.SIDE, Routing.SIDE_KEYED))
+        return uses
+
+    def _reports_itself(self, stage: Stage) -> bool:
+        """Whether its reports are collected from its own output, not passed through its consumer."""
+        if self._uses(stage) != 1:
+            return True
+        (channel,) = (
+            c
+            for c in (self._plan.channels[i] for i in stage.sinks)
+            if c.consumers or c.routing in (Routing.SIDE, Routing.SIDE_KEYED)
+        )
+        return channel.routing is Routing.SIDE
+
+    # Running.
+
+    def _act(self) -> None:
+        """Runs one Spark job over everything that waits to be complete: actions, and rounds that are due."""
+        if not self._actions:
+            self._cancelled.wait(self._rounds.wait())
+        self._require_not_cancelled()
+        frames, self._actions = [*self._actions, *self._rounds.begin()], []
+        if not frames:
+            return  # the clock was set back
+        self._running = (*self._unrun, *(s.name for s in self._rounds.stages if s.name not in self._unrun))
+        reports = self._collect(exchange.union(frames))
+        self._unrun.clear()
+        finished = self._rounds.end(reports)
+        self._note_ran({*self._frames, *finished})
+        self._ready_sides |= self._built_multimaps
+        for id in sorted(finished):
+            self._build_multimaps(self._plan.stage(id))
+
+    def _require_not_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise JobCancelledError(f"{self._job} was cancelled")
+
+    def _note_ran(self, stages: set[str]) -> None:
+        """These stages have run: their iterable side inputs are ready once all producers have."""
+        self._ran |= stages
+        for channel in self._plan.channels:
+            if channel.routing is Routing.SIDE and set(channel.producers) <= self._ran:
+                self._ready_sides.add(channel.index)
+
+    def _collect(self, frame: DataFrame) -> list[TaskReport]:
+        self._attempted = True
+        try:
+            with tagged(self._spark, self._job):
+                rows = frame.collect()
+        except Exception as e:
+            # It knows whether Spark's own text adds anything.
+            raise as_job_failure(e, self._location, self._running)  # noqa: B904
+        self._outcome.spark_jobs += 1
+        reports = [TaskReport.from_blob(bytes(row["blob"])) for row in rows]
+        for report in reports:
+            self._outcome.reports.append(report)
+            for file in report.side_files:
+                self._side_files.setdefault(file.channel, []).append(file)
+            self._on_report(report)
+        return reports
+
+    def interrupt(self) -> None:
+        """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
+        self._cancelled.set()
+        interrupt(self._spark, self._job)
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """Figures of a finished job, for logs."""
+    return {
+        "tasks": len(outcome.reports),
+        "spark_jobs": outcome.spark_jobs,
+        "bundles": sum(r.bundles for r in outcome.reports),
+        "elements": sum(r.elements_in for r in outcome.reports),
+    }

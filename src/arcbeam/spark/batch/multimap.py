@@ -1,0 +1,55 @@
+"""The task that turns exchanged groups into multimap side-input files. Runs in the Python worker, without the SDK."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from arcbeam.harness.encoding.frames import COUNT, key_groups
+from arcbeam.model.rows import TaskReport
+from arcbeam.spark.tasks.task import _arrow, _Rows
+from arcbeam.store.jobtemp.location import JobLocation
+
+
+@dataclass(frozen=True, slots=True)
+class MultimapTask:
+    """Writes the groups of one shard to one file.
+
+    Attributes:
+        channel: the SIDE_KEYED channel.
+        location: the job's temporary location.
+        memory: bytes of groups to hold.
+    """
+
+    channel: int
+    location: JobLocation
+    memory: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs."""
+        from arcbeam.store.jobtemp.sidefiles import MultimapWriter
+
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context else 0
+        rows = _Rows(batches)
+        first = next(rows, None)
+        if first is None:
+            yield from _arrow(iter(rows.passed))
+            return
+        # SUBTLE: not the partition: several actions share a Spark job, which numbers their partitions through.
+        shard = first.shard
+        writer: Any = MultimapWriter(self.location, self.channel, shard, f"{shard}-{attempt}")
+        for key, windows in key_groups(rows.starting_with(first), self.memory):
+            for window, chunks in windows.items():
+                for payload in chunks:
+                    writer.put(window, key, payload[COUNT.size :])
+        report = TaskReport(stage=f"side-{self.channel}", shard=shard, attempt=attempt, worker=socket.gethostname())
+        done = writer.close()
+        if done is not None:
+            report.side_files.append(done)
+        yield from _arrow(iter([*rows.passed, report.to_row()]))

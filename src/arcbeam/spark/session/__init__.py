@@ -1,0 +1,1 @@
+"""Sessions of Spark: which one, how it is started, what its workers import."""

@@ -1,0 +1,332 @@
+"""Which Spark session a pipeline runs on, and what it must be set to.
+
+Owns finding, building and preparing sessions, classic and Connect alike. Must not know pipelines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from arcbeam.doctor import require_java
+from arcbeam.errors import SetupError
+from arcbeam.spark.session import sparklog
+
+_DEFAULT_MASTER = "local[*,4]"
+"""All cores; a task whose worker died is tried again (a plain local[*] tries once)."""
+
+_OWN_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.python.daemon.module": "arcbeam.spark.session.daemon",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+
+_ANSWER_SECONDS = 5.0
+
+_JOB_SETTINGS = {
+    # Blobs are a few bytes or 256 KiB each, or one large element: batches are bounded by bytes, not by rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8388608",
+    # SUBTLE: what is persisted goes through Java serialization, which keeps 100 batches alive before it lets go of
+    # them: batches of 4 MiB (Spark's bound) would be 400 MiB of heap per task.
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What the user asked for; all None: the active session, else one of our own on all cores."""
+
+    master: str | None = None
+    conf: tuple[str, ...] = ()
+    remote: str | None = None
+
+
+def open_session(options: SessionOptions) -> SparkSession:
+    """The active session if there is one, classic or Connect; else a new one from the options.
+
+    Raises:
+        SetupError: a setting is malformed, or Spark cannot start (no Java, an address that does not answer).
+    """
+    settings(options)
+    return active_session() or new_session(options)
+
+
+def settings(options: SessionOptions) -> dict[str, str]:
+    """The Spark settings that the options name.
+
+    Raises:
+        SetupError: one is malformed.
+    """
+    return dict(_pair(text) for text in options.conf)
+
+
+def new_session(options: SessionOptions) -> SparkSession:
+    """A session built from the options; see `open_session`."""
+    chosen = settings(options)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder
+    master = options.master or _DEFAULT_MASTER
+    if options.remote:
+        starts_java = options.remote.startswith("local")
+        if not starts_java:
+            _require_answer(options.remote, _remote_addresses(options.remote))
+        builder = builder.remote(options.remote)
+    else:
+        starts_java = True
+        _require_answer(master, _master_addresses(master))
+        builder = builder.appName("arcbeam").master(master)
+    if starts_java:
+        require_java()
+        local = _LOCAL.fullmatch(options.remote or master) is not None
+        chosen = {**_OWN_SETTINGS, **chosen, **sparklog.settings(chosen, local=local)}
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    try:
+        with _uninterrupted():
+            session: SparkSession = builder.getOrCreate()
+    except Exception as e:
+        where = options.remote or master
+        raise SetupError(f"no Spark session on {where}: {_first_line(e)}", _remedy(e)) from e
+    return session
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Holds a Ctrl-C back until the block has ended; a second one comes through at once.
+
+    PySpark that is interrupted while it starts Java leaves that behind, running.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        if pressed:
+            before(number, frame)
+        pressed = True
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is hold:  # a new SparkContext installs a handler of its own
+            signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
+
+
+def active_session() -> SparkSession | None:
+    """The session that a pipeline would run on without further options; None if one would be built."""
+    try:
+        # SUBTLE: "active" is a thread's own; the process's default session is found from any thread.
+        session: SparkSession = SparkSession.active()
+    except (PySparkRuntimeError, ImportError):
+        return None
+    return session
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise SetupError(
+            f"--spark_conf {text!r} is not of the form key=value", "for example --spark_conf spark.ui.enabled=true"
+        )
+    return key.strip(), value
+
+
+def _remedy(error: Exception) -> str:
+    exited = isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED"
+    if exited or type(error).__name__ == "Py4JNetworkError":
+        # Java is gone; why, only itself has said.
+        return "see above what Java said; check --spark_master and --spark_conf, and run `arcbeam doctor`"
+    return "check --spark_master and --spark_conf, and run `arcbeam doctor`"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(": ") or "Exception" in line]
+    return f"{type(error).__name__}: {(causes or lines or [''])[0].removeprefix(': ')}"
+
+
+def _master_addresses(master: str) -> list[tuple[str, int]]:
+    """Hosts and ports of a standalone master; empty for what is not asked by address."""
+    if not _MASTER.match(master):
+        raise SetupError(
+            f"--spark_master {master!r} is not a Spark master",
+            "give local[n], local[n,4], spark://host:port, yarn, or k8s://https://host:port",
+        )
+    if not master.startswith("spark://"):
+        return []
+    return [_address(part, 7077) for part in master.removeprefix("spark://").split(",")]
+
+
+def _remote_addresses(remote: str) -> list[tuple[str, int]]:
+    if not remote.startswith("sc://"):
+        raise SetupError(f"--spark_remote {remote!r} is not an address", "give sc://host:port, or local[n]")
+    if any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+        return []  # the way there is gRPC's business
+    return [_address(remote.removeprefix("sc://").partition("/")[0], 15002)]
+
+
+def _address(text: str, default: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise SetupError(f"{text!r} is not an address of Spark", "give host:port")
+    return host, port or default
+
+
+def _require_answer(where: str, addresses: list[tuple[str, int]]) -> None:
+    """Raises SetupError if none of the addresses takes a connection; Spark itself would try for minutes."""
+    problems = []
+    for host, port in addresses:
+        try:
+            with socket.create_connection((host, port), timeout=_ANSWER_SECONDS):
+                return
+        except OSError as e:
+            problems.append(f"{host}:{port}: {e.strerror or e}")
+    if problems:
+        raise SetupError(
+            f"Spark does not answer at {where} ({'; '.join(problems)})",
+            "check the address, and that the server runs and can be reached from here",
+        )
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """Settings of the user's that are put back when the last of `jobs` running jobs ends."""
+
+    jobs: int
+    before: dict[str, str | None]
+
+
+_prepared: weakref.WeakKeyDictionary[Any, _Prepared] = weakref.WeakKeyDictionary()
+_prepared_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def prepared(spark: SparkSession) -> Iterator[None]:
+    """Sets what our jobs need, and puts the user's settings back when the last job on the session has ended."""
+    with _prepared_lock:
+        held = _prepared.get(spark)
+        if held is None:
+            held = _Prepared(0, {key: spark.conf.get(key, None) for key in _JOB_SETTINGS})
+            for key, value in _JOB_SETTINGS.items():
+                spark.conf.set(key, value)
+            _prepared[spark] = held
+        held.jobs += 1
+    try:
+        yield
+    finally:
+        with _prepared_lock:
+            held.jobs -= 1
+            if not held.jobs:
+                _prepared.pop(spark, None)
+                _put_back(spark, held.before)
+
+
+def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
+    for key, old in before.items():
+        with contextlib.suppress(Exception):
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextlib.contextmanager
+def tagged(spark: SparkSession, job: str) -> Iterator[None]:
+    """Marks the Spark jobs that this thread starts as `job`'s, so that `interrupt` finds them."""
+    tag = _tag(job)
+    # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
+    if _is_connect(spark):
+        spark.addTag(tag)
+    else:
+        spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # the session may be gone by now
+            if _is_connect(spark):
+                spark.removeTag(tag)
+            else:
+                spark.sparkContext.removeJobTag(tag)
+
+
+def interrupt(spark: SparkSession, job: str) -> None:
+    """Cancels the running Spark jobs of a job; from any thread."""
+    if _is_connect(spark):
+        spark.interruptTag(_tag(job))
+    else:
+        spark.sparkContext.cancelJobsWithTag(_tag(job))
+
+
+def _tag(job: str) -> str:
+    return f"arcbeam-{job}".replace(",", "_")
+
+
+_parallelism: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """How many tasks Spark would run at once by default; asked once per session."""
+    known = _parallelism.get(spark)
+    if known is None:
+        local = _LOCAL.fullmatch(_master(spark))
+        if local and local[1]:
+            known = os.cpu_count() or 1 if local[1] == "*" else int(local[1])
+        elif local:
+            known = 1
+        else:
+            # SUBTLE: the partition's number is refused inside of an aggregate.
+            numbered = spark.range(0, 1 << 16).select(F.spark_partition_id().alias("partition"))
+            row = numbered.agg(F.max("partition")).first()
+            known = int(row[0]) + 1 if row is not None else 1
+        _parallelism[spark] = known
+    return known
+
+
+_MASTER = re.compile(r"local(-cluster)?\b|spark://|yarn$|k8s://")
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+
+
+def _master(spark: SparkSession) -> str:
+    return spark.conf.get("spark.master", "") or ""
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the workers run on this machine, with its files."""
+    if _LOCAL.fullmatch(_master(spark)) is None:
+        return False
+    return not _is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")

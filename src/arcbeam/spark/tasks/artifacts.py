@@ -1,0 +1,307 @@
+"""What a pipeline needs beside its proto: requirements, packages, files, the pickled main session.
+
+Owns how staged files become archives on the driver: packages are installed into a folder with pip, so that workers need
+neither pip nor the network; the archive is named by the content it was made from, and made once per process. Names
+follow the SDK's own staging, so what a job server was sent goes the same way. Knows nothing of how archives travel
+(`shipping`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import hashlib
+import json
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions, SetupOptions, WorkerOptions
+from apache_beam.runners.portability import stager
+from packaging import utils
+from packaging.requirements import InvalidRequirement, Requirement
+
+from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.spark.session.sessions import is_local
+from arcbeam.spark.tasks.mainmodule import MainClasses
+from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, Prelude, ship
+
+_LOG = logging.getLogger("arcbeam.artifacts")
+
+_REQUIREMENTS = stager.REQUIREMENTS_FILE
+_SETUP_PACKAGE = stager.WORKFLOW_TARBALL_FILE
+_PACKAGES_LIST = stager.EXTRA_PACKAGES_FILE
+_ENVIRONMENT = stager.SUBMISSION_ENV_DEPENDENCIES_FILE
+_MAIN_SESSION = "pickled_main_session"
+
+_CORE = ("arcbeam", "apache-beam", "pyspark", "pyarrow", "pandas", "lmdb", "click")
+"""What every worker has, with all that it depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged file.
+
+    Attributes:
+        name: the name it is staged to; decides what it is for, as in the SDK's own worker start-up.
+        path: where it is.
+        requirements: whether it is a list of PyPI requirements, whatever its name.
+    """
+
+    name: str
+    path: Path
+    requirements: bool = False
+
+
+def prelude_for(
+    spark: Any,
+    options: PipelineOptions,
+    files: Sequence[Staged],
+    closed_outputs: dict[str, tuple[str, ...]] | None = None,
+    main: MainClasses = MainClasses(),  # noqa: B008  # immutable
+) -> Prelude:
+    """Ships files to the session's workers and makes what the workers must do before user code runs.
+
+    Args:
+        spark: the session.
+        options: of the pipeline.
+        files: staged files; see `staged_by`.
+        closed_outputs: steps that declare all their output tags, with the tags.
+        main: classes of the script that made the pipeline, if that is this process.
+
+    Raises:
+        SetupError: packages cannot be installed, or Spark does not take the files.
+    """
+    archives = archives_of(files)
+    ship(spark, archives)
+    workers = options.view_as(WorkerOptions)
+    return Prelude(
+        archives=tuple(archive.name for archive in archives),
+        platform=next((archive.platform for archive in archives if archive.platform), ""),
+        pickle_library=options.view_as(SetupOptions).pickle_library,
+        log_level=_level(workers.default_sdk_harness_log_level or "INFO"),
+        log_levels=_levels(workers.sdk_harness_log_level_overrides),
+        closed_outputs=closed_outputs or {},
+        # On one machine, what the driver imports from its folders is there for the workers, too.
+        paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if is_local(spark) else (),
+        main=main,
+    )
+
+
+def staged_by(options: PipelineOptions, folder: Path) -> tuple[Staged, ...]:
+    """The files that a pipeline's options ask to be staged, found or built by the SDK's own stager.
+
+    Args:
+        options: of the pipeline; not changed.
+        folder: takes what is built. The caller removes it once the archives are made.
+
+    Raises:
+        InvalidPipelineError: a file is missing, or a package cannot be built.
+    """
+    setup = options.view_as(SetupOptions)
+    wanted = (setup.requirements_file, setup.setup_file, setup.extra_packages, setup.files_to_stage)
+    if not any(wanted) and not setup.save_main_session:
+        return ()
+    before = setup.requirements_cache, setup.extra_packages
+    setup.requirements_cache = stager.SKIP_REQUIREMENTS_CACHE  # pip fetches them, once, in `archives_of`
+    try:
+        resources = stager.Stager.create_job_resources(options, str(folder), log_submission_env_dependencies=False)
+    except Exception as e:
+        raise InvalidPipelineError(f"the pipeline's files cannot be staged: {e}") from e
+    finally:
+        setup.requirements_cache, setup.extra_packages = before
+    found = tuple(Staged(name, Path(path)) for path, name, _ in stager.Stager.extract_staging_tuple_iter(resources))
+    missing = [str(file.path) for file in found if not file.path.is_file()]
+    if missing:
+        raise InvalidPipelineError(f"files to stage are missing: {', '.join(missing)}")
+    return found
+
+
+def _level(value: Any) -> str:
+    return value if isinstance(value, str) and not value.isdigit() else logging.getLevelName(int(value))
+
+
+def _levels(overrides: Any) -> tuple[tuple[str, str], ...]:
+    """Loggers' levels, from the SDK's option: a mapping, or JSON texts of mappings."""
+    levels: dict[str, str] = {}
+    for item in overrides if isinstance(overrides, list) else [overrides]:
+        levels.update(json.loads(item) if isinstance(item, str) else item or {})
+    return tuple(sorted((name, _level(level)) for name, level in levels.items()))
+
+
+_made: dict[str, Archive] = {}
+_lock = threading.Lock()
+
+
+@functools.cache
+def _folder() -> Path:
+    """Holds this process's archives: a classic session serves them to executors from there, so they stay."""
+    folder = Path(tempfile.mkdtemp(prefix="arcbeam-archives-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def archives_of(files: Sequence[Staged]) -> tuple[Archive, ...]:
+    """Makes the archives that hold what `files` stand for; made from the same content before, they are reused.
+
+    Raises:
+        SetupError: pip cannot install a package or requirement.
+    """
+    sessions = [file for file in files if file.name == _MAIN_SESSION]
+    others = [file for file in files if file.name not in (_MAIN_SESSION, _ENVIRONMENT)]
+    with _lock:
+        return tuple(_archive(part, fill) for part, fill in ((others, _fill), (sessions, _fill_session)) if part)
+
+
+def _archive(files: Sequence[Staged], fill: Any) -> Archive:
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {sysconfig.get_platform()}".encode())
+    for file in sorted(files, key=lambda f: f.name):
+        content = hashlib.sha256(file.path.read_bytes()).hexdigest()
+        digest.update(f"{file.name}\0{content}\0{file.requirements}\n".encode())
+    key = digest.hexdigest()[:20]
+    known = _made.get(key)
+    if known is None:
+        with tempfile.TemporaryDirectory(prefix="arcbeam-build-") as work:
+            root = Path(work)
+            fill(files, root)
+            path = _folder() / f"arcbeam-{key}.zip"
+            _zip(root, path)
+            native = any(p.suffix in (".so", ".pyd", ".dylib") for p in root.rglob("*"))
+        known = _made[key] = Archive(path, sysconfig.get_platform() if native else "")
+    return known
+
+
+def _fill_session(files: Sequence[Staged], root: Path) -> None:
+    (root / SESSION).mkdir()
+    shutil.copy(files[0].path, root / SESSION / _MAIN_SESSION)
+
+
+def _fill(files: Sequence[Staged], root: Path) -> None:
+    """Installs what is to be installed, and copies the rest."""
+    by_name = {file.name: file for file in files}
+    listing = by_name.get(_PACKAGES_LIST)
+    listed = listing.path.read_text(encoding="utf-8").split("\n") if listing else []
+    extra = [by_name[name] for name in dict.fromkeys(map(str.strip, listed)) if name in by_name]
+    requirements = [f for f in files if f.requirements or f.name == _REQUIREMENTS]
+    setup = [f for f in files if f.name == _SETUP_PACKAGE]
+    handled = {f.name for f in (*extra, *requirements, *setup)} | {_PACKAGES_LIST}
+    rest = [f for f in files if f.name not in handled]
+    cached = [f for f in rest if requirements and _is_distribution(f.name)]
+    wheels = [f for f in rest if f not in cached and f.name.endswith(".whl")]
+    target = root / PACKAGES
+    for folder in dict.fromkeys(f.path.parent for f in cached):
+        _LOG.debug("requirements may come from %s", folder)
+    links = [part for f in dict.fromkeys(f.path.parent for f in cached) for part in ("--find-links", str(f))]
+    if requirements:
+        _pip([*links, *(part for f in requirements for part in ("-r", str(f.path)))], target)
+    packages = [*extra, *wheels, *setup]
+    if packages:
+        with tempfile.TemporaryDirectory(prefix="arcbeam-build-") as named:
+            _pip([*links, *(str(_under_its_name(f, Path(named))) for f in packages)], target)
+    if target.is_dir():
+        _leave_out_core(target)
+    for file in rest:
+        if file not in cached and file not in wheels:
+            place = root / FILES / file.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.path, place)
+
+
+def _is_distribution(name: str) -> bool:
+    for parse in (utils.parse_wheel_filename, utils.parse_sdist_filename):
+        try:
+            parse(name)
+        except (utils.InvalidWheelFilename, utils.InvalidSdistFilename, ValueError):
+            continue
+        return True
+    return False
+
+
+def _under_its_name(file: Staged, folder: Path) -> Path:
+    """The file, under the name it was staged to: pip reads a wheel's meaning from its name."""
+    if file.path.name == file.name:
+        return file.path
+    place = folder / file.name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(file.path, place)
+    return place
+
+
+def _pip(arguments: list[str], target: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+    command += ["--no-compile", "--upgrade", "--target", str(target), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        said = "\n".join(lines[-8:])
+        raise SetupError(
+            f"what the workers need cannot be installed with pip ({' '.join(arguments)}):\n{said}",
+            "see that `pip install` of the same works here, or install it on the executors and leave the option out",
+        )
+
+
+def _leave_out_core(target: Path) -> None:
+    """Removes what every worker has anyway: a second Beam or numpy before the first would break both."""
+    core = _core()
+    for found in list(metadata.distributions(path=[str(target)])):
+        name = utils.canonicalize_name(found.metadata["Name"])
+        if name not in core:
+            continue
+        if found.version != core[name]:
+            _LOG.warning("workers keep their own %s %s, not the %s asked for", name, core[name], found.version)
+        for file in found.files or ():
+            path = Path(str(found.locate_file(file))).resolve()
+            if target.resolve() in path.parents:
+                path.unlink(missing_ok=True)
+    for folder in sorted((p for p in target.rglob("*") if p.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+@functools.cache
+def _core() -> dict[str, str]:
+    """Versions by name of what arcbeam and its dependencies, however indirect, are made of."""
+    found: dict[str, str] = {}
+    waiting = list(_CORE)
+    while waiting:
+        name = utils.canonicalize_name(waiting.pop())
+        if name in found:
+            continue
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        found[name] = distribution.version
+        waiting.extend(_needed(distribution.requires or ()))
+    return found
+
+
+def _needed(requires: Iterable[str]) -> Iterable[str]:
+    for text in requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement.name
+
+
+def _zip(root: Path, path: Path) -> None:
+    """Writes a zip file; all or nothing."""
+    partial = path.with_suffix(".partial")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for file in sorted(p for p in root.rglob("*") if p.is_file()):
+            name = re.sub(r"\\", "/", str(file.relative_to(root)))
+            archive.write(file, name)
+    partial.rename(path)

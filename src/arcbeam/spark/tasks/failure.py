@@ -1,0 +1,287 @@
+"""What a failure means: a user's error, a missing module, a lost worker, a cancellation.
+
+Owns both ends of an error's way: in the worker, an exception becomes one of ours, with the user's frames only, and is
+recorded in the job's location while Spark sees one line; on the driver, a failed Spark job becomes what was recorded.
+Spark's texts decide only where nothing can have been recorded: a worker that died or could not load us at all.
+Imports no Spark: both ends use it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import traceback
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from arcbeam.errors import (
+    ArcbeamError,
+    CoderError,
+    EnvironmentMismatchError,
+    JobCancelledError,
+    JobFailedError,
+    UserCodeError,
+    WorkerLostError,
+)
+from arcbeam.harness.encoding.codererrors import shortened
+from arcbeam.store.jobtemp.location import JobLocation
+
+_LOST = (
+    "crashed",
+    "ExecutorLostFailure",
+    "Python worker exited",
+    "EOFException",
+    "Connection reset",
+    "SIGSEGV",
+    "MemoryError",
+    "Broken pipe",
+)
+_CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLED", "INTERRUPTED")
+_LONGEST_CAUSE = 4000
+_MOST_NAMES = 5
+
+_STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
+_LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID \d+\) \(([^)]*)\)")
+_OTHER_PYTHON = re.compile(
+    r"PYTHON_VERSION_MISMATCH\] Python in worker has different version:? \(?['\"]?(\d[\d.]*).{0,3}?"
+    r" (?:than|from) (?:that )?in driver:? \(?['\"]?(\d[\d.]*)",
+    re.DOTALL,
+)
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+
+
+class TaskFailedError(Exception):
+    """What Spark sees, prints and repeats of a user's error: one line. The whole of it is in the job's location."""
+
+
+# In the worker.
+
+
+def described(error: BaseException, step: str) -> ArcbeamError | None:
+    """What an exception in a task is.
+
+    Args:
+        error: what left the bundle.
+        step: the step that ran, as far as is known; the SDK's own note in the exception comes first.
+
+    Returns:
+        One of ours, to be recorded and never retried; None for what may go better the next time (memory, a killed
+        task).
+    """
+    while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
+        # The SDK raises a copy of the user's exception that names the step; the original is its context.
+        named = _STEP.findall(str(error))
+        step = named[-1] if named else step
+        if error.__context__ is None:
+            break
+        error = error.__context__
+    if isinstance(error, MemoryError | KeyboardInterrupt):
+        return None
+    if isinstance(error, CoderError):
+        cause = error.__cause__
+        return CoderError(error.step or step, error.error, error.traceback if cause is None else user_traceback(cause))
+    if isinstance(error, ArcbeamError):
+        return error
+    missing = _missing_module(error)
+    if missing:
+        return EnvironmentMismatchError(
+            f"module '{missing}' is missing on the worker (needed by '{step}')",
+            "install it on every executor, or ship it with --requirements_file, --extra_package, --setup_file or "
+            "--files_to_stage",
+        )
+    what = "".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip()
+    # The SDK's note may be left in the text where an exception was raised again.
+    what = _STEP.sub("", what).rstrip() + _advice_on_main(what)
+    coder = _coder_failure(error)
+    if coder:
+        return CoderError(step, f"{coder}: {what}", user_traceback(error))
+    return UserCodeError(step, what, user_traceback(error))
+
+
+_OF_MAIN = re.compile(
+    r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
+    r"|Can't get (?:local )?attribute '([\w.<>]+)' on <module '(?:__main__|(?:arcbeam\.spark|pyspark)\.daemon)'"
+)
+
+
+def _advice_on_main(what: str) -> str:
+    """What to do about a name of the user's script that cannot be found by name; "" if that is not what happened."""
+    named = _OF_MAIN.search(what)
+    if not named:
+        return ""
+    return (
+        f"\n  what to do: define '{named[1] or named[2]}' at the top level of the script, or of a module that the "
+        "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, give --save_main_session"
+    )
+
+
+def _missing_module(error: BaseException) -> str:
+    """The module that could not be imported; "" if that is not what happened."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ModuleNotFoundError):
+            return seen.name or str(seen)
+        seen = seen.__cause__
+    return ""
+
+
+_HARNESS = re.compile(
+    r"(^|/)(apache_beam/runners/(?!.*_test\.py)|apache_beam/transforms/core\.py|arcbeam/(spark|harness)/|threading\.py)"
+)
+
+
+def user_traceback(error: BaseException) -> str:
+    """An exception's traceback without the harness's frames and without its last line, the error itself.
+
+    Causes and contexts are kept. If nothing but harness frames is there, the innermost one stays.
+    """
+    story = traceback.TracebackException.from_exception(error)
+    told: traceback.TracebackException | None = story
+    seen: set[int] = set()
+    while told is not None and id(told) not in seen:
+        seen.add(id(told))
+        frames = [f for f in told.stack if not _HARNESS.search(f.filename)]
+        told.stack = traceback.StackSummary.from_list(frames or told.stack[-1:])
+        told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
+    lines = list(story.format())
+    own = len(list(story.format_exception_only()))
+    return "".join(lines[:-own]).rstrip() if len(lines) > own else ""
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, FrameType]]:
+    """(bare name of the function, frame), innermost first."""
+    frames = [entry for entry, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in reversed(frames):
+        yield frame.f_code.co_name.rsplit(".", 1)[-1], frame
+
+
+_ENCODE = {"encode", "encode_to_stream", "encode_nested", "encode_all", "_encode_key"}
+_DECODE = {"decode", "decode_from_stream", "decode_nested", "decode_all"}
+
+
+def _coder_failure(error: BaseException) -> str:
+    """Which coder cannot encode or decode which element, if the innermost frames are a coder's; "" if not."""
+    from apache_beam.coders import coder_impl, coders
+
+    for depth, (name, frame) in enumerate(_frames(error)):
+        if depth > 6:
+            break
+        if name not in _ENCODE and name not in _DECODE:
+            continue
+        verb = "encode" if name in _ENCODE else "decode"
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, coders.Coder | coder_impl.CoderImpl):
+            arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
+            element = frame.f_locals.get(arguments[0]) if arguments else None
+            return f"{_coder_name(owner)} cannot {verb} {shortened(element)}"
+        if "coder_impl" in frame.f_code.co_filename:  # compiled: no locals to look at
+            compiled = frame.f_code.co_name.split(".")
+            return f"{compiled[-2] if len(compiled) > 1 else 'a coder'} cannot {verb} {_element_of(error)}"
+    return ""
+
+
+def _coder_name(owner: Any) -> str:
+    return str(owner) if "object at 0x" not in repr(owner) else type(owner).__name__
+
+
+def _element_of(error: BaseException) -> str:
+    """The element that was being written when a compiled coder failed."""
+    for _, frame in _frames(error):
+        element = frame.f_locals.get("o")
+        if element is not None and hasattr(element, "windows"):
+            return shortened(element.value)
+    return "an element"
+
+
+def record(location: JobLocation, stage: str, error: ArcbeamError) -> Exception:
+    """Records an error where the driver and the task's retries find it.
+
+    Returns:
+        What to raise to Spark: one line; the whole error if it could not be recorded.
+    """
+    try:
+        location.record_error(stage, pickle.dumps(error))
+    except Exception as e:
+        error.add_note(f"(it could not be recorded in the job's location: {type(e).__name__}: {e})")
+        return error
+    return one_line(error)
+
+
+def one_line(error: ArcbeamError) -> TaskFailedError:
+    """An error as Spark may print it, again and again."""
+    if isinstance(error, UserCodeError):
+        what, where = error.error, f" in step '{error.step}'"
+    else:
+        what, where = error.message, ""
+    first = what.splitlines()[0] if what else type(error).__name__
+    return TaskFailedError(f"{first[:300]}{where} (traceback: see the driver)")
+
+
+def recorded(location: JobLocation) -> ArcbeamError | None:
+    """The first error that tasks of the job recorded."""
+    for data in location.errors():
+        found = pickle.loads(data)
+        if isinstance(found, ArcbeamError):
+            return found
+    return None
+
+
+# On the driver.
+
+
+def as_job_failure(error: Exception, location: JobLocation, running: Iterable[str] = ()) -> ArcbeamError:
+    """The exception to raise for a failed Spark job; its `__cause__` is set where Spark's own text adds something.
+
+    Args:
+        error: what Spark has raised.
+        location: of the job, where a user's error is recorded.
+        running: names of the stages that the Spark job ran.
+    """
+    found = recorded(location)
+    if found is not None:
+        found.__suppress_context__ = True
+        return found
+    failure = _from_text(error, str(error), running)
+    if type(failure) is JobFailedError:
+        failure.__cause__ = error
+    failure.__suppress_context__ = True
+    return failure
+
+
+def _from_text(error: Exception, text: str, running: Iterable[str]) -> ArcbeamError:
+    if any(sign in text for sign in _CANCELLED):
+        return JobCancelledError("the job's Spark jobs were cancelled")
+    versions = _OTHER_PYTHON.search(text)
+    if versions or "PYTHON_VERSION_MISMATCH" in text:
+        named = (
+            f"the driver runs Python {versions[2]}; the worker runs Python {versions[1]}" if versions else text[:500]
+        )
+        return EnvironmentMismatchError(
+            named, "use the same versions on both sides; PYSPARK_PYTHON names the workers' interpreter"
+        )
+    missing = _NO_MODULE.search(text)
+    if missing and missing[1].split(".")[0] in ("arcbeam", "apache_beam", "lmdb", "pyarrow", "pandas"):
+        return EnvironmentMismatchError(
+            f"module '{missing[1]}' is missing on the worker",
+            "install arcbeam (with its dependencies) for the workers' interpreter, which PYSPARK_PYTHON names",
+        )
+    if any(sign in text for sign in _LOST):
+        places = _LOST_TASK.findall(text)
+        where = f" (the last one on {places[-1]})" if places else ""
+        names = list(running)
+        stages = "".join(f"\n  {name}" for name in names[:_MOST_NAMES]) + ("\n  …" if len(names) > _MOST_NAMES else "")
+        return WorkerLostError(
+            f"a Python worker or executor died more often than Spark retries a task{where}: "
+            f"killed, out of memory, or a segmentation fault in native code.\n{_last_cause(text)}"
+            + (f"\nIt ran one of:{stages}" if stages else ""),
+            "look at the executor's log; give executors more memory (spark.executor.memoryOverhead), or allow more "
+            "retries (a master local[n,4], or spark.task.maxFailures)",
+        )
+    return JobFailedError(f"a Spark job failed: {_last_cause(text)}")
+
+
+def _last_cause(text: str) -> str:
+    """The last cause that Spark names, else the beginning of the text."""
+    causes = [line for line in text.splitlines() if line.startswith("Caused by:")]
+    return (causes[-1] if causes else text)[:_LONGEST_CAUSE]

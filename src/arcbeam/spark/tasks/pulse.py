@@ -1,0 +1,92 @@
+"""How far running tasks are: small files that tasks write while they run, for somebody who watches the job.
+
+Owns both ends: the thread in a task that writes, and what the driver makes of the files. Reports say what counts; a
+pulse is only ever shown, and is written only if somebody looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.model.rows import TaskReport
+from arcbeam.spark.tasks import workerlog
+from arcbeam.store.jobtemp.location import JobLocation
+
+_SECONDS = 2.0
+_PULSE = struct.Struct("<qq?")
+"""Task attempt id, elements read so far, whether it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PulsingTask:
+    """A task that tells every few seconds how many elements it has read.
+
+    Attributes:
+        task: what `mapInArrow` would run.
+        stage: id of its stage.
+        location: the job's temporary location.
+    """
+
+    task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    stage: str
+    location: JobLocation
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs."""
+        context = TaskContext.get()
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        workerlog.at("", "")  # what the worker did before is not this task's
+        # SUBTLE: not named by attempt: one that runs again takes the place of the one that failed.
+        name = f"pulses/{self.stage}-{partition}"
+        ended = threading.Event()
+
+        def write(end: bool = False) -> None:
+            elements = workerlog.elements()
+            if elements:
+                with contextlib.suppress(ArcbeamError):
+                    self.location.put_bytes(name, _PULSE.pack(attempt, elements, end))
+
+        def beat() -> None:
+            while not ended.wait(_SECONDS):
+                write()
+
+        thread = threading.Thread(target=beat, name="pulse", daemon=True)
+        thread.start()
+        try:
+            yield from self.task(batches)
+        finally:
+            ended.set()
+            thread.join()
+        write(end=True)
+
+
+def unreported(location: JobLocation, reports: Iterable[TaskReport]) -> tuple[int, int]:
+    """What tasks whose reports have not come yet have done, as far as they have told.
+
+    Returns:
+        Elements that they have read, and how many of them have ended.
+    """
+    reported = {(report.stage, report.attempt) for report in reports}
+    elements = ended = 0
+    with contextlib.suppress(ArcbeamError):
+        for name in location.list("pulses/"):
+            attempt, read, end = _PULSE.unpack(location.get_bytes(name))
+            stage = name.removeprefix("pulses/").rpartition("-")[0]
+            if (stage, attempt) not in reported:
+                elements += read
+                ended += end
+    return elements, ended
+
+
+def pulsing(task: Any, stage: str, location: JobLocation, watched: bool) -> Any:
+    """The task, pulsing if somebody watches and a file costs next to nothing, which it does not in an object store."""
+    return PulsingTask(task, stage, location) if watched and location.folder is not None else task

@@ -1,0 +1,80 @@
+"""Tearing down what a finished job left in the Python workers.
+
+Owns the short Spark job that reaches them. Best effort, as Beam's contract says: a worker that Spark has ended, or does
+not hand out in time, is not waited for; its DoFns are torn down when another job's task arrives, or never.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arcbeam.spark.tasks import task
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger("arcbeam.teardown")
+
+_TRIES = 4
+_SECONDS = 5.0
+_WAIT_SECONDS = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class TearDownTask:
+    """Tears down the job's processors in whatever worker it lands on, and says which one that is.
+
+    Attributes:
+        job: whose processors.
+        wait: seconds to keep the worker, so that the other tasks land on other workers.
+    """
+
+    job: str
+    wait: float
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs."""
+        for _ in batches:
+            pass
+        name = task.tear_down(self.job)
+        time.sleep(self.wait)
+        yield pa.RecordBatch.from_arrays([pa.array([name])], names=["worker"])
+
+
+def tear_down_workers(spark: SparkSession, job: str, workers: set[str], slots: int) -> set[str]:
+    """Tears a finished job down.
+
+    Args:
+        spark: where the job ran.
+        job: its id.
+        workers: those known to hold DoFns with a teardown of their own, as "host:pid"; empty: not known, so one round
+            over as many workers as can be expected is all that is done.
+        slots: how many tasks Spark runs at once.
+
+    Returns:
+        The workers that did not answer.
+    """
+    left, deadline = set(workers), time.monotonic() + _SECONDS
+    for attempt in range(_TRIES):
+        # SUBTLE: Spark hands out idle workers first in, first out, so tasks that are short pass through all of them;
+        # a later attempt holds each for longer, in case they are handed out otherwise.
+        tasks = max(slots, len(workers)) * (2 + attempt)
+        frame = spark.range(0, tasks, 1, tasks).mapInArrow(
+            TearDownTask(job, _WAIT_SECONDS * attempt).__call__, "worker string"
+        )
+        try:
+            left -= {str(row[0]) for row in frame.collect()}
+        except Exception as e:
+            _LOG.debug("teardown of %s could not run: %s", job, e)
+            break
+        if not left or time.monotonic() > deadline:
+            break
+    if left:
+        _LOG.info("%s: %d worker(s) were gone before teardown", job, len(left))
+    return left

@@ -1,0 +1,1 @@
+"""Where bytes live: folders, object stores, HDFS."""

@@ -1,0 +1,148 @@
+"""HDFS as durable blobs, through pyarrow.
+
+Owns create-once on a file system without conditional create: HDFS renames a file only to a name that nobody has, and
+does so atomically. What is written gets a name of its own first; whether the rename was ours is told by that name:
+it is gone if and only if its file moved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from arcbeam.store.blobs.durable import BlobInfo, checked, missing
+from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
+
+
+class HadoopBlobs:
+    """A folder of a file system whose rename refuses a name that exists; see `DurableBlobs`.
+
+    SUBTLE: most other file systems of pyarrow replace what has the name: they must not be given here.
+
+    Args:
+        filesystem: a `pyarrow.fs.FileSystem` on HDFS.
+        root: the folder in it.
+        where: what errors call it.
+    """
+
+    def __init__(self, filesystem: Any, root: str, where: str) -> None:
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+        self._where = where
+
+    def __str__(self) -> str:
+        return self._where
+
+    def get(self, name: str) -> bytes:
+        """See `DurableBlobs`."""
+        with self._told("read", name), self._fs.open_input_stream(self._path(name)) as stream:
+            return bytes(stream.read())
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """See `DurableBlobs`."""
+        with self._told("read", name), self._fs.open_input_file(self._path(name)) as file:
+            length = min(length, file.size() - start)
+            return bytes(file.read_at(length, start)) if length > 0 else b""
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `DurableBlobs`."""
+        self._replace(name, lambda stream: stream.write(data))
+
+    def put_file(self, name: str, path: Path) -> None:
+        """See `DurableBlobs`."""
+        with open(path, "rb") as source:
+            self._replace(name, lambda stream: shutil.copyfileobj(source, stream, 1 << 20))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `DurableBlobs`: written under a name of its own, renamed, and looked at again."""
+        target = self._path(name)
+        with self._told("written", name):
+            if self._there(target):
+                return False
+            scratch = self._written(target, lambda stream: stream.write(data))
+            try:
+                self._fs.move(scratch, target)
+            except OSError:
+                # Refused, or done and then not answered.
+                if self._there(scratch):
+                    self._remove(scratch)
+                    if self._there(target):
+                        return False
+                    raise
+                if not self._there(target):
+                    raise
+            if self._there(scratch):
+                self._remove(scratch)
+                return False
+            return True
+
+    def _replace(self, name: str, write: Any) -> None:
+        target = self._path(name)
+        with self._told("written", name):
+            scratch = self._written(target, write)
+            try:
+                if self._there(target):
+                    self._fs.delete_file(target)
+                self._fs.move(scratch, target)
+            except OSError:
+                self._remove(scratch)
+                raise
+
+    def _written(self, target: str, write: Any) -> str:
+        folder, _, file = target.rpartition("/")
+        self._fs.create_dir(folder, recursive=True)
+        scratch = f"{folder}/.{file}.{uuid.uuid4().hex}"
+        try:
+            with self._fs.open_output_stream(scratch) as stream:
+                write(stream)
+        except BaseException:
+            self._remove(scratch)
+            raise
+        return scratch
+
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        """See `DurableBlobs`."""
+        from pyarrow import fs
+
+        with self._told("listed", prefix):
+            folder = f"{self._root}/{prefix}" if prefix else self._root
+            selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+            found = [
+                BlobInfo(info.path[len(self._root) + 1 :], info.size)
+                for info in self._fs.get_file_info(selector)
+                if info.is_file
+            ]
+        yield from sorted((i for i in found if i.name > after and "/." not in f"/{i.name}"), key=lambda i: i.name)
+
+    def delete(self, name: str) -> None:
+        """See `DurableBlobs`."""
+        with contextlib.suppress(MissingFileError), self._told("deleted", name):
+            if self._there(self._path(name)):
+                self._fs.delete_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{checked(name)}"
+
+    def _there(self, path: str) -> bool:
+        return bool(self._fs.get_file_info(path).is_file)
+
+    def _remove(self, path: str) -> None:
+        """Removes a scratch file, best effort: nobody reads it, and nobody lists it."""
+        with contextlib.suppress(OSError):
+            self._fs.delete_file(path)
+
+    @contextlib.contextmanager
+    def _told(self, verb: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as e:
+            raise missing(name, self) from e
+        except OSError as e:  # HDFS does not say which errors came before it did anything
+            raise IndeterminateError(
+                f"it is not known whether '{name}' was {verb} in '{self}': {e}",
+                "see that the file system can be reached and has room; what was under way is resolved by reading again",
+            ) from e

@@ -1,0 +1,146 @@
+"""An object store (S3 and what speaks its protocol, GCS, Azure) or this process's memory as durable blobs.
+
+Owns how obstore's errors become determinate or indeterminate ones. Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore import exceptions
+
+from arcbeam.store.blobs.durable import BlobInfo, checked, missing
+from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError
+
+_REFUSED = (
+    exceptions.PermissionDeniedError,
+    exceptions.UnauthenticatedError,
+    exceptions.InvalidPathError,
+    exceptions.NotSupportedError,
+    exceptions.UnknownConfigurationKeyError,
+)
+
+_PART_BYTES = 8 << 20
+
+
+class _Fork:
+    """Whether obstore works here. SUBTLE: in the child of a process that has used it, every call waits for ever."""
+
+    def __init__(self) -> None:
+        self._used = self._broken = False
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._broken = self._used
+
+    def check(self, where: object) -> None:
+        """To be called before each use."""
+        if self._broken:
+            raise DeterminateError(
+                f"'{where}' cannot be used in a process that was forked from one that has used an object store",
+                "start processes by spawning them, or fork before an object store is used",
+            )
+        self._used = True
+
+
+_fork = _Fork()
+
+
+class ObjectBlobs:
+    """A prefix of an object store; see `DurableBlobs`.
+
+    A write is durable when the store has answered. obstore repeats what fails on its way, within its `retry_config`.
+
+    Args:
+        store: an obstore store, whose prefix is the location.
+        where: what errors call it.
+    """
+
+    def __init__(self, store: Any, where: str) -> None:
+        self._store = store
+        self._where = where
+
+    def __str__(self) -> str:
+        return self._where
+
+    def get(self, name: str) -> bytes:
+        """See `DurableBlobs`."""
+        with self._told("read", name):
+            return bytes(obstore.get(self._store, checked(name)).bytes())
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """See `DurableBlobs`."""
+        if not length:
+            return b""
+        _fork.check(self)
+        try:
+            return bytes(obstore.get_range(self._store, checked(name), start=start, length=length))
+        except Exception:
+            # Stores differ in what they say of a range behind the end; the size tells.
+            with self._told("read", name):
+                size = obstore.head(self._store, name)["size"]
+                if start >= size:
+                    return b""
+                return bytes(obstore.get_range(self._store, name, start=start, length=min(length, size - start)))
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `DurableBlobs`."""
+        with self._told("written", name):
+            obstore.put(self._store, checked(name), data, use_multipart=False)
+
+    def put_file(self, name: str, path: Path) -> None:
+        """See `DurableBlobs`: in parts if it is large, of which a few are in memory at once."""
+        with self._told("written", name):
+            obstore.put(self._store, checked(name), path, chunk_size=_PART_BYTES, max_concurrency=2)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See `DurableBlobs`: the store's own conditional put."""
+        with self._told("written", name):
+            try:
+                obstore.put(self._store, checked(name), data, mode="create")
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                return False
+        return True
+
+    def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
+        """See `DurableBlobs`."""
+        with self._told("listed", prefix):
+            found = [
+                BlobInfo(meta["path"], meta["size"])
+                for chunk in obstore.list(self._store, prefix or None, offset=after or None)
+                for meta in chunk
+            ]
+        # Not every store lists in order.
+        yield from sorted((info for info in found if info.name > after), key=lambda info: info.name)
+
+    def delete(self, name: str) -> None:
+        """See `DurableBlobs`."""
+        with contextlib.suppress(MissingFileError), self._told("deleted", name):
+            obstore.delete(self._store, checked(name))
+
+    @contextlib.contextmanager
+    def _told(self, verb: str, name: str) -> Iterator[None]:
+        _fork.check(self)
+        try:
+            yield
+        except FileNotFoundError as e:
+            raise missing(name, self) from e
+        except _REFUSED as e:
+            raise DeterminateError(
+                f"'{name}' cannot be {verb} in '{self}': {_first_line(e)}",
+                "see that the location is right and that its credentials allow reading, writing and deleting",
+            ) from e
+        except (exceptions.BaseError, OSError) as e:
+            raise IndeterminateError(
+                f"it is not known whether '{name}' was {verb} in '{self}': {_first_line(e)}",
+                "see that the store can be reached; what was under way is resolved by reading again",
+            ) from e
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,1 @@
+"""A bounded job's temporary location: side inputs and rows of rounds."""

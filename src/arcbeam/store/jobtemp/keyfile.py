@@ -1,0 +1,325 @@
+"""The file of one shard of a multimap side input: an LMDB environment, written once.
+
+Owns the layout of its entries:
+
+    m                                version of the layout, hash of the first key
+    h <window> <key>                 head of a key: CRC, flags, chain (if flagged), first chunk of values
+    l <window> <SHA-256 of the key>  the same for a key that is too long for LMDB; the full key precedes the chunk
+    x <chain> <sequence>             CRC and one more chunk of values of the key that owns the chain
+
+A window is its length and its bytes, or 255 and a hash if it is long: one window's bytes are never a prefix of
+another's. Chunks are only added; a head is rewritten at most once, when a key that seemed complete comes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+import lmdb
+
+from arcbeam.model.hashing import key_hash
+from arcbeam.store.blobs.errors import StoreError
+
+VERSION = 1
+_META = struct.Struct("<8sII")
+_MAGIC = b"arcmulti"
+_META_KEY = b"m"
+_HEAD = struct.Struct("<IB")
+_CRC = struct.Struct("<I")
+_CHAIN = struct.Struct(">Q")
+_LINK = struct.Struct(">cQQ")
+_LENGTH = struct.Struct("<I")
+
+_CHAINED = 1
+_LONG = 2
+
+_MAX_KEY = 511
+_MAX_WINDOW = 64
+_CHUNK_BYTES = 256 * 1024
+"""Chunks of one key that come one after the other are joined up to this size."""
+_BATCH_BYTES = 8 << 20
+_BATCH_CHUNKS = 32_768
+_FIRST_MAP_BYTES = 64 << 20
+
+
+def _window(window: bytes) -> bytes:
+    size = len(window)
+    return bytes((size,)) + window if size <= _MAX_WINDOW else b"\xff" + hashlib.sha256(window).digest()
+
+
+def _head_key(window: bytes, key: bytes) -> bytes:
+    """The head entry's key; it starts with `l` if the multimap's key does not fit."""
+    prefix = _window(window)
+    if 1 + len(prefix) + len(key) <= _MAX_KEY:
+        return b"h" + prefix + key
+    return b"l" + prefix + hashlib.sha256(key).digest()
+
+
+def _head(chain: int, long_key: bytes | None, chunk: bytes) -> bytes:
+    """A head entry's value."""
+    flags, body = 0, chunk
+    if long_key is not None:
+        flags, body = _LONG, _LENGTH.pack(len(long_key)) + long_key + chunk
+    if chain:
+        flags, body = flags | _CHAINED, _CHAIN.pack(chain) + body
+    return _HEAD.pack(crc32(body, flags), flags) + body
+
+
+class KeyFileWriter:
+    """Writes one file. Memory is bounded by a batch of a few MB and the largest chunk.
+
+    Args:
+        path: of the finished file; must not exist. Beside it, `<path>.building` is used meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._building = building_path(path)
+        self._env = lmdb.open(
+            str(self._building),
+            subdir=False,
+            lock=False,
+            sync=False,
+            metasync=False,
+            meminit=False,
+            map_size=_FIRST_MAP_BYTES,
+        )
+        self._current: tuple[bytes, bytes] | None = None
+        self._parts: list[bytes] = []
+        self._parts_bytes = 0
+        self._sample = 0
+        self._begun = False  # the current key's head is in a batch
+        self._batch: list[tuple[bytes, bytes | None, bytes, bool]] = []
+        self._batch_bytes = 0
+        # What the last applied chunk left. Invariant: a batch that is applied again starts from the same.
+        self._chain = 0
+        self._chains = 0
+        self._links = 0
+
+    def put(self, window: bytes, key: bytes, values: bytes) -> None:
+        """Adds whole encoded values to a key. Values of a key keep their order.
+
+        Cheapest if all calls for a key come one after the other.
+        """
+        current = self._current
+        if current is None or current[1] != key or current[0] != window:
+            if current is not None:
+                self._cut(last=True)
+            else:
+                self._sample = key_hash(key)
+            self._current = (window, key)
+            self._begun = False
+        self._parts.append(values)
+        self._parts_bytes += len(values)
+        if self._parts_bytes >= _CHUNK_BYTES:
+            self._cut(last=False)
+
+    def _cut(self, *, last: bool) -> None:
+        """Moves the values at hand to the batch; unless it is the `last` of its key, the key gets a chain."""
+        assert self._current is not None
+        if self._begun and not self._parts:
+            return
+        window, key = self._current
+        chunk = b"".join(self._parts)
+        head = b"" if self._begun else _head_key(window, key)
+        self._batch.append((head, key if head[:1] == b"l" else None, chunk, not last))
+        self._batch_bytes += len(chunk) + len(head)
+        self._parts, self._parts_bytes, self._begun = [], 0, True
+        if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_CHUNKS:
+            self._apply()
+
+    def _apply(self) -> None:
+        """Writes the batch."""
+        self._transaction(self._apply_batch)
+        self._batch, self._batch_bytes = [], 0
+
+    def _transaction(self, write: Callable[[lmdb.Transaction], object]) -> None:
+        """Runs `write` in a transaction; again, with a larger map, if the map is full."""
+        before = (self._chain, self._chains, self._links)
+        while True:
+            try:
+                with self._env.begin(write=True) as txn:
+                    write(txn)
+            except lmdb.MapFullError:
+                self._chain, self._chains, self._links = before
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            else:
+                return
+
+    def _apply_batch(self, txn: lmdb.Transaction) -> None:
+        for head, long_key, chunk, chained in self._batch:
+            if not head:
+                self._link(txn, chunk)
+                continue
+            self._chain = self._new_chain() if chained else 0
+            if not txn.put(head, _head(self._chain, long_key, chunk), overwrite=False):
+                self._chain = self._reopened(txn, head)
+                self._link(txn, chunk)
+
+    def _new_chain(self) -> int:
+        self._chains += 1
+        return self._chains
+
+    def _link(self, txn: lmdb.Transaction, chunk: bytes) -> None:
+        self._links += 1
+        txn.put(_LINK.pack(b"x", self._chain, self._links), _CRC.pack(crc32(chunk)) + chunk)
+
+    def _reopened(self, txn: lmdb.Transaction, head: bytes) -> int:
+        """The chain of a key that came before; its head is rewritten if it has none yet."""
+        value = txn.get(head)
+        assert value is not None
+        _, flags = _HEAD.unpack_from(value)
+        if flags & _CHAINED:
+            return int(_CHAIN.unpack_from(value, _HEAD.size)[0])
+        chain, flags = self._new_chain(), flags | _CHAINED
+        body = _CHAIN.pack(chain) + value[_HEAD.size :]
+        txn.put(head, _HEAD.pack(crc32(body, flags), flags) + body)
+        return chain
+
+    def finish(self) -> int:
+        """Completes the file, without free pages, and returns its size in bytes; 0 if nothing was put."""
+        if self._current is None:
+            self.discard()
+            return 0
+        self._cut(last=True)
+        self._apply()
+        meta = _META.pack(_MAGIC, VERSION, self._sample)
+        self._transaction(lambda txn: txn.put(_META_KEY, meta + _CRC.pack(crc32(meta))))
+        self._env.copy(str(self._path), compact=True)
+        self.discard()
+        return self._path.stat().st_size
+
+    def discard(self) -> None:
+        """Closes and removes what was used to build the file. A finished file stays."""
+        self._env.close()
+        self._building.unlink(missing_ok=True)
+
+
+def building_path(path: Path) -> Path:
+    """Where a file is built before it is complete."""
+    return path.with_name(f"{path.name}.building")
+
+
+class KeyFile:
+    """Reads one file. Safe among threads; not across a fork, and open once in a process (LMDB's rules).
+
+    Args:
+        path: the local file.
+        name: what errors call it.
+        size: its size in bytes, as its writer reported it.
+
+    Attributes:
+        sample: `key_hash` of one of its keys.
+
+    Raises:
+        StoreError: damaged, cut off, not one of ours, or written by a newer version.
+    """
+
+    def __init__(self, path: Path, name: str, size: int) -> None:
+        self._name = name
+        found = path.stat().st_size
+        if found != size:  # SUBTLE: LMDB maps the file; reading past its end would kill the process
+            raise StoreError(f"side-input file '{name}' is cut off: {found} bytes of {size}")
+        try:
+            self._env = lmdb.open(str(path), subdir=False, readonly=True, lock=False, create=False, readahead=False)
+            with self._env.begin() as txn:
+                meta = txn.get(_META_KEY)
+        except lmdb.Error as e:
+            raise StoreError(f"side-input file '{name}' is damaged ({e})") from e
+        if meta is None or len(meta) != _META.size + _CRC.size:
+            raise self._damaged("no version")
+        magic, version, self.sample = _META.unpack_from(meta)
+        if magic != _MAGIC or _CRC.unpack_from(meta, _META.size)[0] != crc32(meta[: _META.size]):
+            raise self._damaged("version")
+        if version > VERSION:
+            raise StoreError(
+                f"side-input file '{name}' has format {version}, this version of arcbeam reads up to {VERSION}",
+                "use the same version of arcbeam on the driver and on all executors",
+            )
+        self._local = threading.local()
+
+    def _txn(self) -> lmdb.Transaction:
+        """This thread's read transaction. The file never changes, so it may stay open."""
+        txn: lmdb.Transaction | None = getattr(self._local, "txn", None)
+        if txn is None:
+            txn = self._local.txn = self._env.begin()
+        return txn
+
+    def values(self, window: bytes, key: bytes) -> Iterator[bytes]:
+        """The chunks of values of a key, in the order they were put; none if it is not there."""
+        try:
+            value = self._txn().get(_head_key(window, key))
+        except lmdb.Error as e:
+            raise self._damaged(str(e)) from e
+        if value is None:
+            return iter(())
+        crc, flags = _HEAD.unpack_from(value)
+        body = bytes(value[_HEAD.size :])
+        if crc32(body, flags) != crc:
+            raise self._damaged("values of a key")
+        if not flags:
+            return iter((body,)) if body else iter(())
+        return self._further(flags, body, key)
+
+    def _further(self, flags: int, body: bytes, key: bytes) -> Iterator[bytes]:
+        position, chain = 0, b""
+        if flags & _CHAINED:
+            chain, position = body[: _CHAIN.size], _CHAIN.size
+        if flags & _LONG:
+            found, position = _long_key(body, position)
+            if found != key:
+                return
+        if position < len(body):
+            yield body[position:]
+        if not chain:
+            return
+        prefix = b"x" + chain
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                value = cursor.value()
+                chunk = value[_CRC.size :]
+                if _CRC.unpack_from(value)[0] != crc32(chunk):
+                    raise self._damaged("values of a key")
+                yield chunk
+                more = cursor.next()
+
+    def keys(self, window: bytes) -> Iterator[bytes]:
+        """The keys of a window, each once."""
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            prefix = b"h" + _window(window)
+            start = len(prefix)
+            if cursor.set_range(prefix):
+                for key in cursor.iternext(keys=True, values=False):
+                    if not key.startswith(prefix):
+                        break
+                    yield key[start:]
+            prefix = b"l" + prefix[1:]
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                value = cursor.value()
+                crc, flags = _HEAD.unpack_from(value)
+                body = value[_HEAD.size :]
+                if crc32(body, flags) != crc or not flags & _LONG:
+                    raise self._damaged("a long key")
+                yield _long_key(body, _CHAIN.size if flags & _CHAINED else 0)[0]
+                more = cursor.next()
+
+    def close(self) -> None:
+        """Closes the file; the object cannot be used any more."""
+        self._env.close()
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"side-input file '{self._name}' is damaged ({what})")
+
+
+def _long_key(body: bytes, position: int) -> tuple[bytes, int]:
+    """The full key that a head entry's body holds at `position`, and where the chunk begins."""
+    (length,) = _LENGTH.unpack_from(body, position)
+    position += _LENGTH.size
+    return body[position : position + length], position + length

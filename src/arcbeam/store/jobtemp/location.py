@@ -1,0 +1,209 @@
+"""A job's temporary location: the one place that its driver and all its tasks can see.
+
+Owns names below the location and the records of user errors. Must not know what files hold, nor Beam, nor Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from arcbeam.store.blobs.errors import LostFileError, StoreError
+from arcbeam.store.blobs.filesystems import ArrowBlobs, Blobs, LocalBlobs
+
+_LOG = logging.getLogger("arcbeam.store")
+
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+class JobLocation:
+    """The temporary location of one job. Pickles; a copy in another process sees the same files.
+
+    Everything in it belongs to the job: `delete_all` removes it whole. What is written is immutable, under a name that
+    no other writer uses.
+
+    Args:
+        url: a local path or `file://` URL (all processes see the same folder), or any URL that pyarrow reads and
+            writes: `hdfs://`, `s3://`, `gs://`, `abfs://`, ….
+        cache: local folder for copies of remote files on each host; the system's temporary folder if empty.
+        blobs: an open backend to use in place of the one that `url` names; such a location does not pickle.
+
+    Attributes:
+        url: the location; a local one as an absolute path.
+
+    Raises:
+        StoreError: by every method, naming what could not be read or written.
+    """
+
+    def __init__(self, url: str, *, cache: str = "", blobs: Blobs | None = None) -> None:
+        if not _SCHEME.match(url):
+            url = os.path.abspath(url)
+        elif url.startswith("file://"):
+            url = os.path.abspath(unquote(urlsplit(url).path))
+        self.url = url
+        self._cache = cache
+        self._opened = blobs
+        self._given = blobs is not None
+
+    @classmethod
+    def under(cls, root: str, job: str, *, cache: str = "") -> JobLocation:
+        """The location of a job below a folder or URL that holds many."""
+        return cls(f"{root.rstrip('/')}/{job}", cache=cache)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._given:
+            raise TypeError("a location with a given backend does not pickle")
+        return (_located, (self.url, self._cache))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobLocation) and other.url == self.url
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __str__(self) -> str:
+        """The URL without a user's name and secret, for people."""
+        return re.sub(r"//[^/@]*@", "//…@", self.url)
+
+    def __repr__(self) -> str:
+        return f"JobLocation({str(self)!r})"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a local location; None for all others."""
+        return None if self._given or _SCHEME.match(self.url) else Path(self.url)
+
+    @property
+    def _blobs(self) -> Blobs:
+        if self._opened is None:
+            if not _SCHEME.match(self.url):
+                self._opened = LocalBlobs(Path(self.url))
+            else:
+                try:
+                    self._opened = ArrowBlobs.from_url(self.url, self._cache)
+                except (ValueError, OSError, ImportError) as e:
+                    raise StoreError(
+                        f"the temporary location '{self}' cannot be opened: {e}",
+                        "use a folder or a URL that pyarrow.fs understands and that all hosts can reach",
+                    ) from e
+        return self._opened
+
+    def put_file(self, local_path: Path | str, name: str) -> None:
+        """Publishes a complete local file under `name`, and takes it: it is gone afterwards. All or nothing."""
+        try:
+            self._blobs.put_file(Path(local_path), _checked(name))
+        except OSError as e:
+            raise self._failed("written", name, e) from e
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Publishes bytes under `name`. All or nothing."""
+        try:
+            self._blobs.put_bytes(_checked(name), data)
+        except OSError as e:
+            raise self._failed("written", name, e) from e
+
+    def get_bytes(self, name: str) -> bytes:
+        """All bytes of `name`."""
+        try:
+            return self._blobs.get_bytes(_checked(name))
+        except OSError as e:
+            raise self._failed("read", name, e) from e
+
+    @contextlib.contextmanager
+    def reader(self, name: str) -> Iterator[Callable[[int], bytes]]:
+        """Reads `name` from its beginning: what it gives reads so many bytes, fewer at the end of the file."""
+        try:
+            stream, left = self._blobs.open(_checked(name))
+        except OSError as e:
+            raise self._failed("read", name, e) from e
+
+        def read(size: int) -> bytes:
+            nonlocal left
+            try:
+                data = bytes(stream.read(min(size, left)))
+            except OSError as e:
+                raise self._failed("read", name, e) from e
+            left -= len(data)
+            return data
+
+        with stream:
+            yield read
+
+    def local_copy(self, name: str) -> Path:
+        """A local, read-only path of `name`: the file itself if the location is local, else this host's only copy."""
+        try:
+            return self._blobs.local_copy(_checked(name))
+        except OSError as e:
+            raise self._failed("read", name, e) from e
+
+    def exists(self, name: str) -> bool:
+        """Whether `name` was published."""
+        try:
+            return self._blobs.exists(_checked(name))
+        except OSError as e:
+            raise self._failed("read", name, e) from e
+
+    def scratch_file(self) -> Path:
+        """A new local path, not there yet, for a file that will be given to `put_file` or removed."""
+        try:
+            return self._blobs.scratch() / uuid.uuid4().hex
+        except OSError as e:
+            raise self._failed("written", "scratch", e) from e
+
+    def delete_all(self) -> None:
+        """Removes the whole location and this host's copies. Best effort: what stays is logged, nothing is raised."""
+        try:
+            self._blobs.delete_all()
+        except (OSError, StoreError) as e:
+            _LOG.warning("the temporary location '%s' could not be removed: %s", self, e)
+
+    def record_error(self, stage: str, payload: bytes) -> None:
+        """Keeps the record of an error in user code where the driver and retried tasks find it.
+
+        Args:
+            stage: id of the stage that failed.
+            payload: opaque.
+        """
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", stage)
+        self.put_bytes(f"errors/{time.time_ns():020d}-{name}-{uuid.uuid4().hex}", payload)
+
+    def errors(self) -> list[bytes]:
+        """All records of errors, earliest first by the clocks of their hosts. Costs one listing if there are none."""
+        return [self.get_bytes(name) for name in self.list("errors/")]
+
+    def list(self, prefix: str = "") -> list[str]:
+        """All names that start with `prefix`, sorted; empty if nothing was ever written."""
+        try:
+            return self._blobs.list(prefix)
+        except OSError as e:
+            raise self._failed("listed", prefix, e) from e
+
+    def _failed(self, verb: str, name: str, error: OSError) -> StoreError:
+        if isinstance(error, FileNotFoundError) and verb == "read":
+            return LostFileError(
+                f"'{name}' is missing in the temporary location '{self}'",
+                "on a cluster, --arcbeam_temp names a folder or URL that the driver and every executor reach",
+            )
+        return StoreError(
+            f"'{name}' cannot be {verb} in the temporary location '{self}': {error}",
+            "see that every host can reach the location and write to it, and that it has room",
+        )
+
+
+def _located(url: str, cache: str) -> JobLocation:
+    return JobLocation(url, cache=cache)
+
+
+def _checked(name: str) -> str:
+    """The name, if it is one below the location. A guard against mistakes of ours."""
+    if not name or any(not part or part.startswith(".") for part in name.split("/")):
+        raise ValueError(f"not a name in a location: {name!r}")
+    return name

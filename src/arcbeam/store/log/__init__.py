@@ -1,0 +1,1 @@
+"""The sequence of manifests: opening, committing, savepoints, sweeping, inspecting."""

@@ -1,0 +1,265 @@
+"""What the folder of an unbounded job says about the job, as values. Reading only; a running job is not disturbed.
+
+Owns what is gathered from manifests. Must not know how it is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
+from arcbeam.store.log.chain import (
+    UnreadableHead,
+    floor_below,
+    known,
+    newest_epoch,
+    read_floors,
+    read_manifest,
+    read_newest,
+)
+from arcbeam.store.log.opening import no_savepoint
+from arcbeam.store.log.verification import problems
+from arcbeam.store.manifest.names import epoch_name, parse_written
+from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """A stage after the step; what it has none of is None or empty."""
+
+    stage: str
+    level: int | None
+    upstream: Timestamp | None
+    input: Timestamp | None
+    outputs: tuple[OutputWatermark, ...]
+    holds: tuple[HoldSummary, ...]
+    residuals: tuple[ResidualSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReport:
+    """The state of a level.
+
+    Attributes:
+        shards: those that have any.
+        entries: puts in all files: at least as many as entries.
+        size: of all files, in bytes.
+        largest: the shard whose files are largest, and their size.
+    """
+
+    level: int
+    shards: int
+    files: int
+    entries: int
+    tombstones: int
+    size: int
+    largest: int
+    largest_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """A step in one line. `written` is the size of the files that were written for it."""
+
+    step: int
+    epoch: int
+    kind: str
+    mode: str
+    time: Timestamp
+    written: int
+    committables: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A job after one step.
+
+    Attributes:
+        driver: who began the epoch, as it called itself; empty if that is not known.
+        savepoints: of the job now, or of the newest step that can be read.
+        steps: the latest ones up to this, the newest first; without those that cannot be read.
+        damaged: what is missing or cannot be read of all this, and what can be done about it; the newest manifest, if
+            it is among them, first.
+        problems: what is missing, damaged or too new among the files; None if they were not looked at.
+    """
+
+    location: str
+    job: str
+    step: int
+    epoch: int
+    driver: str
+    kind: str
+    mode: str
+    time: Timestamp
+    plan: str
+    shards: int
+    stages: tuple[StageReport, ...]
+    levels: tuple[LevelReport, ...]
+    side_files: int
+    side_bytes: int
+    committables: int
+    savepoints: tuple[Pin, ...]
+    steps: tuple[StepReport, ...]
+    damaged: tuple[str, ...]
+    problems: tuple[str, ...] | None
+
+
+def inspect(
+    blobs: DurableBlobs, *, step: int | None = None, savepoint: str = "", steps: int = 10, check: bool = False
+) -> Inspection:
+    """Looks at a job.
+
+    Args:
+        blobs: its folder.
+        step: after which step; None: after the newest that can be read.
+        savepoint: after that savepoint's step; empty: as `step` says.
+        steps: how many steps to list.
+        check: read every file that the step names, whole, and look at the manifests of all savepoints, and at all
+            before the step that must be there.
+
+    Raises:
+        StoreError: there is no job, no such savepoint, no such step any more; or the manifest cannot be read.
+    """
+    newest = read_newest(blobs)
+    if newest is None:
+        raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
+    if isinstance(newest, UnreadableHead) and step == newest.step and not savepoint:
+        raise newest.error
+    head = known(newest)
+    if savepoint:
+        pin = head.pin(savepoint)
+        if pin is None:
+            raise no_savepoint(blobs, savepoint, head)
+        step = pin.step
+    manifest = head
+    if step is not None and step != head.step:
+        try:
+            manifest = read_manifest(blobs, step)
+        except MissingFileError as e:
+            raise StoreError(
+                f"there is no step {step} in '{blobs}'",
+                f"the newest is {newest.step}; steps long before it are swept, unless they are savepoints",
+            ) from e
+    damaged, latest = [], manifest.step
+    if isinstance(newest, UnreadableHead):
+        damaged.append(str(newest.error))
+        if manifest is head:
+            latest = newest.step - 1
+    listed = tuple(_steps(blobs, latest, steps, damaged, to_floor=check))
+    damaged += _damaged_floors(blobs)
+    return Inspection(
+        location=str(blobs),
+        job=manifest.job,
+        step=manifest.step,
+        epoch=manifest.epoch,
+        driver=_driver(blobs, manifest.epoch),
+        kind=str(manifest.kind),
+        mode=str(manifest.mode),
+        time=manifest.time,
+        plan=manifest.shape.plan,
+        shards=manifest.shape.shards,
+        stages=tuple(_stages(manifest)),
+        levels=tuple(_levels(manifest)),
+        side_files=len(manifest.side_files),
+        side_bytes=sum(side.size for side in manifest.side_files),
+        committables=len(manifest.committables),
+        savepoints=head.pins,
+        steps=listed,
+        damaged=tuple(damaged),
+        problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
+    )
+
+
+def _driver(blobs: DurableBlobs, epoch: int) -> str:
+    try:
+        return str(json.loads(blobs.get(epoch_name(epoch))).get("driver", ""))
+    except (StoreError, ValueError, AttributeError):
+        return ""  # it is for people
+
+
+def _stages(manifest: Manifest) -> Iterator[StageReport]:
+    levels = {of.stage: of.level for of in manifest.shape.stages}
+    marks = {of.stage: of for of in manifest.watermarks}
+    named = [of.stage for of in manifest.shape.stages] + [of.stage for of in manifest.watermarks]
+    named += [of.stage for of in manifest.holds] + [of.stage for of in manifest.residuals]
+    for stage in dict.fromkeys(named):
+        mark = marks.get(stage)
+        yield StageReport(
+            stage=stage,
+            level=levels.get(stage),
+            upstream=mark.upstream if mark else None,
+            input=mark.input if mark else None,
+            outputs=mark.outputs if mark else (),
+            holds=tuple(of for of in manifest.holds if of.stage == stage),
+            residuals=tuple(of for of in manifest.residuals if of.stage == stage),
+        )
+
+
+def _levels(manifest: Manifest) -> Iterator[LevelReport]:
+    for level in sorted({shard.level for shard in manifest.shards}):
+        shards = [shard for shard in manifest.shards if shard.level == level and shard.files]
+        files: list[ShardFile] = [file for shard in shards for file in shard.files]
+        sizes = {shard.shard: sum(file.size for file in shard.files) for shard in shards}
+        largest = max(sizes, key=lambda shard: sizes[shard], default=0)
+        yield LevelReport(
+            level=level,
+            shards=len(shards),
+            files=len(files),
+            entries=sum(file.entries for file in files),
+            tombstones=sum(file.tombstones for file in files),
+            size=sum(sizes.values()),
+            largest=largest,
+            largest_size=sizes.get(largest, 0),
+        )
+
+
+def _steps(blobs: DurableBlobs, step: int, number: int, damaged: list[str], *, to_floor: bool) -> Iterator[StepReport]:
+    """So many steps from this one down. One that cannot be read is told in `damaged`, down to the floor if asked.
+
+    SUBTLE: a missing one is judged by the floor that there is after it was missed: a driver may be sweeping.
+    """
+    first = max(step - number + 1, 0)
+    for at in range(step, (min(first, _floor(blobs)) if to_floor else first) - 1, -1):
+        try:
+            manifest = read_manifest(blobs, at)
+        except MissingFileError as e:
+            if at < _floor(blobs):
+                return  # it was swept, as all below
+            damaged.append(
+                f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but a driver "
+                "that starts sweeps nothing while it is one of those that are kept, and cannot start without the oldest"
+            )
+            continue
+        except (DamagedFileError, NewerFormatError) as e:
+            damaged.append(
+                f"{e.message}\n  what to do: bring the file back from a copy; no other step needs it, but no file of "
+                "state is swept while it is one of those that are kept"
+            )
+            continue
+        if at < first:
+            continue
+        files = [(file.name, file.size) for shard in manifest.shards for file in shard.files]
+        files += [(side.name, side.size) for side in manifest.side_files]
+        own = (manifest.step, manifest.epoch)
+        yield StepReport(
+            step=manifest.step,
+            epoch=manifest.epoch,
+            kind=str(manifest.kind),
+            mode=str(manifest.mode),
+            time=manifest.time,
+            written=sum(size for name, size in files if (by := parse_written(name)) and (by.step, by.epoch) == own),
+            committables=len(manifest.committables),
+        )
+
+
+def _floor(blobs: DurableBlobs) -> int:
+    return floor_below(blobs, newest_epoch(blobs))
+
+
+def _damaged_floors(blobs: DurableBlobs) -> Iterator[str]:
+    for name in read_floors(blobs, newest_epoch(blobs)).damaged:
+        yield f"'{name}' in '{blobs}' is damaged\n  what to do: nothing; the manifests that stand tell what it said"

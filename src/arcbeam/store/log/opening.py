@@ -1,0 +1,116 @@
+"""What a driver's first manifest holds: the newest one's state, or a savepoint's, or nothing yet.
+
+Owns the decision, and every reason to refuse. Must not know how the manifest becomes real (`steplog`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
+from arcbeam.store.manifest.values import ENDED, Abandoned, JobShape, Kind, Manifest, Mode, differences
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a driver wants to open; as in `StepLog.open`."""
+
+    shape: JobShape
+    now: Timestamp
+    savepoint: str = ""
+    force: bool = False
+    finish: bool = False
+
+
+def opening(
+    blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: Asked, epoch: int, token: str
+) -> Manifest:
+    """The opening that follows the newest manifest.
+
+    One that cannot be read is followed like any other, because its step is decided; but only from a savepoint.
+
+    Raises:
+        IncompatibleStateError: the state does not fit the pipeline.
+        StoreError: the job has ended; there is no such savepoint; a manifest that is needed cannot be read.
+    """
+    if newest is None:
+        if asked.savepoint:
+            raise no_savepoint(blobs, asked.savepoint, None)
+        return _first(asked, epoch, token)
+    if isinstance(newest, UnreadableHead) and not asked.savepoint:
+        raise newest.error
+    head = known(newest)
+    origin = head
+    if asked.savepoint:
+        pin = head.pin(asked.savepoint)
+        if pin is None:
+            raise no_savepoint(blobs, asked.savepoint, head)
+        if pin.step != head.step:
+            origin = read_manifest(blobs, pin.step)
+    # A savepoint is opened to go on from it, whatever it was made for.
+    finishing = origin.mode in ENDED and asked.finish and origin is newest and not asked.force
+    if origin.mode in ENDED and not asked.force and not finishing:
+        raise StoreError(
+            f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with",
+            "begin a new job in another folder, or resume with force if its end was not meant",
+        )
+    wrong = differences(origin.shape, asked.shape)
+    if wrong:
+        raise IncompatibleStateError(
+            f"the state in '{blobs}' (step {origin.step}) does not fit this pipeline:\n"
+            + "\n".join(f"  - {line}" for line in wrong),
+            "resume with a pipeline that has the same stateful stages, or begin a new job in another folder",
+        )
+    stages = {of.stage for of in asked.shape.stages}
+    abandoned = origin.abandoned
+    if origin is not newest:
+        abandoned += (Abandoned(origin.step + 1, newest.step),)
+    return replace(
+        origin,
+        job=head.job,
+        step=newest.step + 1,
+        epoch=epoch,
+        token=token,
+        parent=newest.token if isinstance(newest, Manifest) else "",
+        kind=Kind.OPENING,
+        mode=origin.mode if finishing or origin.mode == Mode.DRAINING else Mode.RUNNING,
+        time=Timestamp(max(asked.now, head.time)),
+        cut=b"",
+        shape=asked.shape,
+        watermarks=tuple(of for of in origin.watermarks if of.stage in stages),
+        pins=head.pins,
+        abandoned=abandoned,
+    )
+
+
+def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> StoreError:
+    """The error for a savepoint that there is not; `head` has those that there are."""
+    names = ", ".join(pin.name for pin in head.pins) if head else ""
+    return StoreError(f"there is no savepoint '{name}' in '{blobs}'", f"there are: {names or 'none'}")
+
+
+def _first(asked: Asked, epoch: int, token: str) -> Manifest:
+    return Manifest(
+        job=token,
+        step=0,
+        epoch=epoch,
+        token=token,
+        parent="",
+        kind=Kind.OPENING,
+        mode=Mode.RUNNING,
+        time=asked.now,
+        cut=b"",
+        shape=asked.shape,
+        watermarks=(),
+        shards=(),
+        side_files=(),
+        holds=(),
+        residuals=(),
+        committables=(),
+        progress=b"",
+        pins=(),
+        abandoned=(),
+    )

@@ -1,0 +1,145 @@
+"""Savepoints: steps with a name, kept until the name is given up; and copies of them that need nothing else.
+
+Owns names and copying. That a savepoint's files are kept is the sweep's (`sweep`), resuming is `StepLog.open`'s.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.log.chain import (
+    UnreadableHead,
+    find_newest,
+    floor_below,
+    floor_data,
+    known,
+    newest_epoch,
+    read_manifest,
+)
+from arcbeam.store.log.opening import no_savepoint
+from arcbeam.store.log.steplog import new_token
+from arcbeam.store.log.verification import read_side_file
+from arcbeam.store.manifest.manifestfile import encode
+from arcbeam.store.manifest.names import floor_name, manifest_name
+from arcbeam.store.manifest.values import Kind, Manifest, Pin, ShardFile, SideFile
+from arcbeam.store.shards.shardfile import ShardFileReader, local_reader
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PART_BYTES = 8 << 20
+
+
+def pinned(draft: Manifest, name: str) -> Manifest:
+    """The draft, as a savepoint: when it is committed, its step has the name.
+
+    Raises:
+        StoreError: the name is taken, or is none.
+    """
+    if not _NAME.fullmatch(name):
+        raise StoreError(
+            f"'{name}' is no name for a savepoint", "use up to 100 letters, digits, '.', '_' and '-', a letter first"
+        )
+    taken = draft.pin(name)
+    if taken is not None:
+        raise StoreError(f"savepoint '{name}' exists already, of step {taken.step}", "choose another name")
+    return replace(draft, pins=(*draft.pins, Pin(name, draft.step, draft.time)))
+
+
+def unpinned(draft: Manifest, name: str) -> Manifest:
+    """The draft, without a savepoint: when it is committed, the sweep may take what only that savepoint kept.
+
+    Raises:
+        StoreError: there is no such savepoint.
+    """
+    if draft.pin(name) is None:
+        raise StoreError(f"there is no savepoint '{name}'", f"there are: {', '.join(p.name for p in draft.pins)}")
+    return replace(draft, pins=tuple(pin for pin in draft.pins if pin.name != name))
+
+
+def copy_savepoint(
+    source: DurableBlobs,
+    newest: Manifest | UnreadableHead,
+    name: str,
+    target: DurableBlobs,
+    scratch: Path,
+    *,
+    token: Callable[[], str] = new_token,
+) -> Manifest:
+    """Copies a savepoint and all its files to a place of its own; what is there is a job that can be resumed.
+
+    It is another job from then on, with an id of its own: both may run. The copy is complete once its manifest is
+    there, which comes last; a copy that was cut off is made good by copying again.
+
+    Args:
+        source: the job's folder.
+        newest: its newest manifest, which need not be readable; see `chain.read_newest`.
+        name: of the savepoint.
+        target: an empty place.
+        scratch: a local folder, with room for the largest file.
+        token: gives tokens that nobody else has.
+
+    Raises:
+        StoreError: there is no such savepoint; the target is not empty; a file cannot be read, or is damaged.
+    """
+    head = known(newest)
+    pin = head.pin(name)
+    if pin is None:
+        raise no_savepoint(source, name, head)
+    manifest = head if pin.step == head.step else read_manifest(source, pin.step)
+    # A copy that was cut off has no manifest, nor an epoch.
+    if newest_epoch(target) or _first_manifest(target, manifest.step):
+        raise StoreError(f"'{target}' holds a job already", "copy the savepoint to an empty place")
+    scratch.mkdir(parents=True, exist_ok=True)
+    for shard in manifest.shards:
+        for file in shard.files:
+            _copy(target, file.name, scratch, partial(_fetch, source, file))
+    for side in manifest.side_files:
+        _copy(target, side.name, scratch, partial(_fetch_side, source, side))
+    copy = replace(manifest, job=token(), epoch=0, token=token(), parent="", kind=Kind.STEP, pins=(pin,), abandoned=())
+    target.put(floor_name(0, 0), floor_data(copy.step))
+    if not target.create(manifest_name(copy.step), encode(copy)):
+        raise StoreError(f"'{target}' holds a job meanwhile", "copy the savepoint to an empty place")
+    return copy
+
+
+def _first_manifest(target: DurableBlobs, step: int) -> bool:
+    floor = floor_below(target, 0)
+    if floor == step and not list(target.list("manifests")):
+        return False
+    try:
+        return find_newest(target, floor) is not None
+    except MissingFileError:  # a copy that was cut off
+        return False
+
+
+def _copy(target: DurableBlobs, name: str, scratch: Path, fetch: Callable[[BinaryIO], None]) -> None:
+    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published."""
+    path = scratch / uuid.uuid4().hex
+    try:
+        with open(path, "xb") as copy:
+            fetch(copy)
+        target.put_file(name, path)
+    except OSError as e:
+        raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _fetch(source: DurableBlobs, file: ShardFile, copy: BinaryIO) -> None:
+    for start in range(0, file.size, _PART_BYTES):
+        copy.write(source.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+    copy.flush()
+    # What was fetched is what is checked.
+    for _ in ShardFileReader(local_reader(Path(copy.name)), file.size, file.crc, file.name, source).blocks():
+        pass
+
+
+def _fetch_side(source: DurableBlobs, side: SideFile, copy: BinaryIO) -> None:
+    read_side_file(source, side, copy.write)

@@ -1,0 +1,186 @@
+"""Removing what nobody can need any more, on the evidence of durable manifests alone.
+
+Owns the decision. No clock and no memory of who wrote what take part in it:
+
+- A manifest counts if it lies between the floor and the head, or is a savepoint of one of those. Nothing that one of
+  those names is deleted. Why not the savepoints of the head alone? If the head is damaged, they are found in the
+  manifests before it (`chain.UnreadableHead`), and must not be half gone because it gave them up.
+- A manifest that cannot be read may name anything: while one counts, no file is deleted. It may be an opening, too, so
+  it is never deleted.
+- A file that none of them names is an orphan if no manifest can come to name it. Its name says for which step and
+  epoch it was written, and no other step's manifest may be the first to name it. So it is an orphan if its step is
+  decided (the head's or before), or if its epoch is over (before the head's). Else it may be an attempt's of the step
+  that is running, or of a driver that is about to open, and stays.
+- Files whose names no task gives are not ours, and stay.
+- A file of an epoch before the one that began the job is of an earlier job, whose manifests are lost: only a listing
+  that lagged can have let the driver begin a new one. Then nothing is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arcbeam.store.blobs.durable import BlobInfo, missing
+from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError
+from arcbeam.store.log.chain import lost_beginning, read_manifest
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.manifest.names import MANIFESTS, SHARDS, SIDE, manifest_name, manifest_step, parse_written
+from arcbeam.store.manifest.values import Kind, Manifest
+
+KEEP = 10
+"""So many steps before the head are kept, for whoever still looks at them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a sweep needs of a manifest. One that cannot be read is as an opening that names nothing."""
+
+    kind: Kind
+    epoch: int = 0
+    names: frozenset[str] = frozenset()
+    pins: frozenset[int] = frozenset()
+    readable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was removed.
+
+    Attributes:
+        manifests: their names.
+        files: their names.
+        size: of the files, in bytes.
+        unreadable: the names of the manifests that count and cannot be read: because of them, no file was removed.
+    """
+
+    manifests: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    size: int = 0
+    unreadable: tuple[str, ...] = ()
+
+
+class Sweeper:
+    """Sweeps the job of one driver, again and again; it remembers the manifests it has read.
+
+    A sweep that fails, or is cut off anywhere, is made good by the next one.
+
+    Args:
+        log: of the driver.
+        keep: number of steps before the head that are kept.
+    """
+
+    def __init__(self, log: StepLog, *, keep: int = KEEP) -> None:
+        self._log, self._keep = log, keep
+        self._seen: dict[int, _Seen] = {}  # by step; below the floor only openings and savepoints
+
+    def sweep(self) -> Swept:
+        """Removes what can go; nothing if another driver is taking over.
+
+        SUBTLE: the order. The floor is recorded first: who reads it later will not look below. Then it is seen whether
+        a later epoch has begun: its driver may have read the floor before. Then manifests go, upwards, and only then
+        the files that they named.
+
+        Raises:
+            IndeterminateError, DeterminateError: by the store.
+            MissingFileError: a manifest that counts, or those of an earlier job, whose files are still here.
+        """
+        log, head = self._log, self._log.head
+        self._seen[head.step] = _seen(head)
+        was, floor = log.floor, self._new_floor()
+        # Listed before it is known what is named: what is written from now on is not looked at.
+        files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
+        if not was:
+            self._refuse_lost(files)
+        if floor > was:
+            log.raise_floor(floor)
+        if not log.is_newest():
+            return Swept()
+        pinned = self._pinned(floor)
+        manifests = tuple(self._swept_manifests(was, floor, pinned))
+        counts = self._counting(floor, pinned)
+        unreadable = tuple(manifest_name(step) for step, seen in sorted(counts.items()) if not seen.readable)
+        named = {name for seen in counts.values() for name in seen.names}
+        orphans = [info for info in files if not unreadable and info.name not in named and is_over(info, head)]
+        for info in orphans:
+            log.blobs.delete(info.name)
+        for step in [step for step in self._seen if step < floor and step not in pinned]:
+            if self._seen[step].kind == Kind.OPENING:
+                self._seen[step] = _Seen(Kind.OPENING)  # kept for its name alone
+            else:
+                del self._seen[step]
+        return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
+
+    def _refuse_lost(self, files: list[BlobInfo]) -> None:
+        """Raises if there are files of an earlier job. Its epochs are over, so they would be orphans."""
+        first = self._manifest(0)
+        for info in files if first else ():
+            written = parse_written(info.name)
+            if first and written and written.epoch < first.epoch:
+                raise lost_beginning(self._log.blobs, info.name)
+
+    def _new_floor(self) -> int:
+        """The step down to which manifests are kept from now on.
+
+        SUBTLE: its own manifest must be one that is deleted when the floor rises again: by that, who has read an old
+        floor notices (`chain`). So neither an opening, nor what is a savepoint of it or of any later one.
+        """
+        head, pinned = self._log.head.step, set[int]()
+        for step in range(head, self._log.floor, -1):
+            seen = self._manifest(step)
+            if seen is None:
+                continue
+            pinned |= seen.pins
+            if step <= head - self._keep and seen.kind == Kind.STEP and step not in pinned:
+                return step
+        return self._log.floor
+
+    def _pinned(self, floor: int) -> set[int]:
+        """The savepoints of all manifests from the floor on."""
+        seen = (self._manifest(step) for step in range(floor, self._log.head.step + 1))
+        return {pin for of in seen if of is not None for pin in of.pins}
+
+    def _swept_manifests(self, was: int, floor: int, pinned: set[int]) -> Iterator[str]:
+        listed = (manifest_step(info.name) for info in self._log.blobs.list(MANIFESTS))
+        below = sorted(step for step in listed if step is not None and step < was)  # of savepoints that were given up
+        # From the old floor on not by what is listed, which may lack it: it must be the first of them to go.
+        for step in [*below, *range(was, floor)]:
+            seen = None if step in pinned else self._manifest(step)
+            if seen is not None and (seen.kind != Kind.OPENING or step in (0, was)):
+                name = manifest_name(step)
+                self._log.blobs.delete(name)
+                yield name
+
+    def _counting(self, floor: int, pinned: set[int]) -> dict[int, _Seen]:
+        """The manifests that count, by step."""
+        counts = {}
+        for step in {*range(floor, self._log.head.step + 1), *pinned}:
+            seen = self._manifest(step)
+            if seen is None:  # damage; it must not end in more of it
+                raise missing(manifest_name(step), self._log.blobs)
+            counts[step] = seen
+        return counts
+
+    def _manifest(self, step: int) -> _Seen | None:
+        """The manifest of a step; None if it is missing."""
+        seen = self._seen.get(step)
+        if seen is None:
+            try:
+                seen = _seen(read_manifest(self._log.blobs, step))
+            except MissingFileError:
+                return None
+            except (DamagedFileError, NewerFormatError):
+                seen = _Seen(Kind.OPENING, readable=False)
+            self._seen[step] = seen
+        return seen
+
+
+def _seen(manifest: Manifest) -> _Seen:
+    pins = frozenset(pin.step for pin in manifest.pins)
+    return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins)
+
+
+def is_over(info: BlobInfo, head: Manifest) -> bool:
+    """Whether a file that no manifest names yet will never be named."""
+    written = parse_written(info.name)
+    return written is not None and (written.step <= head.step or written.epoch < head.epoch)

@@ -1,0 +1,259 @@
+"""A manifest as bytes, and back.
+
+Owns the format. A header of 28 bytes, little-endian: magic, version of the format (u32), length (u64) and CRC (u32) of
+what follows, CRC of the header (u32). Then an Avro container with one record, whose schema is in it: any Avro tool
+reads it from there on, and a later version of arcbeam reads it by Avro's rules for schemas that grew. docs/store.md
+says why Avro.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from typing import Any, cast
+from zlib import crc32
+
+import fastavro
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
+from arcbeam.store.manifest.values import (
+    Abandoned,
+    Committable,
+    FileKind,
+    HoldSummary,
+    JobShape,
+    Kind,
+    Manifest,
+    Mode,
+    OutputWatermark,
+    Pin,
+    ResidualSummary,
+    Shard,
+    ShardFile,
+    SideFile,
+    StageShape,
+    StageWatermarks,
+)
+
+VERSION = 1
+_MAGIC = b"arcmanif"
+_HEADER = struct.Struct("<8sIQII")
+_CRC_BYTES = 4
+
+
+def _record(name: str, /, **fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
+
+
+def _optional(name: str, type_: str) -> dict[str, Any]:
+    """A field that a file may lack."""
+    return {"name": name, "type": ["null", type_], "default": None}
+
+
+def _array(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_STAGE_WATERMARKS = _record(
+    "StageWatermarks",
+    stage="string",
+    upstream="long",
+    input="long",
+    outputs=_array(_record("OutputWatermark", output="string", watermark="long")),
+)
+_SHARD_FILE = _record(
+    "ShardFile",
+    name="string",
+    kind="string",
+    size="long",
+    crc="long",
+    entries="long",
+    tombstones="long",
+    first_key="bytes",
+    last_key="bytes",
+    first_step="long",
+    last_step="long",
+)
+_SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
+_SIDE_FILE["fields"].append(_optional("crc", "long"))
+_SHAPE = _record(
+    "JobShape",
+    plan="string",
+    shards="long",
+    stages=_array(_record("StageShape", stage="string", level="long", shape="string")),
+)
+_SCHEMA = fastavro.parse_schema(
+    _record(
+        "arcbeam.Manifest",
+        job="string",
+        step="long",
+        epoch="long",
+        token="string",
+        parent="string",
+        kind="string",
+        mode="string",
+        time="long",
+        cut="bytes",
+        shape=_SHAPE,
+        watermarks=_array(_STAGE_WATERMARKS),
+        shards=_array(_record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))),
+        side_files=_array(_SIDE_FILE),
+        holds=_array(_record("HoldSummary", stage="string", count="long", earliest="long", what="string")),
+        residuals=_array(_record("ResidualSummary", stage="string", live="long", size="double", next_due="long")),
+        committables=_array(_record("Committable", stage="string", payload="bytes")),
+        progress="bytes",
+        pins=_array(_record("Pin", name="string", step="long", time="long")),
+        abandoned=_array(_record("Abandoned", first="long", last="long")),
+    )
+)
+"""Times are microseconds since 1970. A new field needs a default here and a line in docs/store.md; a field whose
+meaning changes, or that an old reader must not overlook, a new `VERSION`."""
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of a manifest; the same for equal manifests."""
+    record = _to_record(manifest)
+    body = io.BytesIO()
+    marker = hashlib.md5(f"{manifest.job}/{manifest.step}".encode(), usedforsecurity=False).digest()
+    fastavro.writer(body, _SCHEMA, [record], codec="deflate", codec_compression_level=1, sync_marker=marker)
+    payload = body.getvalue()
+    start = _HEADER.pack(_MAGIC, VERSION, len(payload), crc32(payload), 0)[:-_CRC_BYTES]
+    return start + struct.pack("<I", crc32(start)) + payload
+
+
+def decode(data: bytes, name: str, where: object) -> Manifest:
+    """The manifest that bytes hold.
+
+    Args:
+        data: all bytes of a file.
+        name: what errors call it.
+        where: the store it is in.
+
+    Raises:
+        DamagedFileError: cut off, changed, or no manifest.
+        NewerFormatError: written by a newer version.
+    """
+    if len(data) < _HEADER.size or not data.startswith(_MAGIC):
+        raise _damaged(name, where, "its beginning is not a manifest's")
+    _, version, length, crc, header_crc = _HEADER.unpack_from(data)
+    if header_crc != crc32(data[: _HEADER.size - _CRC_BYTES]):
+        raise _damaged(name, where, "its header is changed")
+    if version > VERSION:
+        raise NewerFormatError(
+            f"manifest '{name}' in '{where}' has format {version}; this version of arcbeam reads up to {VERSION}",
+            "nothing was changed: go on with the version of arcbeam that wrote it, or a newer one",
+        )
+    payload = data[_HEADER.size :]
+    if len(payload) != length:
+        raise _damaged(name, where, f"{len(payload)} of {length} bytes are there")
+    if crc32(payload) != crc:
+        raise _damaged(name, where, "its content is changed")
+    try:
+        (record,) = fastavro.reader(io.BytesIO(payload), reader_schema=_SCHEMA)
+        return _from_record(cast("dict[str, Any]", record))
+    except Exception as e:  # fastavro raises what it meets: EOFError, ValueError, KeyError, SchemaResolutionError, …
+        raise _damaged(name, where, f"its content is not a manifest's: {type(e).__name__}: {e}") from e
+
+
+def _damaged(name: str, where: object, what: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"manifest '{name}' in '{where}' is damaged: {what}",
+        "nothing was changed: bring the file back from a copy, or resume from a savepoint of the job",
+    )
+
+
+def _to_record(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "job": manifest.job,
+        "step": manifest.step,
+        "epoch": manifest.epoch,
+        "token": manifest.token,
+        "parent": manifest.parent,
+        "kind": str(manifest.kind),
+        "mode": str(manifest.mode),
+        "time": manifest.time,
+        "cut": manifest.cut,
+        "shape": {
+            "plan": manifest.shape.plan,
+            "shards": manifest.shape.shards,
+            "stages": [{"stage": s.stage, "level": s.level, "shape": s.shape} for s in manifest.shape.stages],
+        },
+        "watermarks": [
+            {
+                "stage": w.stage,
+                "upstream": w.upstream,
+                "input": w.input,
+                "outputs": [{"output": o.output, "watermark": o.watermark} for o in w.outputs],
+            }
+            for w in manifest.watermarks
+        ],
+        "shards": [
+            {"level": s.level, "shard": s.shard, "files": [_file_to_record(f) for f in s.files]}
+            for s in manifest.shards
+        ],
+        "side_files": [
+            {"channel": f.channel, "shard": f.shard, "name": f.name, "size": f.size, "crc": f.crc}
+            for f in manifest.side_files
+        ],
+        "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],
+        "residuals": [
+            {"stage": r.stage, "live": r.live, "size": r.size, "next_due": r.next_due} for r in manifest.residuals
+        ],
+        "committables": [{"stage": c.stage, "payload": c.payload} for c in manifest.committables],
+        "progress": manifest.progress,
+        "pins": [{"name": p.name, "step": p.step, "time": p.time} for p in manifest.pins],
+        "abandoned": [{"first": a.first, "last": a.last} for a in manifest.abandoned],
+    }
+
+
+def _file_to_record(file: ShardFile) -> dict[str, Any]:
+    return {
+        "name": file.name,
+        "kind": str(file.kind),
+        "size": file.size,
+        "crc": file.crc,
+        "entries": file.entries,
+        "tombstones": file.tombstones,
+        "first_key": file.first_key,
+        "last_key": file.last_key,
+        "first_step": file.first_step,
+        "last_step": file.last_step,
+    }
+
+
+def _from_record(record: dict[str, Any]) -> Manifest:
+    shape = record["shape"]
+    return Manifest(
+        job=record["job"],
+        step=record["step"],
+        epoch=record["epoch"],
+        token=record["token"],
+        parent=record["parent"],
+        kind=Kind(record["kind"]),
+        mode=Mode(record["mode"]),
+        time=Timestamp(record["time"]),
+        cut=record["cut"],
+        shape=JobShape(shape["plan"], shape["shards"], tuple(StageShape(**s) for s in shape["stages"])),
+        watermarks=tuple(
+            StageWatermarks(
+                w["stage"], w["upstream"], w["input"], tuple(OutputWatermark(**output) for output in w["outputs"])
+            )
+            for w in record["watermarks"]
+        ),
+        shards=tuple(
+            Shard(s["level"], s["shard"], tuple(_file_from_record(f) for f in s["files"])) for s in record["shards"]
+        ),
+        side_files=tuple(SideFile(**f) for f in record["side_files"]),
+        holds=tuple(HoldSummary(**h) for h in record["holds"]),
+        residuals=tuple(ResidualSummary(**r) for r in record["residuals"]),
+        committables=tuple(Committable(**c) for c in record["committables"]),
+        progress=record["progress"],
+        pins=tuple(Pin(**p) for p in record["pins"]),
+        abandoned=tuple(Abandoned(**a) for a in record["abandoned"]),
+    )
+
+
+def _file_from_record(record: dict[str, Any]) -> ShardFile:
+    return ShardFile(**{**record, "kind": FileKind(record["kind"])})

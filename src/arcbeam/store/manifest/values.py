@@ -1,0 +1,359 @@
+"""What one step of an unbounded job made real, as immutable values, and what may follow what.
+
+Owns the values and their rules. Must not know how they are laid out in bytes (`manifestfile`), nor how they become real
+(`steplog`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.manifest.names import parse_written
+
+
+class Kind(StrEnum):
+    """Why a manifest was made."""
+
+    OPENING = "opening"
+    """A driver took the job over; nothing was processed."""
+    STEP = "step"
+
+
+class Mode(StrEnum):
+    """Where the job stood when the step was committed."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    SUSPENDED = "suspended"
+    DONE = "done"
+
+
+ENDED: Final = frozenset({Mode.DRAINED, Mode.DONE})
+"""Behind a step of these modes there is no other, but the openings of those who finish what it left."""
+
+
+class FileKind(StrEnum):
+    """What a shard file holds."""
+
+    SNAPSHOT = "snapshot"
+    """All entries of the shard."""
+    DELTA = "delta"
+    """Entries put and keys deleted since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One file of a shard's state.
+
+    Attributes:
+        name: below the job's folder.
+        size: in bytes.
+        crc: of its footer, which holds the CRCs of everything else.
+        entries: number of puts; of a snapshot, the number of entries of the shard.
+        tombstones: number of deleted keys.
+        first_key, last_key: the smallest and the greatest key; both empty if there is none.
+        first_step, last_step: it says what these steps, and those between, changed; a snapshot's first step is 0.
+    """
+
+    name: str
+    kind: FileKind
+    size: int
+    crc: int
+    entries: int
+    tombstones: int
+    first_key: bytes
+    last_key: bytes
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot."""
+
+    level: int
+    shard: int
+    files: tuple[ShardFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputWatermark:
+    """The watermark of one output of a stage."""
+
+    output: str
+    watermark: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class StageWatermarks:
+    """The watermarks of a stage after the step."""
+
+    stage: str
+    upstream: Timestamp
+    input: Timestamp
+    outputs: tuple[OutputWatermark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSummary:
+    """The holds of a stage: how many, and the one that holds most, with what it is for."""
+
+    stage: str
+    count: int
+    earliest: Timestamp
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualSummary:
+    """The residuals of a stage: how many live, their sizes' sum, when the next is due."""
+
+    stage: str
+    live: int
+    size: float
+    next_due: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Committable:
+    """What a sink must publish once the step is committed. Publishing it again must change nothing."""
+
+    stage: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """One file of a published side input. `crc` is the CRC-32 of its bytes; None where whoever wrote it gave none."""
+
+    channel: int
+    shard: int
+    name: str
+    size: int
+    crc: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageShape:
+    """What the state of a stage looks like; `shape` is a digest of its cells and coders, empty if it has no state."""
+
+    stage: str
+    level: int
+    shape: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobShape:
+    """What a pipeline asks of the state that it is resumed with.
+
+    Attributes:
+        plan: a digest of the plan; it may differ.
+        shards: number of shards of each level; it must not.
+        stages: what state they have; see `differences`.
+    """
+
+    plan: str
+    shards: int
+    stages: tuple[StageShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A savepoint: a name for a step, which keeps its manifest and files. `time` is the step's."""
+
+    name: str
+    step: int
+    time: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """Steps, the last included, that a driver left behind by resuming from a savepoint before them."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardVersion:
+    """The state of a shard after a step; the last three fields as in `Manifest` and `Shard`."""
+
+    job: str
+    level: int
+    shard: int
+    step: int
+    abandoned: tuple[Abandoned, ...]
+    files: tuple[ShardFile, ...]
+
+    def contains(self, step: int) -> bool:
+        """Whether what was real after that step led to this version."""
+        return _leads_to(step, self.step, self.abandoned)
+
+
+def _leads_to(step: int, head: int, abandoned: tuple[Abandoned, ...]) -> bool:
+    return 0 <= step <= head and not any(gone.first <= step <= gone.last for gone in abandoned)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that is real after a step.
+
+    Attributes:
+        job: the id of this store, given when its first manifest was made; a copy of the store has another one.
+        step: number of the step, which is also the number of the manifest.
+        epoch: of the driver that made it.
+        token: unique to the proposal: by it a driver recognizes its own.
+        parent: token of the manifest before; empty for the first, and where the one before cannot be read.
+        time: the step's recorded time.
+        cut: digest of the attempts whose rows the step's tasks read.
+        shape: what the state looks like.
+        shards: by level and shard, ascending; a shard without files is left out.
+        progress: opaque: what the driver must remember.
+        pins: the savepoints, by step.
+        abandoned: the steps below this one that do not count, ascending.
+    """
+
+    job: str
+    step: int
+    epoch: int
+    token: str
+    parent: str
+    kind: Kind
+    mode: Mode
+    time: Timestamp
+    cut: bytes
+    shape: JobShape
+    watermarks: tuple[StageWatermarks, ...]
+    shards: tuple[Shard, ...]
+    side_files: tuple[SideFile, ...]
+    holds: tuple[HoldSummary, ...]
+    residuals: tuple[ResidualSummary, ...]
+    committables: tuple[Committable, ...]
+    progress: bytes
+    pins: tuple[Pin, ...]
+    abandoned: tuple[Abandoned, ...]
+
+    def file_names(self) -> Iterator[str]:
+        """The names of all files that it names."""
+        for shard in self.shards:
+            for file in shard.files:
+                yield file.name
+        for side in self.side_files:
+            yield side.name
+
+    def contains(self, step: int) -> bool:
+        """Whether what was real after that step led to this manifest."""
+        return _leads_to(step, self.step, self.abandoned)
+
+    def version(self, level: int, shard: int) -> ShardVersion:
+        """What a task needs to know to have a shard at this step."""
+        files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
+        return ShardVersion(self.job, level, shard, self.step, self.abandoned, files)
+
+    def pin(self, name: str) -> Pin | None:
+        """The savepoint of that name."""
+        return next((pin for pin in self.pins if pin.name == name), None)
+
+
+def contradictions(head: Manifest, following: Manifest) -> list[str]:
+    """Why the second cannot follow the first, in whole; empty if it can.
+
+    A watermark never falls. A file is either the head's or was written for this very step: so what a step's manifest
+    does not name, no later one will. The savepoints are the head's, less or more.
+    """
+    wrong = []
+    if head.mode in ENDED:
+        wrong.append(f"the job has ended ({head.mode}): nothing follows its last step")
+    if following.step != head.step + 1:
+        wrong.append(f"step {following.step} follows step {head.step}")
+    if following.job != head.job or following.parent != head.token:
+        wrong.append(f"its parent is not step {head.step} of this job")
+    if following.epoch < head.epoch:
+        wrong.append(f"epoch {following.epoch} follows epoch {head.epoch}")
+    if following.time < head.time:
+        wrong.append(f"recorded time falls from {head.time} to {following.time}")
+    if following.shape.shards != head.shape.shards:
+        wrong.append(f"{following.shape.shards} shards follow {head.shape.shards}")
+    if following.abandoned != head.abandoned:
+        wrong.append("the abandoned steps are others")
+    wrong += _fallen(head, following)
+    wrong += _files(head, following)
+    wrong += _pins(head, following)
+    return wrong
+
+
+def _fallen(head: Manifest, following: Manifest) -> Iterator[str]:
+    before = {of.stage: of for of in head.watermarks}
+    for stage in sorted(before.keys() - {of.stage for of in following.watermarks}):
+        yield f"stage '{stage}' has no watermarks any more"
+    for now in following.watermarks:
+        was = before.get(now.stage)
+        if was is None:
+            continue
+        outputs = {of.output: of.watermark for of in was.outputs}
+        pairs = [("upstream", was.upstream, now.upstream), ("input", was.input, now.input)]
+        pairs += [(f"output '{of.output}'", outputs.get(of.output, of.watermark), of.watermark) for of in now.outputs]
+        for what, old, new in pairs:
+            if new < old:
+                yield f"the {what} watermark of stage '{now.stage}' falls from {old} to {new}"
+
+
+def _files(head: Manifest, following: Manifest) -> Iterator[str]:
+    known = set(head.file_names())
+    for name in following.file_names():
+        if name in known:
+            continue
+        written = parse_written(name)
+        if written is None:
+            yield f"'{name}' is no name that a task gives"
+        elif (written.step, written.epoch) != (following.step, following.epoch):
+            yield f"'{name}' is neither the head's nor written for step {following.step} of epoch {following.epoch}"
+    places = [(shard.level, shard.shard) for shard in following.shards]
+    if places != sorted(set(places)):
+        yield "a shard is there twice, or the shards are not in order"
+    for shard in following.shards:
+        step = -1
+        for i, file in enumerate(shard.files):
+            where = f"shard {shard.shard} of level {shard.level}"
+            if file.kind == FileKind.SNAPSHOT and i:
+                yield f"{where} has a snapshot, '{file.name}', on top of other files"
+            if not step < file.first_step <= file.last_step <= following.step:
+                yield f"{where} has '{file.name}' (steps {file.first_step} to {file.last_step}) out of order"
+            step = file.last_step
+
+
+def _pins(head: Manifest, following: Manifest) -> Iterator[str]:
+    names = [pin.name for pin in following.pins]
+    if len(names) != len(set(names)):
+        yield f"a savepoint's name is there twice: {', '.join(sorted(n for n in set(names) if names.count(n) > 1))}"
+    for pin in following.pins:
+        # SUBTLE: only the step itself can be pinned anew: the files of earlier ones may be swept already.
+        if pin not in head.pins and pin.step != following.step:
+            yield f"savepoint '{pin.name}' is of step {pin.step}, which is not this one"
+
+
+def differences(had: JobShape, wanted: JobShape) -> list[str]:
+    """Why state of the first shape cannot be resumed by a pipeline of the second, by stage; empty if it can.
+
+    A stage that had state must be there, at its level, with state of the same shape. Others may come and go.
+    """
+    wrong = []
+    if had.shards != wanted.shards:
+        wrong.append(f"it has {had.shards} shards a level, the pipeline asks for {wanted.shards}")
+    stages = {of.stage: of for of in wanted.stages}
+    for old in had.stages:
+        new = stages.get(old.stage)
+        if not old.shape:
+            continue
+        if new is None:
+            wrong.append(f"stage '{old.stage}' has state, and the pipeline has no such stage")
+        elif new.shape != old.shape:
+            wrong.append(f"stage '{old.stage}' has state of another kind")
+        elif new.level != old.level:
+            wrong.append(f"stage '{old.stage}' has state at level {old.level}, the pipeline has it at {new.level}")
+    return wrong

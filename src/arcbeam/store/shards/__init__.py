@@ -1,0 +1,1 @@
+"""State of shards: files, overlays, and the copies on hosts."""

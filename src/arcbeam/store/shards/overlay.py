@@ -1,0 +1,188 @@
+"""A running step's changes on top of a committed version: what the engine sees of a shard's state.
+
+Owns the merging of both, and the changes' order. Must not know where the committed version is kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Protocol
+
+from arcbeam.model.seams import StateView
+from arcbeam.store.shards.shardfile import Entry
+
+
+class Base(Protocol):
+    """A committed version of a shard: it does not change while it is open."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
+        ...
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with start <= key < end, ascending; to the end if `end` is None."""
+        ...
+
+    def close(self) -> None:
+        """Gives it back; it cannot be used any more."""
+        ...
+
+
+class EmptyBase:
+    """A shard that never had an entry."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Base`."""
+        return None
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See `Base`."""
+        return iter(())
+
+    def close(self) -> None:
+        """See `Base`."""
+
+
+class Overlay(StateView):
+    """A shard's state for one step; an `arcbeam.model.seams.StateView`.
+
+    Memory: what the step changes. `base` belongs to it; `close` closes both.
+
+    Attributes:
+        size: bytes of the keys and values put since it was made, overwritten ones too: for a step's budget.
+    """
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._base_get = base.get
+        self._changes: dict[bytes, bytes | None] = {}  # None: deleted
+        self._unsorted: defaultdict[bytes, list[bytes]] = defaultdict(list)
+        self._sorted = _SortedKeys()
+        self.size = 0
+        # Invariant: each key of `_changes` is in exactly one of `_unsorted` and `_sorted`. The unsorted ones are apart
+        # by their first byte: who scans one kind of rows does not pay for the order of the others.
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `StateView`."""
+        try:
+            return self._changes[key]
+        except KeyError:
+            return self._base_get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """See `StateView`."""
+        changes = self._changes
+        if key not in changes:
+            self._unsorted[key[:1]].append(key)
+        changes[key] = value
+        self.size += len(key) + len(value)
+
+    def delete(self, key: bytes) -> None:
+        """See `StateView`."""
+        changes = self._changes
+        if key not in changes:
+            self._unsorted[key[:1]].append(key)
+        changes[key] = None
+        self.size += len(key)
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See `StateView`. What is written ahead of the iteration may be seen or not."""
+        if self._unsorted:
+            low, high = start[:1], None if end is None else end[:1]
+            for first in [f for f in self._unsorted if low <= f and (high is None or f <= high)]:
+                self._sorted.add(self._unsorted.pop(first))
+        if not self._sorted.any(start, end):
+            return self._base.scan(start, end)
+        return self._merged(start, end)
+
+    def _merged(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        changes, base = self._changes, self._base.scan(start, end)
+        below = next(base, None)
+        for key in self._sorted.between(start, end):
+            while below is not None and below[0] < key:
+                yield below
+                below = next(base, None)
+            if below is not None and below[0] == key:
+                below = next(base, None)
+            value = changes[key]
+            if value is not None:
+                yield key, value
+        if below is not None:
+            yield below
+            yield from base
+
+    def changes(self) -> Iterator[Entry]:
+        """What the step changed, ascending by key; deleted keys only if the base has them."""
+        for key in sorted(self._changes):
+            value = self._changes[key]
+            if value is not None or self._base_get(key) is not None:
+                yield key, value
+
+    def close(self) -> None:
+        """Forgets the changes and closes the base."""
+        self._changes = {}
+        self._unsorted.clear()
+        self._sorted = _SortedKeys()
+        self._base.close()
+
+
+_BLOCK_KEYS = 512
+
+
+class _SortedKeys:
+    """Distinct keys in order: blocks of some hundred, so that adding a key between others costs little."""
+
+    def __init__(self) -> None:
+        self._blocks: list[list[bytes]] = []
+        self._last: list[bytes] = []  # of each block
+        self._count = 0
+
+    def add(self, keys: list[bytes]) -> None:
+        """Adds keys that are not there yet."""
+        if 8 * len(keys) > self._count:
+            every = [key for block in self._blocks for key in block]
+            every += keys
+            every.sort()
+            self._blocks = [every[i : i + _BLOCK_KEYS] for i in range(0, len(every), _BLOCK_KEYS)]
+            self._last = [block[-1] for block in self._blocks]
+        else:
+            for key in keys:
+                self._add(key)
+        self._count += len(keys)
+
+    def _add(self, key: bytes) -> None:
+        i = min(bisect_left(self._last, key), len(self._blocks) - 1)
+        block = self._blocks[i]
+        insort(block, key)
+        if len(block) > 2 * _BLOCK_KEYS:
+            self._blocks[i : i + 1] = [block[:_BLOCK_KEYS], block[_BLOCK_KEYS:]]
+            self._last[i : i + 1] = [block[_BLOCK_KEYS - 1], block[-1]]
+        else:
+            self._last[i] = block[-1]
+
+    def any(self, start: bytes, end: bytes | None) -> bool:
+        """Whether there is a key with start <= key < end."""
+        i = bisect_left(self._last, start)
+        if i == len(self._blocks):
+            return False
+        if end is None:
+            return True
+        block = self._blocks[i]
+        return block[bisect_left(block, start)] < end
+
+    def between(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        """The keys with start <= key < end, ascending. Keys may be added meanwhile; those ahead may be missed."""
+        i = bisect_left(self._last, start)
+        while i < len(self._blocks):
+            block = self._blocks[i]
+            first = bisect_left(block, start)
+            part = block[first : len(block) if end is None else bisect_left(block, end, first)]
+            done = first + len(part) < len(block)
+            yield from part
+            if done:
+                return
+            # SUBTLE: blocks may have been split meanwhile: look again for what follows the last key.
+            start = part[-1] + b"\0"
+            i = bisect_left(self._last, start)

@@ -1,0 +1,311 @@
+"""One file of a shard's state: entries and deleted keys, sorted by key, written once.
+
+Owns the layout. Little-endian throughout:
+
+    header   magic, version, CRC of both
+    blocks   of some 64 KB: number of entries, lengths of the keys, lengths of the values, the keys, the values; the
+             length of a deleted key's value is one that no value has
+    footer   kind, numbers of entries and of deleted keys, last key; per block: offset, length, CRC, number of entries,
+             first key
+    trailer  offset and length of the footer, CRC of the footer, CRC of the trailer
+
+The writer holds one block and the index; the reader the index and what it reads ahead. Columns rather than entries one
+after the other, because joining and cutting are done once a block, by loops in C.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import BinaryIO
+from zlib import crc32
+
+from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError, StoreError
+from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
+from arcbeam.store.blobs.localfile import read_range
+from arcbeam.store.manifest.values import FileKind
+
+VERSION = 1
+_MAGIC = b"arcshard"
+_COUNT = struct.Struct("<I")
+_FOOTER = struct.Struct("<BQQII")
+_BLOCK = struct.Struct("<QIIII")
+_TRAILER = struct.Struct("<QQII")
+
+_BLOCK_BYTES = 64 << 10
+_READ_AHEAD = 4 << 20
+_TAIL_BYTES = 64 << 10
+_DELETED = (1 << 32) - 1
+_MAX_BYTES = _DELETED - 1
+_KINDS = (FileKind.DELTA, FileKind.SNAPSHOT)
+
+Entry = tuple[bytes, bytes | None]
+"""A key and its value; None if the key is deleted."""
+
+Block = tuple[list[bytes], list[bytes | None]]
+"""Keys, and the value of each."""
+
+ReadRange = Callable[[int, int], bytes]
+"""Gives bytes from a position on, so many; fewer at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a complete file holds. `crc` is the footer's, which holds those of the blocks."""
+
+    kind: FileKind
+    size: int
+    crc: int
+    entries: int
+    tombstones: int
+    first_key: bytes
+    last_key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _IndexEntry:
+    offset: int
+    length: int
+    crc: int
+    entries: int
+
+
+def write_shard_file(path: Path, kind: FileKind, entries: Iterable[Entry]) -> Summary:
+    """Writes a complete file.
+
+    Args:
+        path: must not exist; if this raises, what is there is worth nothing.
+        kind: a snapshot has no deleted keys.
+        entries: in ascending order of their keys, each key once.
+
+    Raises:
+        ValueError: the keys do not ascend, or a snapshot deletes one.
+        StoreError: a key or value is too long.
+        OSError: the disk is full, or so.
+    """
+    with open(path, "xb", buffering=1 << 20) as file:
+        return _Writer(file, kind).written(entries)
+
+
+class _Writer:
+    def __init__(self, file: BinaryIO, kind: FileKind) -> None:
+        self._file, self._kind = file, kind
+        self._position = self._put(file_header(_MAGIC, VERSION))
+        self._index: list[bytes] = []
+        self._entries = self._tombstones = 0
+        self._first = self._last = b""
+
+    def written(self, entries: Iterable[Entry]) -> Summary:
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        size, previous = 0, None
+        for key, value in entries:
+            if previous is not None and key <= previous:
+                raise ValueError(f"keys do not ascend: {key!r} after {previous!r}")
+            previous = key
+            keys.append(key)
+            values.append(value)
+            size += len(key) if value is None else len(key) + len(value)
+            if size >= _BLOCK_BYTES:
+                self._block(keys, values)
+                keys, values, size = [], [], 0
+        if keys:
+            self._block(keys, values)
+        return self._finished()
+
+    def _put(self, data: bytes) -> int:
+        self._file.write(data)
+        return len(data)
+
+    def _block(self, keys: list[bytes], values: list[bytes | None]) -> None:
+        live = [value for value in values if value is not None]
+        deleted = len(values) - len(live)
+        if deleted and self._kind == FileKind.SNAPSHOT:
+            raise ValueError("a snapshot deletes nothing")
+        if max(map(len, keys)) > _MAX_BYTES or max(map(len, live), default=0) > _MAX_BYTES:
+            raise StoreError("a key or a value of the state has 4 GB or more", "split it into several state entries")
+        if deleted:
+            lengths = [_DELETED if value is None else len(value) for value in values]
+        else:
+            lengths = list(map(len, live))
+        block = b"".join(
+            (
+                _COUNT.pack(len(keys)),
+                struct.pack(f"<{len(keys)}I", *map(len, keys)),
+                struct.pack(f"<{len(keys)}I", *lengths),
+                *keys,
+                *live,
+            )
+        )
+        if not self._index:
+            self._first = keys[0]
+        self._last = keys[-1]
+        self._entries += len(live)
+        self._tombstones += deleted
+        start = _BLOCK.pack(self._position, len(block), crc32(block), len(keys), len(keys[0]))
+        self._index.append(start + keys[0])
+        self._position += self._put(block)
+
+    def _finished(self) -> Summary:
+        start = _FOOTER.pack(
+            _KINDS.index(self._kind), self._entries, self._tombstones, len(self._last), len(self._index)
+        )
+        footer = start + self._last + b"".join(self._index)
+        crc = crc32(footer)
+        trailer = _TRAILER.pack(self._position, len(footer), crc, 0)[: -_COUNT.size]
+        self._position += self._put(footer) + self._put(trailer + _COUNT.pack(crc32(trailer)))
+        return Summary(self._kind, self._position, crc, self._entries, self._tombstones, self._first, self._last)
+
+
+class ShardFileReader:
+    """Reads one file.
+
+    Args:
+        read: gives ranges of it.
+        size: its size, as a manifest says.
+        crc: of its footer, as a manifest says; None if that is not known.
+        name: what errors call it.
+        where: the store it is in.
+
+    Attributes:
+        summary: what it holds.
+
+    Raises:
+        DamagedFileError: by the constructor and by `scan`: cut off, changed, another file, or not one of ours.
+        NewerFormatError: written by a newer version.
+    """
+
+    def __init__(self, read: ReadRange, size: int, crc: int | None, name: str, where: object) -> None:
+        self._read, self._name, self._where = read, name, where
+        self._check_header()
+        if size < HEADER_BYTES + _TRAILER.size:
+            raise self._damaged("it is cut off")
+        tail_start = max(HEADER_BYTES, size - _TAIL_BYTES)
+        tail = read(tail_start, size - tail_start + 1)
+        if len(tail) != size - tail_start:
+            raise self._damaged(f"it has not the {size} bytes that the manifest says")
+        trailer = tail[-_TRAILER.size :]
+        offset, length, footer_crc, trailer_crc = _TRAILER.unpack(trailer)
+        if trailer_crc != crc32(trailer[: -_COUNT.size]) or offset + length + _TRAILER.size != size:
+            raise self._damaged("its trailer is changed")
+        if crc is not None and footer_crc != crc:
+            raise self._damaged("it is another file than the one that the manifest names")
+        footer = tail[offset - tail_start : -_TRAILER.size] if offset >= tail_start else read(offset, length)
+        if len(footer) != length or crc32(footer) != footer_crc:
+            raise self._damaged("its footer is changed")
+        self._index: list[_IndexEntry] = []
+        self._first_keys: list[bytes] = []
+        self.summary = self._parsed(footer, size, footer_crc)
+
+    def _check_header(self) -> None:
+        header = self._read(0, HEADER_BYTES)
+        if len(header) != HEADER_BYTES or not header.startswith(_MAGIC):
+            raise self._damaged("its beginning is not a shard file's")
+        version = version_in(header, _MAGIC)
+        if version is None:
+            raise self._damaged("its header is changed")
+        if version > VERSION:
+            raise NewerFormatError(
+                f"shard file '{self._name}' in '{self._where}' has format {version}; this version of arcbeam reads up "
+                f"to {VERSION}",
+                "nothing was changed: go on with the version of arcbeam that wrote it, or a newer one",
+            )
+
+    def _parsed(self, footer: bytes, size: int, crc: int) -> Summary:
+        kind, entries, tombstones, last_length, blocks = _FOOTER.unpack_from(footer)
+        position = _FOOTER.size
+        last = footer[position : position + last_length]
+        position += last_length
+        for _ in range(blocks):
+            offset, length, block_crc, number, key_length = _BLOCK.unpack_from(footer, position)
+            position += _BLOCK.size
+            self._index.append(_IndexEntry(offset, length, block_crc, number))
+            self._first_keys.append(footer[position : position + key_length])
+            position += key_length
+        first = self._first_keys[0] if self._first_keys else b""
+        return Summary(_KINDS[kind], size, crc, entries, tombstones, first, last)
+
+    def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[Entry]:
+        """The entries with start <= key < end, ascending, deleted keys too; to the end of the file if `end` is None."""
+        for keys, values in self.blocks(start, end):
+            yield from zip(keys, values, strict=True)
+
+    def blocks(self, start: bytes = b"", end: bytes | None = None) -> Iterator[Block]:
+        """The same, some at a time."""
+        at = max(bisect_right(self._first_keys, start) - 1, 0)
+        while at < len(self._index) and (end is None or self._first_keys[at] < end):
+            stop = at + 1
+            while (
+                stop < len(self._index)
+                and self._index[stop].offset + self._index[stop].length - self._index[at].offset <= _READ_AHEAD
+                and (end is None or self._first_keys[stop] < end)
+            ):
+                stop += 1
+            base = self._index[at].offset
+            data = memoryview(self._read(base, self._index[stop - 1].offset + self._index[stop - 1].length - base))
+            for i in range(at, stop):
+                block = self._decoded(data, base, i)
+                if start or end is not None:
+                    block = _between(block, start, end)
+                if block[0]:
+                    yield block
+            at = stop
+
+    def _decoded(self, data: memoryview, base: int, i: int) -> Block:
+        entry = self._index[i]
+        block = bytes(data[entry.offset - base : entry.offset - base + entry.length])
+        if len(block) != entry.length or crc32(block) != entry.crc:
+            raise self._damaged(f"block {i} of {len(self._index)} is changed or cut off")
+        number = entry.entries
+        lengths = array("I")
+        assert lengths.itemsize == _COUNT.size
+        lengths.frombytes(block[_COUNT.size : _COUNT.size * (1 + 2 * number)])
+        if _BIG_ENDIAN:
+            lengths.byteswap()
+        key_ends = list(accumulate(lengths[:number], initial=_COUNT.size * (1 + 2 * number)))
+        keys = [block[a:b] for a, b in pairwise(key_ends)]
+        of_values = lengths[number:]
+        if _DELETED in of_values:
+            values: list[bytes | None] = []
+            position = key_ends[-1]
+            for length in of_values:
+                if length == _DELETED:
+                    values.append(None)
+                else:
+                    values.append(block[position : position + length])
+                    position += length
+        else:
+            ends = list(accumulate(of_values, initial=key_ends[-1]))
+            values = [block[a:b] for a, b in pairwise(ends)]
+        return keys, values
+
+    def _damaged(self, what: str) -> DamagedFileError:
+        return DamagedFileError(
+            f"shard file '{self._name}' in '{self._where}' is damaged: {what}",
+            "nothing was changed: bring the file back from a copy, or resume from a savepoint that does not need it",
+        )
+
+
+_BIG_ENDIAN = struct.pack("=I", 1) != struct.pack("<I", 1)
+
+
+def _between(block: Block, start: bytes, end: bytes | None) -> Block:
+    keys, values = block
+    first = bisect_left(keys, start)
+    last = len(keys) if end is None else bisect_left(keys, end)
+    return keys[first:last], values[first:last]
+
+
+def local_reader(path: Path) -> ReadRange:
+    """Reads ranges of a local file; it is open for as long as the result is alive."""
+    file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed when it is collected
+
+    def read(start: int, length: int) -> bytes:
+        return read_range(file.fileno(), start, length)
+
+    return read

@@ -1,0 +1,1 @@
+"""What must hold of a simulated job, and what it must have put out."""

@@ -1,0 +1,1 @@
+"""How a scenario is played: drivers, hosts, tasks, user code, faults."""

@@ -1,0 +1,186 @@
+"""What a runner of a simulated job has around it, and which runner a stage has.
+
+Owns what one stage has done in one shard in one attempt: records, what fired, what should be dropped. Must not know
+where any of it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.reports import Committable
+from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.engine.state.agenda import Late
+from arcbeam.engine.state.parking import SideInputWindow
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.step.bundles import Runner as EngineRunner
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from arcbeam.testing.simulate.judging import checks
+from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
+from arcbeam.testing.simulate.playing.jobs import Job
+from arcbeam.testing.simulate.playing.keeping import WAYS
+from arcbeam.testing.simulate.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
+from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
+from arcbeam.testing.simulate.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
+from arcbeam.testing.simulate.scenario.plans import Stage
+
+
+class Attempt(Protocol):
+    """The attempt of a task that a desk is in."""
+
+    job: Job
+    plan: StepPlan
+    name: str
+    side_rows: dict[tuple[str, int], list[tuple[bytes, bytes]]]
+
+    def send_out(self, out: Out) -> None:
+        """Something goes to all that read it."""
+
+    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+        """See `SideInputs`."""
+
+
+class StageDesk:
+    """See `usercode.Desk`.
+
+    Args:
+        run: the attempt.
+        stage: the stage.
+        shard: of the stage.
+        view: its state.
+
+    Attributes:
+        draining: a drain has begun.
+        records: what it put out and dropped.
+        ends: what has fired, and the moments that the watermark must have passed for it.
+        waiting: the moments of what waited for the watermark when the clock let something of the same key fire.
+        too_late: what came that must be dropped.
+    """
+
+    def __init__(self, run: Attempt, stage: Stage, shard: int, view: StateView) -> None:
+        self._run, self.stage, self._shard = run, stage, shard
+        self.view = view
+        self.now, self.draining = run.plan.time, run.plan.drain
+        self.chance = f"{run.name}/{stage.name}/{shard}"
+        self.last_event = run.job.last_event
+        self.records: list[Record] = []
+        self.ends: list[tuple[str, Timestamp]] = []
+        self.waiting: list[Timestamp] = []
+        self.too_late: list[tuple[bytes, bytes, Window]] = []
+        self._published: dict[Port, None] = {}
+
+    def expects(self, key: bytes, elements: Sequence[WindowedElement], watermark: Timestamp | None) -> None:
+        """Elements come; those for whose windows the head is too late must be dropped."""
+        for value, _, windows in elements:
+            late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
+            self.too_late += [(key, value, window) for window in late]
+
+    def put_out(self, out: Out) -> None:
+        """See `usercode.Desk`."""
+        run = self._run
+        run.send_out(out)
+        self.records.append(out)
+        if out.pane is not None:
+            checks.of_pane(out, self.ends)
+        port = Port(out.stage, out.output)
+        for reader in run.job.pipeline.side_readers.get(port, ()):
+            if out.atoms:
+                rows = run.side_rows.setdefault((reader.name, self._shard), [])
+                rows += [(window.ordered(), joined(out.atoms)) for window in windows_of(reader, out.time)]
+                self._published[port] = None
+
+    def timed(self, fired: Fired) -> None:
+        """See `usercode.Desk`."""
+        kind = self.stage.kind
+        if fired.family == "clock":
+            if fired.fire_at > self.now:
+                raise Broken(f"a timer of {self.stage.name} fired at {self.now}, due at {fired.fire_at}")
+        elif isinstance(kind, Keep):
+            self.ends.append((TimeDomain.EVENT.value, fired.fire_at))
+
+    def over(self, window: Window) -> None:
+        """See `usercode.Desk`."""
+        self.ends.append(("the end of a window", window.max_timestamp))
+
+    def not_over(self, moment: Timestamp) -> None:
+        """See `usercode.Desk`."""
+        self.waiting.append(moment)
+
+    def joins(self, window: Window) -> bool | None:
+        """See `usercode.Desk`."""
+        if self.stage.side is None:
+            return None
+        return self._run.exists(self.stage.name, SideInputWindow("side", window.ordered()))
+
+    def published(self) -> tuple[Port, ...]:
+        """See `usercode.Desk`."""
+        return tuple(self._published)
+
+    def part(self) -> Committable | None:
+        """See `usercode.Desk`."""
+        if not self.records:
+            return None
+        run = self._run
+        id = f"{run.name}/{self.stage.name}/{self._shard}".encode()
+        run.job.parts[id] = Part(run.plan.step, run.job.epoch, tuple(self.records))
+        return Committable(self.stage.name, id)
+
+
+def runner_of(desk: StageDesk, number: int) -> EngineRunner:
+    """The user code of a stage."""
+    runner: Runner
+    match desk.stage.kind:
+        case Source():
+            runner = Reading(desk)
+        case Expand():
+            runner = Expanding(desk)
+        case Group():
+            runner = Grouping(desk)
+        case Buffer():
+            runner = Buffering(desk, number)
+        case Keep(way=way):
+            runner = WAYS[way](desk, number)
+        case Join():
+            runner = Joining(desk)
+        case _:
+            runner = Passing(desk)
+    return runner
+
+
+def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
+    """The windows in which an element comes to a stage."""
+    return (GLOBAL_WINDOW,) if reader.windowing is None else reader.windowing.fn.assign(time)
+
+
+def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Sequence[WindowedElement]]]:
+    """The restrictions with which a source begins, in one shard."""
+    count, parts = len(source.events), source.parts
+    for part in range(parts):
+        if part % shards == shard:
+            whole = b"%d:%d" % (count * part // parts, count * (part + 1) // parts)
+            yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,))]
+
+
+def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
+    """What the engine has dropped, as a record."""
+    match drop:
+        case DropLate(key, window, value, time, watermark, reason):
+            late = reason is DropReason.EXPIRED
+            return Drop(stage.name, key, tuple(atoms_of(value)), time, window, late, watermark)
+        case DropHeld(key, window, contents, count, watermark):
+            values = list(contents)
+            if isinstance(stage.kind, Group) and not stage.kind.accumulating and len(values) != count:
+                raise Broken(f"{stage.name} has dropped {values}, which it takes for {count}")
+            atoms = tuple(atom for value in values for atom in atoms_of(value))
+            return Drop(stage.name, key, atoms, None, window, False, watermark, count)
+        case Late(element, watermark):
+            assert stage.windowing is not None
+            window = stage.windowing.decode(element.window)
+            return Drop(stage.name, element.key, tuple(atoms_of(element.value)), element.time, window, True, watermark)

@@ -1,0 +1,79 @@
+"""What a task of a simulated job is given and what it makes, as values.
+
+Owns the shapes. Must not know what a task does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.markers import Marker
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.manifest.values import Shard, SideFile
+from arcbeam.testing.simulate.judging.records import Part
+from arcbeam.testing.simulate.scenario.plans import Pipeline
+
+Rows = dict[tuple[str, int], list[tuple[bytes, list[WindowedElement]]]]
+"""What goes to each stage and shard."""
+
+
+class Died(Exception):
+    """A task's process is gone."""
+
+
+class Looks:
+    """An allowance of so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def spent(self) -> bool:
+        """See `Budget`."""
+        self._looks -= 1
+        return self._looks <= 0
+
+
+@dataclass
+class Box:
+    """What an attempt sends to the next level, with its marker behind all rows."""
+
+    rows: Rows = field(default_factory=dict)
+    markers: list[Marker] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Made:
+    """The files of an attempt: the shards as they are with them, and new side files."""
+
+    shards: tuple[Shard, ...]
+    sides: tuple[SideFile, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What does not change while a driver lives.
+
+    Attributes:
+        pipeline: what runs.
+        layout: where.
+        blobs: its way to the store.
+        epoch: of the driver.
+        scratch: a local folder.
+        parts: where it is kept what is to be published, by id.
+        honest: the stages to which nothing can come too late.
+        looks: how much a task may do in a step.
+        last_event: a time behind those of all events.
+    """
+
+    pipeline: Pipeline
+    layout: Layout
+    blobs: DurableBlobs
+    epoch: int
+    scratch: Path
+    parts: dict[bytes, Part]
+    honest: frozenset[str]
+    looks: int
+    last_event: int

@@ -1,0 +1,1 @@
+"""What is simulated, as values from a seed."""

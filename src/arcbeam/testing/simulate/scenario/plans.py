@@ -1,0 +1,145 @@
+"""The pipeline of a simulated job: its stages, and where they are.
+
+Owns the values, and what the engine must be told of them. Must not know how a pipeline is chosen, nor what runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from arcbeam.engine.plan.layout import Layout, Placed
+from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import Duration
+from arcbeam.testing.simulate.scenario.kinds import MAIN, Buffer, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.scenario.windowings import Windowing
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the pipeline.
+
+    Attributes:
+        name: its name.
+        level: above those of its inputs.
+        kind: what it does.
+        inputs: what it reads.
+        outputs: its own.
+        together: all its elements get one key.
+    """
+
+    name: str
+    level: int
+    kind: Kind
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[str, ...] = (MAIN,)
+    together: bool = False
+
+    @property
+    def windowing(self) -> Windowing | None:
+        """How elements get windows when they come; None if all are in one."""
+        if isinstance(self.kind, Expand):
+            return self.kind.windowing if self.kind.side else None
+        return self.kind.windowing if isinstance(self.kind, (Group, Keep, Join)) else None
+
+    @property
+    def side(self) -> Port | None:
+        """Its side input."""
+        return self.kind.side if isinstance(self.kind, (Expand, Keep, Join)) else None
+
+    def key_of(self, key: bytes) -> bytes:
+        """The user key with which an element comes to it."""
+        return b"all" if self.together else key
+
+
+_FAMILIES = {
+    "end": {"end": TimeDomain.EVENT},
+    "expiration": {},
+    "clock": {"end": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING},
+    "clock or expiration": {"clock": TimeDomain.PROCESSING},
+    "each": {"each": TimeDomain.EVENT},
+    "drawers": {"drawer": TimeDomain.EVENT},
+    "order": {"end": TimeDomain.EVENT},
+}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The stages, producers before consumers."""
+
+    stages: tuple[Stage, ...]
+    shards: int
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Stage]:
+        """The stages by name."""
+        return {stage.name: stage for stage in self.stages}
+
+    @cached_property
+    def levels(self) -> int:
+        """How many there are."""
+        return 1 + max(stage.level for stage in self.stages)
+
+    @cached_property
+    def consumers(self) -> Mapping[Port, tuple[Stage, ...]]:
+        """Which stages read a port."""
+        return {
+            Port(stage.name, output): tuple(each for each in self.stages if Port(stage.name, output) in each.inputs)
+            for stage in self.stages
+            for output in stage.outputs
+        }
+
+    @cached_property
+    def side_readers(self) -> Mapping[Port, tuple[Stage, ...]]:
+        """Which stages have a port as a side input."""
+        readers: dict[Port, tuple[Stage, ...]] = {}
+        for stage in self.stages:
+            if stage.side is not None:
+                readers[stage.side] = (*readers.get(stage.side, ()), stage)
+        return readers
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each stage: its own for ever, whatever other stages there are."""
+        return {stage.name: int(stage.name.rpartition("-")[2]) for stage in self.stages}
+
+    def layout(self, tasks: tuple[int, ...]) -> Layout:
+        """What the engine is told of where stages are."""
+        return Layout(
+            tuple(
+                Placed(
+                    StageFlow(stage.name, stage.inputs, stage.outputs, self.shards),
+                    self.numbers[stage.name],
+                    stage.level,
+                    () if stage.side is None else (("side", stage.side),),
+                )
+                for stage in self.stages
+            ),
+            self.shards,
+            tasks,
+        )
+
+    def specs(self, layout: Layout) -> dict[str, StageSpec]:
+        """What the engine is told of what stages do."""
+        placed = {each.name: each for each in layout.stages}
+        return {stage.name: _spec(stage, placed[stage.name]) for stage in self.stages}
+
+
+def _spec(stage: Stage, placed: Placed) -> StageSpec:
+    match stage.kind:
+        case Source() | Expand():
+            return StageSpec(placed, Splittable(bound=50), stage.windowing.decode if stage.windowing else None)
+        case Pass() | Buffer():
+            return StageSpec(placed, Plain())
+        case Join(_, windowing):
+            return StageSpec(placed, Plain(), windowing.decode)
+        case Group(windowing) as group:
+            return StageSpec(placed, Grouped(group.strategy, windowing.decode))
+        case Keep(windowing, way, _, lateness) as keep:
+            in_order = Duration(lateness) if way == "order" else None
+            kind = Stateful(_FAMILIES[way], windowing.decode, keep.expires, in_order, "expiration" in way)
+            return StageSpec(placed, kind, windowing.decode)

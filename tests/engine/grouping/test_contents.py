@@ -1,0 +1,170 @@
+"""What a window holds: written once, read when it goes out, moved when it merges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, Bag, Values, block
+from arcbeam.errors import StateFormatError
+from arcbeam.testing.views import MemoryView
+from tests.engine.grouping.grouping_strategies import Concat
+
+pytestmark = pytest.mark.contract("ENG-11")
+
+
+class CountingView(MemoryView):
+    """Counts what is read and written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = self.written = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        value = super().get(key)
+        self.read += len(value or b"")
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.written += len(value)
+        super().put(key, value)
+
+
+def entry(address: bytes, number: int) -> bytes:
+    return address + bytes([number])
+
+
+def reopened(bag: Bag, view: MemoryView, fresh: bytes = b"a") -> Bag:
+    tail = bag.store()
+    return Bag(view, entry, fresh, bag.address, bag.entries, tail)
+
+
+sizes = st.one_of(st.integers(0, 20), st.integers(200, 700), st.just(70_000))
+values = st.lists(sizes.flatmap(lambda size: st.just(b"x" * size)), min_size=1, max_size=8)
+
+
+@given(pieces=st.lists(values, max_size=6), keep=st.booleans())
+def test_elements_come_out_as_they_came(pieces: list[list[bytes]], keep: bool) -> None:
+    view = MemoryView()
+    bag = Bag(view, entry, b"a")
+    for piece in pieces:
+        bag.add(piece)
+        bag = reopened(bag, view)
+    taken = bag.take(keep)
+    expected = [value for piece in pieces for value in piece]
+    assert list(taken) == expected == list(taken)
+    again = list(reopened(bag, view).take(False))
+    assert again == (expected if keep else [])
+    bag.clear()
+    assert not len(view)
+
+
+def test_blocks_of_many_elements() -> None:
+    elements = [str(n).encode() for n in range(1000)]
+    assert list(Values((block(elements), block([b""])), [b"rest"])) == [*elements, b"", b"rest"]
+
+
+def test_an_element_costs_the_same_however_many_there_are() -> None:
+    view = CountingView()
+    bag = Bag(view, entry, b"a")
+    for _ in range(200):
+        bag.add([b"x" * 100])
+        bag = reopened(bag, view)
+    assert view.read == 0
+    assert view.written < 200 * 110
+    assert len(bag.store()) <= TAIL_BYTES
+    assert len(list(bag.take(False))) == 200
+
+
+def test_what_has_fewer_entries_moves() -> None:
+    view = CountingView()
+    large, small = Bag(view, entry, b"large"), Bag(view, entry, b"small")
+    for bag, times in ((large, 9), (small, 2)):
+        for _ in range(times):
+            bag.add([b"x" * TAIL_BYTES])
+            bag.store()
+    view.written = 0
+    small.add([b"tail"])
+    small.absorb(large)
+    assert view.written < 3 * TAIL_BYTES
+    assert len(view) == 11
+    assert len(list(small.take(False))) == 12
+    assert not len(view)
+
+
+def test_two_bags_never_share_entries() -> None:
+    """A window is merged away, its entries stay, and one of the same name begins anew."""
+    view = MemoryView()
+    first, again = Bag(view, entry, b"w"), Bag(view, entry, b"w")
+    for bag in (first, again):
+        bag.add([b"x" * 2 * TAIL_BYTES])
+        bag.store()
+    assert len(view) == 2
+    again.clear()
+    assert len(list(first.take(False))) == 1
+
+
+def test_blocks_that_are_not_known_are_refused() -> None:
+    with pytest.raises(StateFormatError, match="a window's elements"):
+        list(Values((b"\x07abc",)))
+
+
+@given(pieces=st.lists(st.lists(st.binary(max_size=3).map(bytes.hex).map(str.encode), max_size=3)), keep=st.booleans())
+def test_an_accumulator_is_all_that_is_kept(pieces: list[list[bytes]], keep: bool) -> None:
+    contents = Accumulated(Concat())
+    for piece in pieces:
+        contents.add(piece)
+        contents = Accumulated(Concat(), contents.store())
+    expected = sorted(value.decode() for piece in pieces for value in piece)
+    result = contents.take(keep)
+    assert sorted(result) == expected
+    contents.add([b"more"])
+    assert sorted(result) == expected, "a pane that is out does not change"
+    assert sorted(contents.take(False)) == sorted([*(expected if keep else []), "more"])
+    assert contents.store() == b""
+
+
+def test_accumulators_merge() -> None:
+    one, other = Accumulated(Concat()), Accumulated(Concat())
+    other.add([b"b"])
+    one.absorb(Accumulated(Concat(), other.store()))
+    one.add([b"a"])
+    one.absorb(Accumulated(Concat()))
+    assert sorted(one.take(False)) == ["a", "b"]
+
+
+class Nothing:
+    """A combiner whose accumulator is None, and has no bytes."""
+
+    def create(self) -> Any:
+        return None
+
+    def add(self, accumulator: Any, values: Any) -> Any:
+        return accumulator
+
+    def merge(self, accumulators: Any) -> Any:
+        return None
+
+    def compact(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def extract(self, accumulator: Any) -> Any:
+        assert accumulator is None
+        return "nothing"
+
+    def encode(self, accumulator: Any) -> bytes:
+        return b""
+
+    def decode(self, data: bytes) -> Any:
+        assert data == b""
+
+
+def test_an_accumulator_may_be_none_and_its_bytes_empty() -> None:
+    contents = Accumulated(Nothing())
+    contents.add([b"x"])
+    stored = contents.store()
+    assert stored
+    assert Accumulated(Nothing(), stored).take(True) == "nothing"

@@ -1,0 +1,124 @@
+"""The layout of rows is a format: what one version wrote, a later one reads.
+
+`format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never written anew: if
+`_fill` gives other rows, the format is another one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arcbeam.engine.rows import keyspace
+from arcbeam.engine.state.agenda import Element, SortedInput
+from arcbeam.engine.state.cells import (
+    BagCell,
+    Cells,
+    CombiningCell,
+    MapCell,
+    MultimapCell,
+    OrderedListCell,
+    SetCell,
+    ValueCell,
+)
+from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.residuals import Remainder, Residuals
+from arcbeam.engine.state.timers import EXPIRATION, Timers
+from arcbeam.engine.watermarks.clocks import Clock
+from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
+from arcbeam.errors import ArcbeamError
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.testing.views import MemoryView
+
+_GOLDEN = Path(__file__).parent / "format_1.json"
+_FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
+_PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
+_LONG = b"\0long" * 30
+
+
+def _golden() -> MemoryView:
+    rows = json.loads(_GOLDEN.read_text(encoding="ascii"))
+    return MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
+
+
+def _fill(view: MemoryView) -> None:
+    keyspace.claim(view, 0, 0)
+    cells, timers, holds = Cells(view, 258), Timers(view, 258, _FAMILIES), Holds(view, 258)
+    for at in _PLACES:
+        ValueCell(cells, "value").write(*at, b"v")
+        BagCell(cells, "bag").extend(*at, [b"", b"x" * 200, b"y" * 900, b"z"])
+        CombiningCell(cells, "sum", max).add(*at, b"3")
+        SetCell(cells, "set").add(*at, _LONG)
+        MapCell(cells, "map").put(*at, b"key\0", b"one")
+        MapCell(cells, "map").put(*at, _LONG, b"two")
+        MultimapCell(cells, "multimap").extend(*at, _LONG, [b"1", b"2"])
+        OrderedListCell(cells, "list").add(*at, Timestamp(-5), b"early")
+        timers.set(*at, "event", Timestamp(7), Timestamp(7), "tag", b"pane")
+        timers.set(*at, "event", Timestamp(8), Timestamp(6))
+        timers.set(*at, "clock", Timestamp(1_000_000), None)
+        timers.set(*at, EXPIRATION, Timestamp(9), None)
+        holds.set(Holder(HolderKind.STATE, "pane", *at), Timestamp(4), "main")
+        SortedInput(view, 258).add(Element(*at, Timestamp(11), b"e"), MIN_TIMESTAMP)
+    Parking(view, 258).park(SideInputWindow("rates", b"side"), Parked(Timestamp(2), b"p"))
+    clock = Clock(view, 258, ("main",))
+    clock.estimate("events", "main", Timestamp(3))
+    clock.advance(Timestamp(1))
+    Residuals(view, 259, ("main",)).admit(
+        "orders", Remainder(b"0-10", 10.0, Timestamp(12), {"main": Timestamp(5)}), Timestamp(0)
+    )
+
+
+def test_rows_are_written_as_they_were() -> None:
+    view = MemoryView()
+    _fill(view)
+    assert view.snapshot() == _golden().snapshot()
+
+
+def test_rows_that_were_written_are_read() -> None:
+    view = _golden()
+    keyspace.claim(view, 0, 0)
+    cells, timers = Cells(view, 258), Timers(view, 258, _FAMILIES)
+    for at in _PLACES:
+        assert ValueCell(cells, "value").read(*at) == b"v"
+        assert list(BagCell(cells, "bag").read(*at)) == [b"", b"x" * 200, b"y" * 900, b"z"]
+        assert CombiningCell(cells, "sum", max).read(*at) == b"3"
+        assert list(SetCell(cells, "set").read(*at)) == [_LONG]
+        assert dict(MapCell(cells, "map").items(*at)) == {b"key\0": b"one", _LONG: b"two"}
+        assert [(k, list(v)) for k, v in MultimapCell(cells, "multimap").items(*at)] == [(_LONG, [b"1", b"2"])]
+        assert list(OrderedListCell(cells, "list").read(*at)) == [(-5, b"early")]
+        assert timers.get(*at, "event", "tag") == 7
+    timers.validate()
+    told = {(each.key, each.family, each.tag, each.fire_at, each.hold, each.payload) for each in timers.pending()}
+    for key, _ in _PLACES:
+        assert {
+            (key, "event", "tag", 7, 7, b"pane"),
+            (key, "event", "", 8, 6, b""),
+            (key, "clock", "", 1_000_000, None, b""),
+            (key, EXPIRATION, "", 9, None, b""),
+        } < told
+    for side in Side:
+        Holds(view, 258, side).validate()
+    earliest = Holds(view, 258).earliest("main")
+    assert earliest is not None
+    assert earliest.time == 4
+    assert SortedInput(view, 258).next() == 11
+    assert list(Parking(view, 258).take(SideInputWindow("rates", b"side"))) == [Parked(Timestamp(2), b"p")]
+    assert Clock(view, 258, ("main",)).input == 1
+    residuals = Residuals(view, 259, ("main",))
+    residuals.validate()
+    assert [each.remainder for each in residuals.all()] == [
+        Remainder(b"0-10", 10.0, Timestamp(12), {"main": Timestamp(5)})
+    ]
+
+
+def test_rows_of_another_format_are_refused_and_nothing_is_touched() -> None:
+    newer = MemoryView({b"\x01": b"\0\2", b"\x10": b""})
+    before = newer.snapshot()
+    with pytest.raises(ArcbeamError, match="the state of shard 7 of level 2 is of format 2; this version of arc"):
+        keyspace.claim(newer, 2, 7)
+    assert newer.snapshot() == before
+    with pytest.raises(ArcbeamError, match="is of no known format"):
+        keyspace.claim(MemoryView({b"\x10": b""}), 0, 0)

@@ -1,0 +1,54 @@
+"""The first row of an index is known, whatever is put and deleted in front of it, ahead of it and far behind."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcbeam.engine.rows.frontier import Frontier
+from arcbeam.testing.views import MemoryView
+
+_START = b"i"
+_NUMBERS = st.integers(0, 999)
+_ACTS = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "take", "take"]), _NUMBERS), max_size=80)
+
+
+def _key(number: int) -> bytes:
+    return _START + number.to_bytes(2, "big")
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 999), st.integers(1, 7), _ACTS)
+def test_the_first_row_is_known(initial: int, every: int, acts: list[tuple[str, int]]) -> None:
+    model = {_key(number): b"%d" % number for number in range(0, initial, every)}
+    view = MemoryView({**model, b"h": b"before", b"j": b"behind"})
+    front = Frontier(view, _START)
+    for i, (act, number) in enumerate(acts):
+        key, value = _key(number), b"%d.%d" % (number, i)
+        match act:
+            case "put" if key not in model:
+                front.put(key, value)
+                model[key] = value
+            case "delete" if key in model:
+                front.delete(key)
+                del model[key]
+            case "take" if model:
+                first = front.first()
+                assert first == min(model)
+                assert front.take(first) == model.pop(first)
+        assert front.first() == min(model, default=None)
+    assert view.snapshot() == dict(sorted({**model, b"h": b"before", b"j": b"behind"}.items()))
+
+
+def test_rows_put_again_where_others_were_taken() -> None:
+    front = Frontier(MemoryView(), _START)
+    assert front.first() is None
+    for number in (5, 3):
+        front.put(_key(number), b"")
+        assert front.first() == _key(number)
+    assert front.take(_key(3)) == b""
+    front.put(_key(3), b"again")
+    front.delete(_key(3))
+    front.put(_key(3), b"once more")
+    assert front.take(_key(3)) == b"once more"
+    assert front.first() == _key(5)

@@ -1,0 +1,99 @@
+"""Rows' keys are ordered as what they are made of, whatever that is."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import example, given, settings
+
+from arcbeam.engine.rows import keyspace
+from arcbeam.engine.rows.keyspace import Kind, Section
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+
+_TIMES = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP).map(Timestamp)
+_BYTES = st.lists(st.sampled_from([b"\0", b"\1", b"\2", b"\xff", b"a", b"b"]), max_size=6).map(b"".join)
+_LONG = st.binary(min_size=100, max_size=400)
+
+
+def _encoded(row: tuple[int, bytes, Timestamp, bytes]) -> bytes:
+    stage, key, time, window = row
+    return (
+        keyspace.prefix(Kind.KEYED, stage)
+        + keyspace.part(key)
+        + keyspace.moment(time)
+        + keyspace.part(window, keyspace.NAME_LIMIT)
+    )
+
+
+_ROWS = st.tuples(st.integers(0, 65535), _BYTES, _TIMES, _BYTES)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_ROWS, _ROWS)
+@example((0, b"", MIN_TIMESTAMP, b""), (0, b"\0", MAX_TIMESTAMP, b""))
+@example((0, b"a", Timestamp(-1), b""), (0, b"a", Timestamp(0), b"\0"))
+def test_keys_are_ordered_as_tuples(one: tuple, other: tuple) -> None:
+    assert (_encoded(one) < _encoded(other)) == (one < other)
+    assert (_encoded(one) == _encoded(other)) == (one == other)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(_BYTES | _LONG, max_size=4))
+def test_parts_come_back_one_by_one(raws: list[bytes]) -> None:
+    pieces = keyspace.parts(b"".join(map(keyspace.part, raws)))
+    assert len(pieces) == len(raws)
+    for piece, raw in zip(pieces, raws, strict=True):
+        is_short = len(raw) + raw.count(b"\0") <= keyspace.KEY_LIMIT
+        assert keyspace.whole(piece) == (raw if is_short else None)
+        assert keyspace.shown(piece).endswith("…") != is_short
+
+
+@settings(max_examples=100, deadline=None)
+@given(_LONG, _LONG)
+def test_long_parts_are_told_apart(one: bytes, other: bytes) -> None:
+    assert (keyspace.part(one) == keyspace.part(other)) == (one == other)
+    short = one[:40]
+    assert (keyspace.part(short) < keyspace.part(other)) == (short < other)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_BYTES, _BYTES)
+def test_no_part_is_the_beginning_of_another(one: bytes, other: bytes) -> None:
+    assert keyspace.part(one).startswith(keyspace.part(other)) == (one == other)
+
+
+@given(_TIMES)
+def test_moments_come_back(time: Timestamp) -> None:
+    assert keyspace.time_of(keyspace.moment(time)) == time
+
+
+@pytest.mark.parametrize("stage", [70_000, 65_536, -1])
+def test_the_number_of_a_stage_has_two_bytes(stage: int) -> None:
+    assert keyspace.prefix(Kind.KEYED, 65_535) == b"\x10\xff\xff"
+    with pytest.raises(ValueError, match=f"the number of a stage is from 0 to 65,535: {stage:,}"):
+        keyspace.prefix(Kind.KEYED, stage)
+
+
+def test_the_longest_key_is_one_that_lmdb_takes() -> None:
+    long = b"\0" * 5000
+    name = keyspace.name("n" * 5000)
+    key, window = keyspace.part(long), keyspace.part(long, keyspace.NAME_LIMIT)
+    slot = key + window + bytes((Section.TIMER,)) + name + key
+    timer = keyspace.prefix(Kind.EVENT, 1) + keyspace.moment(MAX_TIMESTAMP) + b"\0" + slot
+    hold = keyspace.prefix(Kind.HOLDS, 1) + name + keyspace.moment(MAX_TIMESTAMP) + bytes((Kind.KEYED,)) + slot
+    assert max(len(timer), len(hold)) <= keyspace.LONGEST
+
+
+@given(st.binary(max_size=4), st.binary(max_size=6))
+@example(b"\xff\xff", b"\xff\xff\xff")
+@example(b"a\xff", b"b")
+def test_after_ends_a_prefix(start: bytes, key: bytes) -> None:
+    end = keyspace.after(start)
+    assert (start <= key and (end is None or key < end)) == key.startswith(start)
+
+
+def test_parts_are_shown_as_text_where_they_are_text() -> None:
+    shown = [
+        keyspace.shown(piece) for piece in keyspace.parts(b"".join(map(keyspace.part, [b"user7", b"\xff\0", b""])))
+    ]
+    assert shown == ["user7", "b'\\xff\\x00'", ""]

@@ -1,0 +1,41 @@
+"""Values come back in the order in which they were appended, and rows that are full are left alone."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcbeam.engine.rows import sequences
+from arcbeam.testing.views import MemoryView
+
+_VALUES = st.sampled_from([b"", b"a", b"b" * 127, b"c" * 128, b"d" * 700, b"e" * 5000])
+
+
+@given(st.lists(_VALUES))
+def test_framed_values_come_back(values: list[bytes]) -> None:
+    assert list(sequences.unframed(b"".join(map(sequences.framed, values)))) == values
+    assert list(sequences.unframed(b"xyz" + b"".join(map(sequences.framed, values)), 3)) == values
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(_VALUES, max_size=6) | _VALUES, max_size=12))
+def test_values_come_back_in_order_and_sealed_rows_are_never_written_again(appended: list) -> None:
+    view, expected = MemoryView(), []
+    sequences.append(view, b"t", b"a neighbour")
+    for values in appended:
+        before = view.snapshot()
+        if isinstance(values, list):
+            sequences.extend(view, b"s", iter(values))
+            expected += values
+        else:
+            sequences.append(view, b"s", values)
+            expected.append(values)
+        now = view.snapshot()
+        assert all(now[row] == value for row, value in before.items() if not row.endswith(sequences.TAIL))
+        assert list(sequences.read(view, b"s")) == expected
+        assert sequences.exists(view, b"s") == bool(expected)
+    rows = list(view.scan(b"s", b"t"))
+    assert [each for row, value in rows for each in sequences.of_row(row[1:], value)] == expected
+    sequences.clear(view, b"s")
+    assert not sequences.exists(view, b"s")
+    assert len(view) == 1

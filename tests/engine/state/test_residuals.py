@@ -1,0 +1,332 @@
+"""What remains of restrictions is processed exactly once, when it is due, and holds until it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from arcbeam.engine.state.residuals import Crowded, Remainder, Residuals, Restriction
+from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.testing.views import MemoryView
+
+_OUTPUTS = ("main", "errors")
+_TIMES = st.sampled_from([MIN_TIMESTAMP, *map(Timestamp, range(0, 50, 7)), MAX_TIMESTAMP])
+_WATERMARKS = st.dictionaries(st.sampled_from(_OUTPUTS), _TIMES)
+_DUE = st.none() | st.integers(0, 30).map(Timestamp)
+
+
+class ResidualsMachine(RuleBasedStateMachine):
+    """Restrictions are sets of numbers here. Each number is processed once, in whatever shard, whatever happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.views = [MemoryView(), MemoryView()]
+        self.shards = [Residuals(view, 5, _OUTPUTS, bound=3) for view in self.views]
+        self.now = Timestamp(0)
+        self.admitted = 0
+        self.done: list[int] = []
+        self.running: list[tuple[int, Restriction, set[int], bool]] = []
+        self.dues: dict[bytes, Timestamp] = {}
+
+    shard = st.integers(0, 1)
+
+    def _remainder(self, work: set[int], due: Timestamp | None, watermarks: dict) -> Remainder:
+        return Remainder(",".join(map(str, sorted(work))).encode(), float(len(work)), due, watermarks)
+
+    def _work(self, restriction: Restriction) -> set[int]:
+        return {int(each) for each in restriction.remainder.element.split(b",")}
+
+    def _note(self, restriction: Restriction | None, due: Timestamp | None) -> None:
+        assert restriction is not None
+        assert restriction.due == (self.now if due is None else due)
+        self.dues[restriction.id] = restriction.due
+
+    @rule(shard=shard, count=st.integers(1, 6), due=_DUE, watermarks=_WATERMARKS)
+    def admit(self, shard: int, count: int, due: Timestamp | None, watermarks: dict) -> None:
+        work = set(range(self.admitted, self.admitted + count))
+        root = f"root{self.admitted}"
+        self.admitted += count
+        self._note(self.shards[shard].admit(root, self._remainder(work, due, watermarks), self.now), due)
+
+    @rule(by=st.integers(1, 9))
+    def wait(self, by: int) -> None:
+        self.now = Timestamp(self.now + by)
+
+    @rule(shard=shard)
+    def take(self, shard: int) -> None:
+        waiting = {r.id for r in self.shards[shard].all()} - {r.id for _, r, _, _ in self.running}
+        taken = self.shards[shard].take(self.now)
+        dues = [self.dues[id] for id in waiting if self.dues[id] <= self.now]
+        assert (taken.due if taken else None) == min(dues, default=None)
+        if taken is not None:
+            self.running.append((shard, taken, self._work(taken), False))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), due=_DUE, watermarks=_WATERMARKS)
+    def split(self, data: st.DataObject, due: Timestamp | None, watermarks: dict) -> None:
+        at = data.draw(st.integers(0, len(self.running) - 1))
+        shard, restriction, work, _ = self.running[at]
+        if len(work) < 2:
+            return
+        given = {number for number in work if number >= sorted(work)[len(work) // 2]}
+        residual = self.shards[shard].split(restriction.id, self._remainder(given, due, watermarks), self.now)
+        self._note(residual, due)
+        self.running[at] = (shard, restriction, work - given, True)
+
+    @precondition(lambda self: self.running)
+    @rule(watermarks=_WATERMARKS)
+    def report(self, watermarks: dict) -> None:
+        shard, restriction, work, _ = self.running[-1]
+        before = {o: self._held(shard, restriction, o) for o in _OUTPUTS}
+        self.shards[shard].advance(restriction.id, watermarks)
+        for output in _OUTPUTS:
+            expected = max(before[output], watermarks.get(output, MIN_TIMESTAMP))
+            assert self._held(shard, restriction, output) == expected
+        self.running[-1] = (shard, restriction, work, True)
+
+    @precondition(lambda self: self.running)
+    @rule(done=st.integers(0, 6), due=_DUE, watermarks=_WATERMARKS)
+    def finish(self, done: int, due: Timestamp | None, watermarks: dict) -> None:
+        shard, restriction, work, _ = self.running.pop(0)
+        processed = set(sorted(work)[:done])
+        self.done += processed
+        left = work - processed
+        deferred = self._remainder(left, due, watermarks) if left else None
+        residual = self.shards[shard].finish(restriction.id, deferred, self.now)
+        if left:
+            self._note(residual, due)
+        else:
+            assert residual is None
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def put_back(self) -> None:
+        shard, restriction, _, touched = self.running[-1]
+        if not touched:
+            self.running.pop()
+            self.shards[shard].put_back(restriction.id)
+
+    @precondition(lambda self: not self.running)
+    @rule(shard=shard, data=st.data())
+    def rebalance(self, shard: int, data: st.DataObject) -> None:
+        restrictions = list(self.shards[shard].all())
+        if restrictions:
+            moved = data.draw(st.sampled_from(restrictions))
+            assert self.shards[1 - shard].adopt(self.shards[shard].hand_over(moved.id)) == moved
+
+    @precondition(lambda self: not self.running)
+    @rule()
+    def restart(self) -> None:
+        for shard in self.shards:
+            shard.settled()
+        self.views = [MemoryView(view.snapshot()) for view in self.views]
+        self.shards = [Residuals(view, 5, _OUTPUTS, bound=3) for view in self.views]
+
+    @precondition(lambda self: not self.running)
+    @rule(shard=shard, cut=st.booleans())
+    def truncate(self, shard: int, cut: bool) -> None:
+        restriction = next(self.shards[shard].untruncated(), None)
+        if restriction is None:
+            return
+        work = self._work(restriction)
+        kept = set() if cut else work
+        self.done += work - kept  # what is cut away counts as done
+        remainder = self._remainder(kept, Timestamp(99), {}) if kept else None
+        left = self.shards[shard].truncate(restriction.id, remainder, self.now)
+        if left is not None:
+            assert left.truncated
+            self._note(left, None)
+
+    def _held(self, shard: int, restriction: Restriction, output: str) -> Timestamp:
+        name = f"{restriction.root}~{restriction.id.hex()}"
+        holds = Holds(self.views[shard], 5, Side.INPUT).all()
+        return next(hold.time for hold in holds if (hold.name, hold.output) == (name, output))
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self) -> None:
+        waiting = [
+            number
+            for shard in self.shards
+            for restriction in shard.all()
+            if restriction.id not in {r.id for _, r, _, _ in self.running}
+            for number in self._work(restriction)
+        ]
+        running = [number for _, _, work, _ in self.running for number in work]
+        assert sorted([*waiting, *running, *self.done]) == list(range(self.admitted))
+        for shard in self.shards:
+            shard.validate()
+            for crowded in shard.crowded():
+                assert crowded.live > 3
+                assert shard.room(crowded.root) == 0
+
+    def teardown(self) -> None:
+        for shard, restriction, work, _ in self.running:
+            self.done += work
+            self.shards[shard].finish(restriction.id, None, self.now)
+        for shard in self.shards:
+            while restriction := shard.take(MAX_TIMESTAMP):
+                self.done += self._work(restriction)
+                shard.finish(restriction.id, None, MAX_TIMESTAMP)
+        assert sorted(self.done) == list(range(self.admitted))
+        assert all(len(view) == 0 for view in self.views)
+
+
+TestResiduals = ResidualsMachine.TestCase
+TestResiduals.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+
+_NOW = Timestamp(1_000_000)
+
+
+def _one(outputs: tuple[str, ...] = ("main",)) -> tuple[MemoryView, Residuals, Restriction]:
+    view = MemoryView()
+    residuals = Residuals(view, 0, outputs)
+    residuals.admit("orders", Remainder(b"0-100", 100.0, watermarks={"main": Timestamp(10)}), _NOW)
+    taken = residuals.take(_NOW)
+    assert taken is not None
+    return view, residuals, taken
+
+
+@pytest.mark.contract("SDF-05", "SDF-04")
+def test_a_split_and_a_deferral_of_one_bundle_are_both_there_once_each_at_its_time() -> None:
+    _, residuals, taken = _one()
+    split = residuals.split(taken.id, Remainder(b"50-100", watermarks={"main": Timestamp(30)}), _NOW)
+    soon = Timestamp(_NOW + 1)
+    deferred = residuals.finish(taken.id, Remainder(b"20-50", due=soon, watermarks={"main": Timestamp(20)}), _NOW)
+    assert deferred is not None
+    assert split.id != deferred.id
+    assert residuals.take(_NOW) == split
+    assert residuals.take(_NOW) is None
+    assert residuals.next_due() == soon
+    assert residuals.take(soon) == deferred
+    with pytest.raises(ValueError, match="is not running: it is not here"):
+        residuals.finish(taken.id, None, _NOW)
+
+
+@pytest.mark.contract("SDF-04")
+def test_due_times_keep_their_microseconds_over_a_restart() -> None:
+    view, residuals, taken = _one()
+    residuals.finish(taken.id, Remainder(b"rest", due=Timestamp(_NOW + 1_234_567)), _NOW)
+    again = Residuals(MemoryView(view.snapshot()), 0, ("main",))
+    assert again.next_due() == _NOW + 1_234_567
+    assert again.take(Timestamp(_NOW + 1_234_566)) is None
+    assert again.take(Timestamp(_NOW + 1_234_567)) is not None
+
+
+@pytest.mark.contract("SDF-02", "SDF-11")
+def test_each_output_is_held_by_itself_until_the_commit_that_replaces_the_hold() -> None:
+    view, residuals, taken = _one(("main", "errors"))
+    committed = view.snapshot()
+    holds = Holds(view, 0, Side.INPUT)
+    residuals.advance(taken.id, {"main": Timestamp(40), "errors": Timestamp(35)})
+    assert [holds.earliest(output).time for output in ("main", "errors")] == [40, 35]
+    rest = residuals.finish(
+        taken.id, Remainder(b"rest", watermarks={"main": Timestamp(50), "errors": Timestamp(20)}), _NOW
+    )
+    assert rest is not None
+    # What was promised for the whole is promised for the rest.
+    assert [holds.earliest(output).time for output in ("main", "errors")] == [50, 35]
+    before = Holds(MemoryView(committed), 0, Side.INPUT)
+    assert [before.earliest(output).time for output in ("main", "errors")] == [10, MIN_TIMESTAMP]
+
+
+@pytest.mark.contract("SDF-10")
+def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_told() -> None:
+    view, residuals, taken = _one(("main", "errors"))
+    rest = residuals.finish(taken.id, Remainder(b"rest", watermarks={"main": Timestamp(50)}), _NOW)
+    assert rest is not None
+    held = Holds(view, 0, Side.INPUT).earliest("errors")
+    assert held is not None
+    assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
+    assert held.name.startswith("orders~")
+    assert list(residuals.silent()) == [(rest, ("errors",))]
+
+
+@pytest.mark.contract("SDF-05")
+def test_too_many_restrictions_of_a_root_are_told_but_kept() -> None:
+    residuals = Residuals(MemoryView(), 0, ("main",), bound=2)
+    residuals.admit("orders", Remainder(b"all"), _NOW)
+    taken = residuals.take(_NOW)
+    assert taken is not None
+    assert residuals.room("orders") == 1
+    for _ in range(2):
+        residuals.split(taken.id, Remainder(b"part"), _NOW)
+    assert residuals.room("orders") == 0
+    assert list(residuals.crowded()) == [Crowded("orders", 3, 2)]
+    assert "3 restrictions of 'orders'" in str(next(residuals.crowded()))
+
+
+@pytest.mark.contract("SDF-11")
+def test_ids_are_the_same_whenever_the_same_parts_are_made() -> None:
+    def ids() -> list[bytes]:
+        _, residuals, taken = _one()
+        split = residuals.split(taken.id, Remainder(b"x"), _NOW)
+        rest = residuals.finish(taken.id, Remainder(b"y"), Timestamp(_NOW + 5))
+        assert rest is not None
+        return [taken.id, split.id, rest.id]
+
+    assert ids() == ids()
+    assert len(set(ids())) == 3
+
+
+def test_a_step_does_not_end_while_something_runs() -> None:
+    _, residuals, taken = _one()
+    with pytest.raises(ValueError, match="the step ends while restrictions are running: orders~"):
+        residuals.settled()
+    residuals.put_back(taken.id)
+    residuals.settled()
+    assert residuals.take(_NOW) == taken
+    residuals.split(taken.id, Remainder(b"part"), _NOW)
+    with pytest.raises(ValueError, match="was split: it cannot be put back"):
+        residuals.put_back(taken.id)
+
+
+def test_the_same_is_not_taken_in_twice() -> None:
+    _, residuals, taken = _one()
+    with pytest.raises(ValueError, match="root 'orders' is there already"):
+        residuals.admit("orders", replace(taken.remainder), _NOW)
+    residuals.put_back(taken.id)
+    other = Residuals(MemoryView(), 0, ("main",))
+    handed = residuals.hand_over(taken.id)
+    other.adopt(handed)
+    with pytest.raises(ValueError, match="handed over twice"):
+        other.adopt(handed)
+    with pytest.raises(ValueError, match="is not waiting: it is not here"):
+        residuals.hand_over(taken.id)
+
+
+def test_what_is_truncated_is_due_at_once_and_truncated_once() -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 0, ("main",))
+    waiting = residuals.admit("orders", Remainder(b"0-inf", due=Timestamp(_NOW + 10**12)), _NOW)
+    kept = residuals.truncate(waiting.id, Remainder(b"0-5", watermarks={"main": Timestamp(3)}), _NOW)
+    assert list(residuals.untruncated()) == []
+    assert residuals.take(_NOW) == kept
+    assert kept is not None
+    rest = residuals.finish(kept.id, Remainder(b"2-5", due=Timestamp(_NOW + 7)), _NOW)
+    assert rest is not None
+    assert rest.truncated
+    assert rest.due == _NOW + 7
+    with pytest.raises(ValueError, match="is truncated already"):
+        residuals.truncate(rest.id, None, _NOW)
+
+
+@pytest.mark.contract("SDF-08")
+def test_what_may_move_is_offered_as_it_will_be_handed_over_but_for_one() -> None:
+    residuals = Residuals(MemoryView(), 5, _OUTPUTS)
+    for root in ("a", "b", "c", "d"):
+        residuals.admit(root, Remainder(b"x" * 100), Timestamp(0))
+    taken = residuals.take(Timestamp(0))
+    assert taken is not None
+    offered = list(residuals.movable(10, 10_000))
+    assert len(offered) == 2
+    assert taken.id not in {restriction.id for restriction, _ in offered}
+    assert len(list(residuals.movable(1, 10_000))) == 1
+    assert len(list(residuals.movable(10, 200))) == 1
+    for restriction, handed in offered:
+        assert residuals.hand_over(restriction.id) == handed
+    assert list(residuals.movable(10, 10_000)) == []

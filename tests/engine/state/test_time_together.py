@@ -1,0 +1,154 @@
+"""Watermarks, holds, timers, parked elements together: nothing fires before its data, nothing is put out too late."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from arcbeam.engine.state.agenda import Agenda, Element, SortedInput
+from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.watermarks.clocks import Clock, Estimate, Local, OutputTime, Port
+from arcbeam.engine.watermarks.stages import Complete, StageFlow, Times, Watermarks
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.testing.views import MemoryView
+
+_FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
+_READ, _OUT = Port("read", "main"), Port("sum", "main")
+_STAGES = (StageFlow("read", (), ("main",)), StageFlow("sum", (_READ,), ("main",), 2))
+_LATENESS = 2
+_KEYS = st.sampled_from([b"a", b"b"])
+_SHARDS = st.integers(0, 1)
+
+
+class _Shard:
+    def __init__(self, view: MemoryView) -> None:
+        self.view = view
+        self.clock = Clock(view, 1, ("main",))
+        self.timers = Timers(view, 1, _FAMILIES)
+        self.ordered = SortedInput(view, 1, Duration(_LATENESS))
+        self.agenda = Agenda(self.timers, self.ordered)
+        self.parking = Parking(view, 1)
+
+
+class TimeMachine(RuleBasedStateMachine):
+    """A source with an honest watermark, and a stage with state in two shards; steps, restarts, failed steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.upstream = Timestamp(0)
+        self.now = Timestamp(1000)
+        self.shards = [_Shard(MemoryView()), _Shard(MemoryView())]
+        self.marks = Watermarks(_STAGES)
+        self.said = Times()
+        self.parked: list[tuple[int, SideInputWindow, Timestamp]] = []
+        self.timers_set = self.timers_fired = 0
+
+    @rule(
+        shard=_SHARDS,
+        elements=st.lists(
+            st.tuples(_KEYS, st.integers(0, 5), st.sampled_from(["now", "parked", "in order"])), min_size=1, max_size=5
+        ),
+    )
+    def elements_come(self, shard: int, elements: list[tuple[bytes, int, str]]) -> None:
+        place = self.shards[shard]
+        for key, ahead, how in elements:
+            element = Element(key, b"w", Timestamp(self.upstream + ahead), b"")
+            if how == "parked":
+                lot = SideInputWindow("rates", b"w%d" % (ahead % 2))
+                place.parking.park(lot, Parked(element.time, key))
+                self.parked.append((shard, lot, element.time))
+            elif how == "in order":
+                assert place.ordered.add(element, place.clock.input) is None
+            else:
+                self.process(place, element)
+
+    @rule(shard=_SHARDS, number=st.integers(0, 1))
+    def a_side_input_is_ready(self, shard: int, number: int) -> None:
+        lot = SideInputWindow("rates", b"w%d" % number)
+        for parked in self.shards[shard].parking.take(lot):
+            self.parked.remove((shard, lot, parked.time))
+            self.process(self.shards[shard], Element(parked.value, b"w", parked.time, b""))
+
+    @rule(by=st.integers(0, 8), passing=st.integers(0, 20), budget=st.integers(0, 6) | st.just(1000))
+    def a_step(self, by: int, passing: int, budget: int) -> None:
+        self.upstream = min(Timestamp(self.upstream + by), MAX_TIMESTAMP)
+        self.now = Timestamp(self.now + passing)
+        self.marks.report("read", 0, Local(None, {"main": OutputTime(None, None, Estimate(self.upstream, "read"))}))
+        for number, shard in enumerate(self.shards):
+            watermark = shard.clock.advance(self.upstream)
+            last: dict[bytes, Timestamp] = {}
+            for _ in range(budget):
+                next = shard.agenda.next(watermark, self.now)
+                match next:
+                    case Element():
+                        assert next.time >= last.get(next.key, next.time)
+                        last[next.key] = next.time
+                        self.process(shard, next)
+                    case Fired():
+                        self.fire(number, shard, next, watermark)
+                        if next.family == "event":
+                            last[next.key] = max(next.fire_at, last.get(next.key, next.fire_at))
+                    case None:
+                        break
+            self.marks.report("sum", number, shard.clock.local())
+        said = self.marks.advance()
+        said.check_after(self.said)
+        self.said = said
+
+    @rule()
+    def a_restart(self) -> None:
+        self.shards = [_Shard(MemoryView(shard.view.snapshot())) for shard in self.shards]
+
+    def process(self, shard: _Shard, element: Element) -> None:
+        self.put_out(element.time)
+        # An output timestamp at the element's time, or at the timer's; and a timer by the clock that keeps the time.
+        for family, fire_at, hold in (
+            ("event", element.time + 5, element.time + 5),
+            ("event", element.time + 3, element.time),
+            ("clock", self.now + 10, element.time),
+        ):
+            tag = f"{element.time}/{hold - element.time}"
+            if shard.timers.get(element.key, b"w", family, tag) is None:
+                self.timers_set += 1
+                shard.timers.set(element.key, b"w", family, Timestamp(fire_at), Timestamp(hold), tag)
+
+    def fire(self, number: int, shard: _Shard, fired: Fired, watermark: Timestamp) -> None:
+        self.timers_fired += 1
+        assert fired.hold is not None
+        self.put_out(fired.hold)
+        if fired.family == "event":
+            assert watermark == MAX_TIMESTAMP or fired.fire_at + _LATENESS < watermark <= self.upstream
+            assert all(time > fired.fire_at for at, _, time in self.parked if at == number)
+            waiting = shard.ordered.next()
+            assert waiting is None or waiting > fired.fire_at
+        elif fired.hold % 3 == 0:
+            later, tag = Timestamp(fired.hold + 1), fired.tag + "+"
+            self.timers_set += shard.timers.get(fired.key, b"w", "event", tag) is None
+            shard.timers.set(fired.key, b"w", "event", later, later, tag)
+
+    def put_out(self, time: Timestamp) -> None:
+        assert time >= self.said.outputs.get(_OUT, time), "what is put out is late"
+
+    @invariant()
+    def it_can_be_explained(self) -> None:
+        if self.said.inputs:
+            assert not isinstance(self.marks.explain_output(_OUT).cause, Complete)
+            for shard in self.shards:
+                shard.timers.validate()
+
+    def teardown(self) -> None:
+        for shard in (0, 1):
+            for number in (0, 1):
+                self.a_side_input_is_ready(shard, number)
+        self.upstream = MAX_TIMESTAMP
+        for _ in range(3):
+            self.a_step(0, 20, 10_000)
+        assert self.timers_fired == self.timers_set
+        assert self.said.outputs[_OUT] == MAX_TIMESTAMP
+
+
+TestTime = TimeMachine.TestCase
+TestTime.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)

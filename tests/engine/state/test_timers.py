@@ -1,0 +1,228 @@
+"""Timers fire in order, once, when their time has passed, whatever was set and cleared before."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
+from arcbeam.engine.watermarks.holds import HolderKind, Holds
+from arcbeam.engine.watermarks.moments import due, passed
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.testing.views import MemoryView
+
+_FAMILIES = {"event": TimeDomain.EVENT, "other": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
+_KEYS = st.sampled_from([b"", b"a", b"a\0\1", b"l" * 200])
+_WINDOWS = st.sampled_from([b"", b"\0\0\1w", b"w" * 90])
+_TIMES = st.sampled_from([MIN_TIMESTAMP, *map(Timestamp, range(-2, 6)), END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP])
+_SLOTS = st.tuples(_KEYS, _WINDOWS, st.sampled_from([*_FAMILIES, EXPIRATION]), st.sampled_from(["", "t\0", "u" * 150]))
+
+
+class TimersMachine(RuleBasedStateMachine):
+    """Timers of one stage, beside those of another, against a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view = MemoryView()
+        Timers(self.view, 2, _FAMILIES).set(b"a", b"", "event", Timestamp(0), Timestamp(0))
+        self.timers = Timers(self.view, 1, _FAMILIES)
+        self.model: dict[tuple, Fired] = {}
+
+    @rule(slot=_SLOTS, at=_TIMES, hold=st.none() | _TIMES, payload=st.sampled_from([b"", b"pane"]))
+    def set(self, slot: tuple, at: Timestamp, hold: Timestamp | None, payload: bytes) -> None:
+        key, window, family, tag = slot
+        self.timers.set(key, window, family, at, hold, tag, payload)
+        self.model[slot] = Fired(key, window, family, tag, at, hold, payload)
+
+    @rule(slot=_SLOTS, at=_TIMES)
+    def set_with_the_default_hold(self, slot: tuple, at: Timestamp) -> None:
+        self.set(slot, at, at, b"")
+
+    @rule(slot=_SLOTS)
+    def clear(self, slot: tuple) -> None:
+        self.timers.clear(*slot)
+        self.model.pop(slot, None)
+        assert self.timers.get(*slot) is None
+
+    @rule(key=_KEYS, window=_WINDOWS)
+    def drop(self, key: bytes, window: bytes) -> None:
+        dropped = [slot for slot in self.model if slot[:2] == (key, window)]
+        for slot in dropped:
+            del self.model[slot]
+        assert self.timers.drop(key, window) == len(dropped)
+
+    @rule()
+    def reopen(self) -> None:
+        self.view = MemoryView(self.view.snapshot())
+        self.timers = Timers(self.view, 1, _FAMILIES)
+
+    @precondition(lambda self: self.model)
+    @rule(watermark=_TIMES, limit=st.integers(1, 4))
+    def fire_event(self, watermark: Timestamp, limit: int) -> None:
+        for _ in range(limit):
+            ready = [t for t in self.of(TimeDomain.EVENT) if passed(watermark, t.fire_at)]
+            fired = self.timers.take_event(watermark)
+            assert (fired is None) == (not ready)
+            if fired is None:
+                break
+            first = min(ready, key=lambda t: (t.fire_at, t.family == EXPIRATION))
+            assert (fired.fire_at, fired.family == EXPIRATION) == (first.fire_at, first.family == EXPIRATION)
+            assert self.model.pop((fired.key, fired.window, fired.family, fired.tag)) == fired
+
+    @precondition(lambda self: self.model)
+    @rule(now=_TIMES)
+    def fire_processing(self, now: Timestamp) -> None:
+        ready = [t.fire_at for t in self.of(TimeDomain.PROCESSING) if due(now, t.fire_at)]
+        fired = self.timers.take_processing(now)
+        assert (fired.fire_at if fired else None) == min(ready, default=None)
+        if fired is not None:
+            assert self.model.pop((fired.key, fired.window, fired.family, fired.tag)) == fired
+
+    def of(self, domain: TimeDomain) -> list[Fired]:
+        families = {**_FAMILIES, EXPIRATION: TimeDomain.EVENT}
+        return [timer for timer in self.model.values() if families[timer.family] is domain]
+
+    @invariant()
+    def it_is_as_the_model_says(self) -> None:
+        self.timers.validate()
+        assert sorted(self.timers.pending(), key=repr) == sorted(self.model.values(), key=repr)
+        for domain, first in (
+            (TimeDomain.EVENT, self.timers.next_event()),
+            (TimeDomain.PROCESSING, self.timers.next_processing()),
+        ):
+            assert first == min((t.fire_at for t in self.of(domain)), default=None)
+        holds = [t.hold for t in self.model.values() if t.hold is not None and t.hold < MAX_TIMESTAMP]
+        earliest = Holds(self.view, 1).earliest()
+        assert (earliest.time if earliest and earliest.time < MAX_TIMESTAMP else None) == min(holds, default=None)
+
+    def teardown(self) -> None:
+        for slot in self.model:
+            self.timers.clear(*slot)
+        assert len(self.view) == 2
+
+
+TestTimers = TimersMachine.TestCase
+TestTimers.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+def _timers() -> Timers:
+    return Timers(MemoryView(), 0, _FAMILIES)
+
+
+@pytest.mark.contract("ENG-04", "ENG-12")
+def test_an_event_time_timer_fires_when_the_watermark_is_later_than_its_time() -> None:
+    timers = _timers()
+    timers.set(b"k", b"w", "event", Timestamp(10), Timestamp(10))
+    assert timers.take_event(Timestamp(10)) is None
+    fired = timers.take_event(Timestamp(11))
+    assert fired == Fired(b"k", b"w", "event", "", Timestamp(10), Timestamp(10), b"")
+    assert timers.take_event(Timestamp(12)) is None
+
+
+@pytest.mark.contract("ENG-04", "ENG-12")
+def test_the_last_watermark_fires_everything() -> None:
+    timers = _timers()
+    timers.set(b"k", b"w", "event", MAX_TIMESTAMP, None)
+    assert timers.take_event(MAX_TIMESTAMP) is not None
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_processing_time_timer_fires_at_its_time() -> None:
+    timers = _timers()
+    timers.set(b"k", b"w", "clock", Timestamp(10), Timestamp(3))
+    assert timers.take_processing(Timestamp(9)) is None
+    assert timers.take_event(MAX_TIMESTAMP) is None
+    fired = timers.take_processing(Timestamp(10))
+    assert fired is not None
+    assert fired.hold == 3
+
+
+@pytest.mark.contract("ENG-04", "ENG-12")
+def test_what_a_callback_sets_takes_its_place_in_the_order() -> None:
+    timers = _timers()
+    for time in (1, 5):
+        timers.set(b"k", b"w", "event", Timestamp(time), None, tag=str(time))
+    timers.set(b"k", b"w", EXPIRATION, Timestamp(5), None)
+    order = []
+    while fired := timers.take_event(Timestamp(6)):
+        order.append((fired.fire_at, fired.tag))
+        if fired.tag == "1":
+            timers.set(b"k", b"w", "event", Timestamp(3), None, tag="3")
+            timers.set(b"k", b"w", "event", Timestamp(5), None, tag="again")
+            timers.clear(b"k", b"w", "event", tag="5")
+        elif fired.tag == "3":
+            timers.set(b"k", b"w", "event", Timestamp(0), None, tag="0")
+    assert order == [(1, "1"), (3, "3"), (0, "0"), (5, "again"), (5, "")]
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_timer_is_set_cleared_and_set_again_in_one_bundle() -> None:
+    timers = _timers()
+    timers.set(b"k", b"w", "event", Timestamp(1), None)
+    timers.set(b"k", b"w", "event", Timestamp(9), None)
+    assert timers.take_event(Timestamp(9)) is None
+    timers.clear(b"k", b"w", "event")
+    timers.set(b"k", b"w", "event", Timestamp(4), None, payload=b"p")
+    assert [timer.fire_at for timer in timers.pending()] == [4]
+
+
+@pytest.mark.contract("ENG-12")
+def test_an_output_timestamp_holds_until_the_timer_has_fired() -> None:
+    view = MemoryView()
+    timers, holds = Timers(view, 0, _FAMILIES), Holds(view, 0)
+    timers.set(b"user7", b"w", "event", Timestamp(8), Timestamp(8), tag="x")
+    timers.set(b"user8", b"w", "clock", Timestamp(1_000_000), Timestamp(3))
+    earliest = holds.earliest()
+    assert earliest is not None
+    assert (earliest.time, earliest.kind, str(earliest)) == (3, HolderKind.TIMER, "timer 'clock' of key 'user8'")
+    timers.take_processing(Timestamp(1_000_000))
+    assert str(holds.earliest()) == "timer 'event/x' of key 'user7'"
+    timers.take_event(Timestamp(9))
+    assert holds.earliest() is None
+
+
+def test_many_timers_fire_in_order_while_others_are_set() -> None:
+    timers = _timers()
+    for i in range(1000):
+        timers.set(b"%d" % (i * 7919 % 1000), b"w", "event", Timestamp(i * 7919 % 1000), None)
+    times = []
+    while fired := timers.take_event(Timestamp(2000)):
+        times.append(fired.fire_at)
+        if fired.fire_at < 1000:
+            timers.set(fired.key, b"w", "event", Timestamp(fired.fire_at + 1000), None)
+    assert times == list(range(2000))
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_timer_does_not_outlive_its_window() -> None:
+    end = Timestamp(100)
+    assert within(Timestamp(99), end, None) == 99
+    assert within(Timestamp(500), end, None) == end
+    assert within(Timestamp(500), end, Timestamp(99)) == end
+    assert within(Timestamp(500), end, end) is None
+    assert within(Timestamp(50), end, end) == 50
+
+
+def test_a_family_that_was_not_declared_is_named() -> None:
+    with pytest.raises(ValueError, match="no timer family 'flash'; it has 'event', 'other', 'clock'"):
+        _timers().set(b"k", b"w", "flash", Timestamp(0), None)
+
+
+@pytest.mark.parametrize(("fire_at", "hold"), [(1 << 63, 0), (-(1 << 63) - 1, None), (0, 1 << 63)])
+def test_a_time_that_is_none_is_named(fire_at: int, hold: int | None) -> None:
+    view = MemoryView()
+    timers = Timers(view, 3, {"alarm": TimeDomain.EVENT})
+    with pytest.raises(ValueError, match=f"a timer 'alarm' of stage 3 is set to {fire_at} µs and holds at {hold}: no"):
+        timers.set(b"k", b"w", "alarm", Timestamp(fire_at), None if hold is None else Timestamp(hold))
+    assert not len(view)
+
+
+def test_a_processing_time_timer_that_holds_at_its_own_time_lets_go_when_it_fires() -> None:
+    view = MemoryView()
+    timers = Timers(view, 1, {"clock": TimeDomain.PROCESSING})
+    timers.set(b"k", b"w", "clock", Timestamp(5), Timestamp(5))
+    assert timers.take_processing(Timestamp(5)) is not None
+    assert not view.snapshot(), "neither a timer nor its hold is left"

@@ -1,0 +1,100 @@
+"""A shard's input watermark waits for what is pending; its outputs also for what holds them."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.engine.state.residuals import Remainder, Residuals
+from arcbeam.engine.state.timers import Timers
+from arcbeam.engine.watermarks.clocks import Clock, Estimate, Local, OutputTime, input_time, output_time, shown_time
+from arcbeam.engine.watermarks.holds import ALL, Hold, Holder, HolderKind, Holds, Side
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.testing.views import MemoryView
+
+_OUTPUTS = ("main", "errors")
+_PARKED = Holder(HolderKind.PARKED, "rates", b"k", b"w")
+
+
+@pytest.mark.contract("ENG-01")
+def test_the_input_watermark_waits_for_pending_work_and_never_goes_back() -> None:
+    view = MemoryView()
+    clock, pending = Clock(view, 0, _OUTPUTS), Holds(view, 0, Side.INPUT)
+    assert clock.input == MIN_TIMESTAMP
+    assert clock.advance(Timestamp(10)) == 10
+    pending.set(_PARKED, Timestamp(12))
+    assert clock.advance(Timestamp(20)) == 12
+    pending.set(_PARKED, Timestamp(3))  # a late element
+    assert clock.advance(Timestamp(20)) == 12
+    pending.clear(_PARKED)
+    assert clock.advance(MAX_TIMESTAMP) == MAX_TIMESTAMP
+    assert Clock(MemoryView(view.snapshot()), 0, _OUTPUTS).input == MAX_TIMESTAMP
+
+
+@pytest.mark.contract("ENG-03")
+def test_a_parked_element_keeps_a_timer_of_its_window_from_firing_though_an_output_hold_would_not() -> None:
+    view = MemoryView()
+    clock, timers = Clock(view, 0, ()), Timers(view, 0, {"window": TimeDomain.EVENT})
+    timers.set(b"k", b"w", "window", Timestamp(9), None)
+    Holds(view, 0, Side.INPUT).set(_PARKED, Timestamp(5))
+    assert timers.take_event(clock.advance(Timestamp(10))) is None
+    Holds(view, 0, Side.INPUT).clear(_PARKED)
+    Holds(view, 0, Side.OUTPUT).set(_PARKED, Timestamp(5))
+    assert timers.take_event(clock.advance(Timestamp(10))) is not None
+
+
+@pytest.mark.contract("ENG-03", "SDF-02", "SDF-10")
+def test_a_restriction_is_pending_for_each_output_at_what_it_promised_for_it() -> None:
+    view = MemoryView()
+    clock = Clock(view, 0, _OUTPUTS)
+    residuals = Residuals(view, 0, _OUTPUTS)
+    promised = {"main": Timestamp(7), "errors": Timestamp(5)}
+    residuals.admit("r", Remainder(b"", watermarks=promised), Timestamp(0))
+    local = clock.local()
+    assert clock.advance(Timestamp(100)) == 5
+    assert {output: output_time(Timestamp(100), local, output) for output in _OUTPUTS} == promised
+    residuals.admit("silent", Remainder(b"", watermarks={"main": Timestamp(6)}), Timestamp(0))
+    local = clock.local()
+    assert {output: output_time(Timestamp(100), local, output) for output in _OUTPUTS} == {
+        "main": 6,
+        "errors": MIN_TIMESTAMP,
+    }
+    assert input_time(Timestamp(100), local) == MIN_TIMESTAMP
+
+
+@pytest.mark.contract("ENG-01")
+def test_an_output_waits_for_holds_and_estimates() -> None:
+    view = MemoryView()
+    clock, holds = Clock(view, 0, _OUTPUTS), Holds(view, 0)
+    holds.set(Holder(HolderKind.STATE, "pane", b"k", b"w"), Timestamp(20))
+    holds.set(Holder(HolderKind.STATE, "pane", b"k", b"w"), Timestamp(15), "errors")
+    assert clock.estimate("events", "main", Timestamp(18)) == 18
+    assert clock.estimate("events", "main", Timestamp(17)) == 18
+    assert clock.estimate("other", "main", Timestamp(19)) == 19
+    assert clock.local() == Local(
+        None,
+        {
+            "main": OutputTime(
+                None, Hold(Timestamp(20), HolderKind.STATE, "pane", ALL, "k"), Estimate(Timestamp(18), "events")
+            ),
+            "errors": OutputTime(None, Hold(Timestamp(15), HolderKind.STATE, "pane", "errors", "k")),
+        },
+    )
+    assert output_time(Timestamp(30), clock.local(), "main") == 18
+    clock.retire("events", "main")
+    assert output_time(Timestamp(30), clock.local(), "main") == 19
+    assert output_time(Timestamp(12), clock.local(), "main") == 12
+
+
+@pytest.mark.parametrize(
+    ("time", "shown"),
+    [
+        (MIN_TIMESTAMP, "the beginning of time"),
+        (MAX_TIMESTAMP, "the end of time"),
+        (Timestamp(1_500_000), "1970-01-01T00:00:01.500000Z"),
+        (Timestamp(-1_000_000), "1969-12-31T23:59:59Z"),
+        (END_OF_GLOBAL_WINDOW, "9223371950454774999 µs"),
+    ],
+)
+def test_times_are_shown_to_people(time: Timestamp, shown: str) -> None:
+    assert shown_time(time) == shown

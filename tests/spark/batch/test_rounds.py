@@ -1,0 +1,301 @@
+"""Rounds of splittable stages: kept in files, of one attempt each; many of them; together; with executors that die."""
+
+from __future__ import annotations
+
+import logging
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import pytest
+from apache_beam import RestrictionProvider
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.utils.timestamp import Duration
+
+from arcbeam import ArcbeamRunner
+from arcbeam.doctor import require_java
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import REPORT, RESIDUAL, Row, RowFile, TaskReport
+from arcbeam.spark.batch import rounds
+from arcbeam.spark.batch.rounds import ReadRows, Rounds, RoundTask, grouped
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.tasks import failure
+from arcbeam.spark.tasks.task import ARROW_SCHEMA, StageTask
+from arcbeam.store.blobs.errors import LostFileError
+from arcbeam.store.jobtemp.location import JobLocation
+
+
+def _batch(*rows: Row) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=ARROW_SCHEMA)
+
+
+def _rows(batches: Any) -> list[Row]:
+    return [Row(**row) for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> StageTask:
+    stage = Stage("s1", "Split", (), b"", 0, (3, 4), splittable=True)
+    return StageTask("job", stage, Settings(), JobLocation(str(tmp_path / "job")), Versions.here())
+
+
+def _attempt(task: StageTask, monkeypatch: pytest.MonkeyPatch, *batches: pa.RecordBatch) -> TaskReport:
+    """Runs an attempt whose stage puts that out; returns its report."""
+    monkeypatch.setattr(StageTask, "__call__", lambda self, _: iter_of(*batches))
+    upstream = TaskReport("s0", 0).to_row()
+    (report,) = (
+        report
+        for row in _rows(RoundTask(task)(iter(())))
+        if (report := TaskReport.from_blob(row.blob)).stage != TaskReport.from_blob(upstream.blob).stage
+    )
+    return report
+
+
+def iter_of(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _read(location: JobLocation, *files: RowFile) -> list[Row]:
+    groups = (tuple(file.path for file in files),)
+    return _rows(ReadRows(location, groups)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
+
+
+def test_rows_go_to_files_by_channel_and_reports_come_out(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = Row(3, 0, 7, b"a"), Row(4, 1, 0, b"b" * 100_000), Row(3, 1, 2, b"")
+    rest = Row(RESIDUAL, 1, 0, b"rest")
+    own = TaskReport("s1", 0, residuals=1).to_row()
+    report = _attempt(task, monkeypatch, _batch(a, b), _batch(c, rest), _batch(TaskReport("s0", 0).to_row(), own))
+    assert report.residuals == 1
+    files = {file.channel: file for file in report.row_files}
+    assert {channel: _read(task.location, file) for channel, file in files.items()} == {
+        3: [a, c],
+        4: [b],
+        RESIDUAL: [rest],
+    }
+    assert all(len(task.location.get_bytes(file.path)) == file.size for file in report.row_files)
+
+
+def test_an_attempt_that_fails_publishes_nothing(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self: StageTask, _: Any) -> Iterator[pa.RecordBatch]:
+        yield _batch(Row(3, 0, 7, b"a"))
+        raise RuntimeError("the worker is ill")
+
+    monkeypatch.setattr(StageTask, "__call__", failing)
+    with pytest.raises(RuntimeError, match="ill"):
+        list(RoundTask(task)(iter(())))
+    assert task.location.list() == []
+
+
+def test_finalization_waits_until_the_report_has_been_taken(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    finalized = []
+
+    def finalizing(self: StageTask, _: Any) -> Iterator[pa.RecordBatch]:
+        yield _batch(Row(3, 0, 7, b"a"))
+        yield _batch(TaskReport("s1", 0).to_row())
+        finalized.append(task.location.list("rows/"))
+
+    monkeypatch.setattr(StageTask, "__call__", finalizing)
+    out = RoundTask(task)(iter(()))
+    assert next(out).column(0).to_pylist() == [REPORT]
+    assert not finalized
+    assert list(out) == []
+    assert len(finalized[0]) == 1, "the files are there by then"
+
+
+def test_a_lost_file_is_recorded_as_what_it_is(tmp_path: Path) -> None:
+    location = JobLocation(str(tmp_path))
+    with pytest.raises(failure.TaskFailedError, match="'rows/s1/gone' is missing"):
+        _read(location, RowFile(3, "rows/s1/gone", 10))
+    assert isinstance(failure.recorded(location), LostFileError), "so that it is not tried again, and the driver knows"
+
+
+def test_files_are_grouped_by_size() -> None:
+    files = [RowFile(3, f"f{i}", size) for i, size in enumerate([10, 90, 30, 50, 20])]
+    assert grouped(files, 2) == (("f1", "f0"), ("f3", "f2", "f4"))
+    assert grouped(files[:2], 4) == (("f1",), ("f0",))
+    assert grouped([], 4) == ()
+
+
+@pytest.mark.contract("BAT-04")
+def test_only_the_attempt_that_was_reported_counts(
+    spark: Any, task: StageTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two attempts of a task were cut at different points; the one whose report came is taken whole."""
+    running = Rounds(spark, task.location, 2)
+    running.add(task, spark.range(1))
+    own = TaskReport("s1", 0, residuals=1).to_row()
+    _attempt(task, monkeypatch, _batch(Row(3, 0, 0, b"1"), Row(RESIDUAL, 0, 0, b"23")), _batch(own))
+    second = _attempt(task, monkeypatch, _batch(Row(3, 0, 0, b"12"), Row(RESIDUAL, 0, 0, b"3")), _batch(own))
+    running.begin()
+    assert running.end([TaskReport("s0", 0), second]) == set()
+    source = running._running["s1"].source
+    for _ in range(2):  # however often Spark computes it
+        assert [bytes(row.blob) for row in source.collect()] == [b"3"]
+    third = _attempt(task, monkeypatch, _batch(Row(3, 1, 0, b"3")), _batch(TaskReport("s1", 0).to_row()))
+    running.begin()
+    assert running.end([third]) == {"s1"}
+    assert not running.stages
+    for _ in range(2):
+        assert sorted(bytes(row.blob) for row in running.output("s1", 3).collect()) == [b"12", b"3"]
+    assert running.output("s1", 4).collect() == []
+
+
+def test_rounds_start_when_they_are_due(spark: Any, task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(rounds.time, "time", lambda: now)
+    running = Rounds(spark, task.location, 2)
+    running.add(task, spark.range(1))
+    assert running.wait() == 0
+    assert len(running.begin()) == 1
+    left = [RowFile(RESIDUAL, "rows/s1/x.residuals", 10)]
+    running.end([TaskReport("s1", i, residuals=1, row_files=left, next_due=1000.0 + i) for i in (3, 5)])
+    assert running.wait() == 3
+    assert running.begin() == []
+    now = 1003.0
+    assert running.wait() == 0
+    assert len(running.begin()) == 1
+    running.end([TaskReport("s1", 0, residuals=1, row_files=left), TaskReport("s1", 1, row_files=left, next_due=9e9)])
+    assert running.wait() == 0, "some of it may go on at once"
+
+
+def test_plans_do_not_grow_with_the_rounds(spark: Any, task: StageTask, capsys: pytest.CaptureFixture[str]) -> None:
+    def size(frame: Any) -> int:
+        frame.explain()
+        return len(re.sub(r"\d+", "0", capsys.readouterr().out))
+
+    running = Rounds(spark, task.location, 2)
+    running.add(task, spark.range(1))
+    sizes = []
+    for number in range(4):
+        (frame,) = running.begin()
+        sizes.append(size(frame))
+        files = [RowFile(channel, f"rows/s1/{number}.{channel}", 10) for channel in (3, RESIDUAL)]
+        running.end([TaskReport("s1", 0, residuals=1, row_files=files)])
+    assert len(set(sizes[1:])) == 1
+    assert size(running.output("s1", 3)) < sizes[1]
+
+
+class Numbers(RestrictionProvider):
+    """The numbers below the element."""
+
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, element)
+
+    def create_tracker(self, restriction: OffsetRange) -> Any:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class OneByOne(beam.DoFn):
+    """Defers what is left after every number."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self._delay = delay
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield element, at
+            tracker.defer_remainder(Duration(self._delay) if self._delay else None)
+
+
+def _expected(element: int) -> list[Any]:
+    return [(element, at) for at in range(element)]
+
+
+class RoundsLog(logging.Handler):
+    """When rounds ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: list[float] = []
+        self.jobs = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if " leaves " in text:
+            self.at.append(record.created)
+        if found := re.search(r"'spark_jobs': (\d+)", text):
+            self.jobs = int(found[1])
+
+
+@pytest.fixture
+def rounds_log() -> Iterator[RoundsLog]:
+    log, handler = logging.getLogger("arcbeam"), RoundsLog()
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    yield handler
+    log.removeHandler(handler)
+    log.setLevel(level)
+
+
+def _pipeline(*arguments: str) -> beam.Pipeline:
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
+
+
+@pytest.mark.long
+@pytest.mark.contract("SDF-05")
+@pytest.mark.usefixtures("spark")
+def test_sixty_rounds_take_as_long_as_their_number(rounds_log: RoundsLog) -> None:
+    with _pipeline("--sdf_round_seconds=0") as p:
+        assert_that(p | beam.Create([60]) | beam.ParDo(OneByOne()), equal_to(_expected(60)))
+    ended = time.time()
+    assert len(rounds_log.at) >= 59
+    seconds = [later - earlier for earlier, later in zip(rounds_log.at, rounds_log.at[1:], strict=False)]
+    # Lower quartiles, for other things may run on the machine.
+    first, *_ = statistics.quantiles(seconds[5:25])
+    last, *_ = statistics.quantiles(seconds[-20:])
+    assert last < 1.5 * first, f"rounds become slower: {seconds}"
+    assert ended - rounds_log.at[-1] < 30 * first, "the output of all of them is read like that of one"
+
+
+@pytest.mark.contract("SDF-12")
+@pytest.mark.usefixtures("spark")
+def test_independent_splittable_stages_share_their_rounds(rounds_log: RoundsLog) -> None:
+    with _pipeline("--sdf_round_seconds=0") as p:
+        first = p | "1" >> beam.Create([6]) | "First" >> beam.ParDo(OneByOne())
+        second = p | "2" >> beam.Create([8]) | "Second" >> beam.ParDo(OneByOne(0.01))
+        assert_that((first, second) | beam.Flatten(), equal_to(_expected(6) + _expected(8)))
+    assert rounds_log.jobs <= 8 + 3
+
+
+@pytest.mark.contract("SDF-12", "BAT-02")
+@pytest.mark.usefixtures("spark")
+def test_output_of_rounds_for_consumers_of_all_kinds() -> None:
+    with _pipeline("--sdf_round_seconds=0") as p:
+        numbers = p | "N" >> beam.Create([3]) | "Numbers" >> beam.ParDo(OneByOne())
+        more = p | "M" >> beam.Create([2]) | "More" >> beam.ParDo(OneByOne())
+        both = (numbers, more) | beam.Flatten()
+        one = p | beam.Create([1])
+        listed = one | "List" >> beam.Map(lambda _, found: sorted(found), beam.pvalue.AsList(both))
+        mapped = one | "Dict" >> beam.Map(
+            lambda _, found: [sorted(found[3]), sorted(found[2])], beam.pvalue.AsMultiMap(both)
+        )
+        counted = both | beam.combiners.Count.PerKey()
+        assert_that(listed, equal_to([sorted(_expected(3) + _expected(2))]), label="list")
+        assert_that(mapped, equal_to([[[0, 1, 2], [0, 1]]]), label="dict")
+        assert_that(counted, equal_to([(3, 3), (2, 2)]), label="count")
+        assert_that(both, equal_to(_expected(3) + _expected(2)), label="both")
+
+
+@pytest.mark.spark
+@pytest.mark.long
+@pytest.mark.contract("BAT-04", "SDF-12")
+def test_an_executor_that_dies_between_rounds_changes_nothing(tmp_path: Path) -> None:
+    require_java()
+    script = Path(__file__).with_name("lost_executor.py")
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

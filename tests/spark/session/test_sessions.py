@@ -1,0 +1,201 @@
+"""Sessions: found, built, prepared and put back, classic and Connect."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.errors import SetupError
+from arcbeam.spark.session import sessions as session
+from arcbeam.spark.session.sessions import (
+    SessionOptions,
+    _uninterrupted,
+    active_session,
+    default_parallelism,
+    is_local,
+    new_session,
+    open_session,
+    prepared,
+)
+
+KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.mark.contract("API-01")
+def test_the_active_session_is_used(spark: Any) -> None:
+    assert open_session(SessionOptions(master="local[7]")) is spark
+    assert default_parallelism(spark) == 2
+    assert is_local(spark)
+
+
+def test_a_cluster_is_asked_how_many_tasks_it_runs_at_once(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_parallelism", {})
+    monkeypatch.setattr(session, "_master", lambda _: "spark://somewhere:7077")
+    assert default_parallelism(spark) == 2
+
+
+@pytest.mark.contract("API-01")
+def test_the_session_is_found_from_any_thread(spark: Any) -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(active_session()))
+    thread.start()
+    thread.join()
+    assert found[0].sparkContext is spark.sparkContext
+
+
+@pytest.mark.parametrize("text", ["spark.ui.enabled", "=true", " = "])
+def test_a_malformed_setting(text: str) -> None:
+    with pytest.raises(SetupError, match="is not of the form key=value"):
+        open_session(SessionOptions(conf=(text,)))
+
+
+@pytest.mark.contract("API-01")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (SessionOptions(master="spark://127.0.0.1:1"), "does not answer at spark://127.0.0.1:1"),
+        (SessionOptions(master="spark://127.0.0.1:1,localhost:1"), "localhost:1: "),
+        (SessionOptions(master="spark://:x"), "is not an address"),
+        (SessionOptions(master="nonsense"), "'nonsense' is not a Spark master"),
+        (SessionOptions(remote="sc://127.0.0.1:1/;token=x"), "does not answer"),
+        (SessionOptions(remote="http://127.0.0.1"), "is not an address"),
+    ],
+)
+def test_an_address_where_there_is_no_spark(
+    options: SessionOptions, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SetupError) as caught:
+        new_session(options)
+    assert told in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SetupError, match="Spark cannot start"):
+        new_session(SessionOptions())
+
+
+SCRIPT = """
+from arcbeam.spark.session.sessions import *
+from arcbeam.errors import SetupError
+try:
+    open_session(SessionOptions(master="local[1]", conf=({conf!r},)))
+except SetupError as e:
+    print("refused", e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("conf", "told"),
+    [
+        ("spark.driver.memory=nonsense", "what to do: see above what Java said"),
+        pytest.param("spark.shuffle.manager=nonsense", "ClassNotFoundException: nonsense", marks=pytest.mark.long),
+    ],
+)
+def test_a_setting_that_keeps_spark_from_starting(tmp_path: Path, conf: str, told: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(conf=conf))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=180)
+    assert done.stdout.startswith("refused no Spark session on local[1]"), done.stderr
+    assert told in done.stdout
+    assert "\tat " not in done.stderr
+
+
+@pytest.mark.parametrize("press", [1, 2])
+def test_an_interrupt_waits_until_spark_has_started(press: int) -> None:
+    reached = []
+
+    def start() -> None:
+        with _uninterrupted():
+            for _ in range(press):
+                signal.raise_signal(signal.SIGINT)
+            reached.append("the end")
+
+    # A SparkContext of an earlier test has put a handler of its own there.
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    assert reached == (["the end"] if press == 1 else []), "a second one is not held back"
+
+
+def test_settings_are_put_back_when_the_last_job_ends(spark: Any) -> None:
+    spark.conf.set(KEY, "123")
+    adaptive = spark.conf.get("spark.sql.adaptive.enabled")
+    try:
+        with prepared(spark):
+            with prepared(spark):
+                assert spark.conf.get(KEY) != "123"
+            assert spark.conf.get(KEY) != "123"
+        assert spark.conf.get(KEY) == "123"
+        assert spark.conf.get("spark.sql.adaptive.enabled") == adaptive
+    finally:
+        spark.conf.unset(KEY)
+
+
+CONNECT = """
+import sys, time
+import apache_beam as beam
+from apache_beam.testing.util import assert_that, equal_to
+
+def run():
+    with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_remote=local[2]", *sys.argv[1:]]) as p:
+        pairs = p | beam.Create(range(10)) | beam.Map(lambda x: (x % 2, x))
+        side = p | "Side" >> beam.Create([5])
+        grouped = pairs | beam.GroupByKey()
+        sums = grouped | beam.Map(lambda kv, s: (kv[0], sum(kv[1]) + s), beam.pvalue.AsSingleton(side))
+        assert_that(sums, equal_to([(0, 25), (1, 30)]))
+    return p.result
+
+def raises():
+    from arcbeam.errors import UserCodeError
+    try:
+        with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"]) as p:
+            p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: 1 // 0)
+    except UserCodeError as e:
+        return e.step
+
+def cancelled():
+    p = beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner"])
+    p | beam.Create([1]) | beam.Map(lambda x: time.sleep(300))
+    result = p.run()
+    assert result.wait_until_finish(3000) == "RUNNING"
+    started = time.monotonic()
+    state = result.cancel()
+    assert time.monotonic() - started < 30
+    return state
+
+run()
+from pyspark.sql import SparkSession
+session = SparkSession.active()
+assert type(session).__module__.startswith("pyspark.sql.connect"), type(session)
+result = run()
+print("step", raises(), "state", cancelled(), SparkSession.active() is session, flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.contract("API-01")
+def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CONNECT)
+    (tmp_path / "data.txt").write_text("x")
+    done = subprocess.run(
+        [sys.executable, str(script), f"--files_to_stage={tmp_path}/data.txt"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "step Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]

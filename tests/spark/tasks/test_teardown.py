@@ -1,0 +1,124 @@
+"""Set up once per processor, torn down once: after success, after a failure, and not by a job when nobody needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam import ArcbeamRunner
+from arcbeam.errors import UserCodeError
+from arcbeam.spark.batch import boundedjob as batch
+from arcbeam.spark.tasks.teardown import tear_down_workers
+
+
+class Counting(beam.DoFn):
+    """Writes a file for each call of its life cycle, named by call and process."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def _note(self, what: str) -> None:
+        with open(os.path.join(self._folder, f"{what}-{os.getpid()}-{id(self)}"), "a") as f:
+            f.write("x")
+
+    def setup(self) -> None:
+        self._note("setup")
+
+    def start_bundle(self) -> None:
+        self._note("start")
+
+    def process(self, element: int) -> Iterator[int]:
+        if element == 13:
+            raise ValueError("unlucky")
+        yield element
+
+    def teardown(self) -> None:
+        self._note("teardown")
+
+
+class CountingSum(beam.CombineFn):
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def setup(self) -> None:
+        Path(self._folder, f"setup-{os.getpid()}-{id(self)}").write_text("x")
+
+    def teardown(self) -> None:
+        with open(os.path.join(self._folder, f"teardown-{os.getpid()}-{id(self)}"), "a") as f:
+            f.write("x")
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add_input(self, accumulator: int, element: int) -> int:
+        return accumulator + element
+
+    def merge_accumulators(self, accumulators: Any) -> int:
+        return sum(accumulators)
+
+    def extract_output(self, accumulator: int) -> int:
+        return accumulator
+
+
+def _calls(folder: Path, what: str) -> dict[str, int]:
+    """How often each instance was called."""
+    return {p.name.removeprefix(what): len(p.read_text()) for p in folder.glob(f"{what}-*")}
+
+
+def _pipeline(*arguments: str) -> beam.Pipeline:
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
+
+
+@pytest.mark.contract("BAT-03", "END-04")
+@pytest.mark.usefixtures("spark")
+def test_each_instance_is_set_up_and_torn_down_once(tmp_path: Path) -> None:
+    with _pipeline("--shards=6", "--bundle_elements=5") as p:
+        _ = p | beam.Create(range(14, 100)) | beam.Reshuffle() | beam.ParDo(Counting(str(tmp_path)))
+    setups = _calls(tmp_path, "setup")
+    assert setups
+    assert set(setups.values()) == {1}
+    assert _calls(tmp_path, "teardown") == setups
+    assert sum(_calls(tmp_path, "start").values()) > len(setups), "bundles share an instance"
+
+
+@pytest.mark.contract("BAT-03")
+@pytest.mark.usefixtures("spark")
+def test_a_combine_fn_is_torn_down(tmp_path: Path) -> None:
+    with _pipeline() as p:
+        _ = p | beam.Create([(x % 3, x) for x in range(100)]) | beam.CombinePerKey(CountingSum(str(tmp_path)))
+    setups = _calls(tmp_path, "setup")
+    assert setups
+    assert _calls(tmp_path, "teardown") == setups
+
+
+@pytest.mark.contract("END-04")
+@pytest.mark.usefixtures("spark")
+def test_teardown_after_a_failure(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match="unlucky"), _pipeline("--shards=4") as p:
+        _ = p | beam.Create(range(20)) | beam.Reshuffle() | beam.ParDo(Counting(str(tmp_path)))
+    torn_down = _calls(tmp_path, "teardown")
+    assert torn_down
+    assert set(torn_down.values()) == {1}
+    assert torn_down.keys() <= _calls(tmp_path, "setup").keys()
+
+
+def test_no_job_where_nobody_needs_one(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(batch, "tear_down_workers", lambda *arguments: asked.append(arguments))
+    with _pipeline() as p:
+        _ = p | beam.Create([1]) | beam.Map(str)
+    assert not asked
+    with _pipeline() as p:
+        _ = p | beam.Create([1]) | beam.ParDo(Counting(str(tmp_path)))
+    assert len(asked) == 1
+    tear_down_workers(*asked[0])
+
+
+def test_a_worker_that_is_gone_is_not_waited_for_long(spark: Any) -> None:
+    assert tear_down_workers(spark, "no-such-job", {"nowhere:1"}, 2) == {"nowhere:1"}

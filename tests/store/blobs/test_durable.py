@@ -1,0 +1,225 @@
+"""What durable blobs promise, whatever is behind them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from obstore.store import S3Store
+from pyarrow import fs
+
+from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
+from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.blobs.hadoop import HadoopBlobs
+from arcbeam.store.blobs.objects import ObjectBlobs
+from tests.store.backends import RenamesOnce
+
+pytestmark = pytest.mark.contract("STORE-07")
+
+
+def test_bytes_come_back_whole_and_in_ranges(blobs: DurableBlobs) -> None:
+    blobs.put("a/b", b"0123456789")
+    assert blobs.get("a/b") == b"0123456789"
+    assert blobs.get_range("a/b", 3, 4) == b"3456"
+    assert blobs.get_range("a/b", 8, 100) == b"89", "up to the end"
+    assert blobs.get_range("a/b", 10, 1) == b""
+    assert blobs.get_range("a/b", 500, 1) == b""
+    assert blobs.get_range("a/b", 2, 0) == b""
+    blobs.put("a/b", b"other")
+    assert blobs.get("a/b") == b"other"
+
+
+def test_a_name_is_created_once(blobs: DurableBlobs) -> None:
+    assert blobs.create("manifests/1", b"one")
+    assert not blobs.create("manifests/1", b"two")
+    assert not blobs.create("manifests/1", b"one"), "the same bytes are no exception"
+    assert blobs.get("manifests/1") == b"one"
+    blobs.delete("manifests/1")
+    assert blobs.create("manifests/1", b"three")
+
+
+def test_of_many_that_create_one_name_one_does(blobs: DurableBlobs) -> None:
+    barrier, created = threading.Barrier(4), []
+
+    def create(i: int) -> None:
+        barrier.wait()
+        if blobs.create("x", str(i).encode()):
+            created.append(i)
+
+    threads = [threading.Thread(target=create, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [str(i).encode() for i in created] == [blobs.get("x")]
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+def test_a_file_is_put_and_stays(blobs: DurableBlobs, tmp_path: Path, size: int) -> None:
+    path = tmp_path / "local"
+    data = os.urandom(size)
+    path.write_bytes(data)
+    blobs.put_file("files/x", path)
+    blobs.put_file("files/x", path)
+    assert blobs.get("files/x") == data
+    path.unlink()
+    assert blobs.get("files/x") == data
+
+
+def test_names_below_a_folder_are_listed(blobs: DurableBlobs) -> None:
+    assert list(blobs.list("a")) == []
+    for name in ("a/2", "a/1", "ab/0", "b/c/d"):
+        blobs.put(name, b"123")
+    assert list(blobs.list("a")) == [BlobInfo("a/1", 3), BlobInfo("a/2", 3)]
+    assert [info.name for info in blobs.list("")] == ["a/1", "a/2", "ab/0", "b/c/d"]
+    assert [info.name for info in blobs.list("a", after="a/1")] == ["a/2"]
+    blobs.delete("a/1")
+    blobs.delete("a/1")
+    assert [info.name for info in blobs.list("a")] == ["a/2"]
+
+
+def test_what_is_missing_is_named(blobs: DurableBlobs) -> None:
+    for read in (lambda: blobs.get("a/gone"), lambda: blobs.get_range("a/gone", 0, 1)):
+        with pytest.raises(MissingFileError, match="'a/gone' is missing in ") as missing:
+            read()
+        assert str(blobs) in missing.value.message
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])
+def test_names_stay_inside(memory: DurableBlobs, tmp_path: Path, name: str) -> None:
+    for blobs in (memory, FolderBlobs(tmp_path)):
+        with pytest.raises(ValueError, match="not a name"):
+            blobs.put(name, b"")
+
+
+def test_a_folder_is_synced_and_leaves_no_scratch(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path / "job")
+    blobs.put("a/b/c", b"1")
+    blobs.create("a/b/d", b"2")
+    blobs.create("a/b/d", b"3")
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["c", "d"]
+
+
+def test_a_refused_write_certainly_did_not_happen(tmp_path: Path) -> None:
+    (tmp_path / "job").write_bytes(b"a file where a folder should be")
+    blobs = FolderBlobs(tmp_path / "job")
+    for write in (lambda: blobs.put("x", b""), lambda: blobs.create("x", b"")):
+        with pytest.raises(DeterminateError, match=r"'x' cannot be written in .*job"):
+            write()
+
+
+def test_what_is_refused_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "passwd").write_bytes(b"a file")
+    (tmp_path / "job" / "a" / "b").mkdir(parents=True)
+    file, job = FolderBlobs(tmp_path / "passwd"), FolderBlobs(tmp_path / "job")
+    refusals: list[tuple[Callable[[], object], str, str]] = [
+        (
+            lambda: list(file.list("epochs")),
+            "'epochs' cannot be listed",
+            "name a folder: it, or what it is in, is a file",
+        ),
+        (lambda: file.put("x", b""), "'x' cannot be written", "name a folder"),
+        (lambda: job.get("a/b"), "'a/b' cannot be read", "what is in it may be read"),
+        (lambda: job.delete("a/b"), "'a/b' cannot be deleted", "what is in it may be deleted"),
+        (
+            lambda: job.put("a/b", b""),
+            "'a/b' cannot be written",
+            "its file system has hard links, and that there is room",
+        ),
+    ]
+    for refused, message, remedy in refusals:
+        with pytest.raises(DeterminateError, match=message) as told:
+            refused()
+        assert re.search(remedy, told.value.remedy)
+
+
+def test_a_write_that_happened_is_not_refused_for_its_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs, unlink = FolderBlobs(tmp_path / "job"), Path.unlink
+    (tmp_path / "file").write_bytes(b"3")
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if ".scratch" in path.parts:
+            raise PermissionError(errno.EACCES, "refused", str(path))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refused)
+        assert blobs.create("m/1", b"1")
+        assert not blobs.create("m/1", b"2")
+        blobs.put("m/2", b"2")
+        blobs.put_file("m/3", tmp_path / "file")
+        blobs.put_file("m/3", tmp_path / "file")
+    assert [(info.name, blobs.get(info.name)) for info in blobs.list("")] == [
+        ("m/1", b"1"),
+        ("m/2", b"2"),
+        ("m/3", b"3"),
+    ]
+
+
+def test_a_store_that_does_not_answer_is_indeterminate() -> None:
+    store = S3Store(
+        "jobs",
+        endpoint="http://127.0.0.1:1",
+        access_key_id="k",
+        secret_access_key="s",
+        region="x",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0},
+    )
+    with pytest.raises(IndeterminateError, match=r"not known whether 'm/1' was written in 's3://jobs'"):
+        ObjectBlobs(store, "s3://jobs").create("m/1", b"x")
+
+
+def test_a_forked_child_is_told_that_it_would_wait_for_ever(memory: DurableBlobs) -> None:
+    memory.put("a", b"1")
+    pid = os.fork()
+    if not pid:
+        try:
+            memory.get("a")
+        except DeterminateError as e:
+            os._exit(0 if "forked" in str(e) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert memory.get("a") == b"1"
+
+
+def test_a_rename_that_happened_without_an_answer_is_ours(tmp_path: Path) -> None:
+    handler = RenamesOnce()
+    blobs = HadoopBlobs(fs.PyFileSystem(handler), str(tmp_path), "hdfs://test")
+    handler.silent_moves = 1
+    assert blobs.create("m/1", b"ours")
+    assert not blobs.create("m/1", b"ours")
+
+
+def test_an_object_store_is_opened_by_its_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    credentials = {"access_key_id": "k", "secret_access_key": "s", "region": "us-east-1"}
+    by_config = open_blobs("s3://jobs/by-url/job", {"endpoint": s3_endpoint, **credentials})
+    assert by_config.create("a/b", b"1")
+    for name, value in {**credentials, "endpoint": s3_endpoint, "allow_http": "true"}.items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    by_environment = open_blobs("s3://jobs/by-url/job/")
+    assert [info.name for info in by_environment.list("a")] == ["a/b"]
+    assert not by_environment.create("a/b", b"2")
+
+
+def test_a_url_names_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert str(open_blobs("job")) == f"{tmp_path}/job"
+    assert str(open_blobs(f"file://{tmp_path}/a%20job")) == f"{tmp_path}/a job"
+    store = open_blobs("s3://bucket/some/job", {"region": "eu-north-1"})
+    assert isinstance(store, ObjectBlobs)
+    assert str(store) == "s3://bucket/some/job"
+    with pytest.raises(StoreError, match="nothing here knows 'ftp://'"):
+        open_blobs("ftp://host/x")
+    with pytest.raises(StoreError, match=r"'s3://…@bucket/x' cannot be opened|nothing here") as refused:
+        open_blobs("s3://key:secret@bucket/x", {"no_such_setting": 1})
+    assert "secret" not in str(refused.value)

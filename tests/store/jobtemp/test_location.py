@@ -1,0 +1,149 @@
+"""What a location promises, whatever is behind it: a local folder, or a pyarrow file system."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.filesystems import ArrowBlobs
+from arcbeam.store.jobtemp.location import JobLocation
+from tests.store.backends import Local
+
+
+@pytest.fixture(params=["local", "arrow"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> JobLocation:
+    if request.param == "local":
+        return JobLocation(str(tmp_path / "job"))
+    blobs = ArrowBlobs(fs.LocalFileSystem(), str(tmp_path / "remote" / "job"), tmp_path / "cache" / "job")
+    return JobLocation("test://remote/job", blobs=blobs)
+
+
+def test_bytes_come_back(location: JobLocation) -> None:
+    assert not location.exists("a/b")
+    location.put_bytes("a/b", b"one")
+    assert location.exists("a/b")
+    assert location.get_bytes("a/b") == b"one"
+
+
+@pytest.mark.parametrize("size", [0, 10, 300_000])
+def test_a_file_is_taken_and_published_whole(location: JobLocation, size: int) -> None:
+    path = location.scratch_file()
+    path.write_bytes(os.urandom(size))
+    data = path.read_bytes()
+    location.put_file(path, "side/3/x")
+    assert not path.exists()
+    assert location.get_bytes("side/3/x") == data
+    assert location.local_copy("side/3/x").read_bytes() == data
+
+
+def test_names_are_listed_by_prefix(location: JobLocation) -> None:
+    assert location.list("a") == []
+    for name in ("a/2", "a/1", "ab", "b/c/d"):
+        location.put_bytes(name, b"")
+    location.scratch_file().write_bytes(b"not published")
+    assert location.list("a/") == ["a/1", "a/2"]
+    assert location.list("a") == ["a/1", "a/2", "ab"]
+    assert location.list("b/c") == ["b/c/d"]
+    assert location.list() == ["a/1", "a/2", "ab", "b/c/d"]
+
+
+def test_what_is_missing_is_named(location: JobLocation) -> None:
+    with pytest.raises(StoreError, match=r"'side/1/gone' is missing .*job"):
+        location.get_bytes("side/1/gone")
+    with pytest.raises(StoreError, match="'side/1/gone' is missing"):
+        location.local_copy("side/1/gone")
+
+
+def test_errors_come_back_earliest_first(location: JobLocation) -> None:
+    assert location.errors() == []
+    location.record_error("s1/../x", b"first")
+    location.record_error("s0", b"second")
+    assert location.errors() == [b"first", b"second"]
+
+
+def test_all_is_deleted(location: JobLocation, tmp_path: Path) -> None:
+    location.put_bytes("a/b", b"1")
+    location.local_copy("a/b")
+    location.delete_all()
+    assert location.list() == []
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+    location.delete_all()
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])
+def test_names_stay_inside(location: JobLocation, name: str) -> None:
+    with pytest.raises(ValueError, match="not a name"):
+        location.put_bytes(name, b"")
+
+
+def test_a_local_location_pickles_and_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    location = JobLocation("job 1")
+    assert location.url == str(tmp_path / "job 1")
+    location.put_bytes("a", b"1")
+    copy = pickle.loads(pickle.dumps(location))
+    assert copy == location
+    assert hash(copy) == hash(location)
+    assert copy.get_bytes("a") == b"1"
+    assert JobLocation(f"file://{tmp_path}/job%201") == location
+    assert JobLocation.under(f"{tmp_path}/", "job 1") == location
+
+
+def test_an_unknown_file_system_is_refused_by_name() -> None:
+    with pytest.raises(StoreError, match="nowhere://host/x"):
+        JobLocation("nowhere://host/x").exists("a")
+
+
+def test_secrets_of_a_url_are_not_shown() -> None:
+    location = JobLocation("s3://key:secret@bucket/x")
+    assert "secret" not in repr(location) + str(location)
+    assert pickle.loads(pickle.dumps(location)).url == "s3://key:secret@bucket/x"
+
+
+def test_a_local_file_crosses_file_systems(tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no second file system here")
+    source = shared / f"arcbeam-test-{os.getpid()}"
+    source.write_bytes(b"data")
+    location = JobLocation(str(tmp_path / "job"))
+    location.put_file(source, "x")
+    assert not source.exists()
+    assert location.get_bytes("x") == b"data"
+
+
+class CountingFileSystem(Local):
+    """Counts how often a file is opened for reading."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+
+    def open_input_stream(self, path: str) -> Any:
+        self.opened += 1
+        return super().open_input_stream(path)
+
+
+def test_a_remote_file_is_downloaded_once(tmp_path: Path) -> None:
+    handler = CountingFileSystem()
+    filesystem = fs.PyFileSystem(handler)
+    locations = [
+        JobLocation("test://x", blobs=ArrowBlobs(filesystem, str(tmp_path / "remote"), tmp_path / "cache" / "j"))
+        for _ in range(4)
+    ]
+    locations[0].put_bytes("side/1/a", b"data" * 1000)
+    threads = [threading.Thread(target=location.local_copy, args=("side/1/a",)) for location in locations]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert handler.opened == 1
+    assert locations[0].local_copy("side/1/a").read_bytes() == b"data" * 1000
+    assert list((tmp_path / "cache" / "j" / "scratch").iterdir()) == []

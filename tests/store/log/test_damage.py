@@ -1,0 +1,466 @@
+"""Damage to what says what is real: what can be done is told, and it works."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import (
+    DamagedFileError,
+    FencedError,
+    IndeterminateError,
+    MissingFileError,
+    NewerFormatError,
+    StoreError,
+)
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import UnreadableHead, read_manifest, read_newest
+from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
+from arcbeam.store.log.steplog import Committed, Conflict, StepLog
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import Written, manifest_name
+from arcbeam.store.manifest.values import Abandoned, Kind, Mode, Shard
+from arcbeam.store.shards.compaction import publish, scan
+from arcbeam.testing import Faults, UnreliableBlobs
+from tests.store.samples import delta, opened, read_head
+
+pytestmark = pytest.mark.contract("STORE-05")
+
+
+def newer(data: bytes) -> bytes:
+    """The same in a later version of the format."""
+    start = struct.pack("<8sIQI", b"arcmanif", 9, len(data), 0)
+    return start + struct.pack("<I", crc32(start)) + data
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": lambda data: data[:60] + bytes([data[60] ^ 4]) + data[61:],
+    "cut": lambda data: data[:-7],
+    "empty": lambda data: b"",
+    "newer": newer,
+}
+
+
+def step(log: StepLog, savepoint: str = "") -> str:
+    """A step with one file in place of all before; returns the file's name."""
+    file = delta(log.head.step + 1, log.epoch)
+    log.blobs.put(file.name, b"x")
+    draft = log.draft(log.head.time, shards=(Shard(1, 0, (file,)),))
+    assert isinstance(log.propose(pinned(draft, savepoint) if savepoint else draft), Committed)
+    return file.name
+
+
+def damaged(blobs: DurableBlobs, number: int, how: str = "flipped") -> None:
+    name = manifest_name(number)
+    blobs.put(name, DAMAGE[how](blobs.get(name)))
+
+
+def files(blobs: DurableBlobs) -> dict[str, bytes]:
+    return {info.name: blobs.get(info.name) for info in blobs.list("")}
+
+
+@pytest.mark.parametrize(
+    ("blobs", "how"),
+    [*(("memory", how) for how in DAMAGE), ("folder", "flipped"), ("hadoop", "empty"), ("s3", "cut")],
+    indirect=["blobs"],
+)
+def test_what_the_error_tells_to_do_works(blobs: DurableBlobs, how: str) -> None:
+    log = opened(blobs)
+    kept = step(log, "safe")
+    step(log)
+    damaged(blobs, 2, how)
+    before = files(blobs)
+    with pytest.raises(NewerFormatError if how == "newer" else DamagedFileError) as told:
+        opened(blobs)
+    assert f"'manifests/{2:012}' in '{blobs}'" in told.value.message
+    first = "go on with the version of arcbeam that wrote it" if how == "newer" else "bring the file back from a copy"
+    assert told.value.remedy.startswith(f"nothing was changed: {first}")
+    assert told.value.remedy.endswith("or resume from a savepoint; there are: 'safe' (step 1)")
+    with pytest.raises(StoreError, match=r"no savepoint 'other' in '.*'\n  what to do: there are: safe"):
+        opened(blobs, savepoint="other")
+    assert files(blobs) == before, "nothing is touched on the way"
+    resumed = opened(blobs, savepoint="safe", now=7)
+    assert (resumed.head.step, resumed.head.epoch, resumed.head.kind) == (3, 2, Kind.OPENING)
+    assert [file.name for shard in resumed.head.shards for file in shard.files] == [kept]
+    assert resumed.head.abandoned == (Abandoned(2, 2),), "no copy on any host at the lost step is used again"
+    assert [pin.name for pin in resumed.head.pins] == ["safe"]
+    assert isinstance(log.propose(log.draft(Timestamp(9))), Conflict), "who made the lost step is fenced out"
+    step(resumed)
+    again = opened(blobs)
+    assert (again.head.step, again.head.abandoned) == (5, (Abandoned(2, 2),))
+    assert blobs.get(manifest_name(2)) == before[manifest_name(2)]
+
+
+def test_without_a_savepoint_that_is_told(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    step(log)
+    damaged(memory, 1)
+    with pytest.raises(DamagedFileError, match=r"no savepoint before it is left here: resume a copy of one, or begin"):
+        opened(memory)
+    with pytest.raises(StoreError, match="no savepoint 'x'"):
+        opened(memory, savepoint="x")
+    damaged(memory, 0)
+    with pytest.raises(DamagedFileError, match=f"manifests/{1:012}"):
+        opened(memory, savepoint="x")
+    with pytest.raises(DamagedFileError, match=f"manifests/{1:012}"):
+        inspect(memory)
+
+
+def test_several_are_damaged(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    for name in ("a", "b", "", "c"):
+        step(log, name)
+    damaged(memory, 3)
+    damaged(memory, 4, "newer")
+    newest = read_newest(memory)
+    assert isinstance(newest, UnreadableHead)
+    assert (newest.step, newest.before and newest.before.step) == (4, 2)
+    with pytest.raises(StoreError, match="there are: a, b"):
+        opened(memory, savepoint="c")
+    assert opened(memory, savepoint="b").head.abandoned == (Abandoned(3, 4),)
+    damaged(memory, 1)
+    with pytest.raises(DamagedFileError, match=f"manifests/{1:012}"):
+        opened(memory, savepoint="a")
+    assert opened(memory, savepoint="b").head.step == 6
+
+
+def test_a_driver_that_runs_goes_on_over_the_damage(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    step(log, "safe")
+    step(log)
+    damaged(memory, 2)
+    step(log)
+    assert read_head(memory) == log.head, "what is in the middle is not asked"
+    damaged(memory, 3)
+
+    class Overtaken(UnreliableBlobs):
+        """Lets the driver that runs make its next step just before a manifest is created."""
+
+        def create(self, name: str, data: bytes) -> bool:
+            if name.startswith("manifests/") and log.head.step == 3:
+                step(log)
+            return super().create(name, data)
+
+    resumed = opened(Overtaken(memory, 1), savepoint="safe")
+    assert (resumed.head.step, resumed.head.abandoned) == (5, (Abandoned(2, 4),))
+
+
+@pytest.mark.contract("STORE-03")
+def test_a_later_drivers_step_that_cannot_be_read_is_not_built_upon(memory: DurableBlobs) -> None:
+    step(opened(memory), "safe")
+
+    class Slow(UnreliableBlobs):
+        """Sleeps behind its floor; meanwhile another driver opens, gives the savepoint up, and its step is damaged."""
+
+        def put(self, name: str, data: bytes) -> None:
+            super().put(name, data)
+            if name.startswith("floors/00000002"):
+                other = opened(memory)
+                other.propose(unpinned(other.draft(other.head.time), "safe"))
+                damaged(memory, other.head.step)
+
+    with pytest.raises(FencedError, match=r"another driver is taking over .*\(epoch 3, this one has 2\)"):
+        opened(Slow(memory, 1), savepoint="safe")
+    assert opened(memory, savepoint="safe").head.step == 4, "who comes after both"
+
+
+def test_a_savepoint_that_the_damaged_step_gave_up_is_whole(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    kept = step(log, "safe")
+    for _ in range(4):
+        step(log)
+    assert isinstance(log.propose(unpinned(log.draft(Timestamp(9)), "safe")), Committed)
+    Sweeper(log, keep=1).sweep()
+    damaged(memory, log.head.step)
+    resumed = opened(memory, savepoint="safe")
+    assert memory.get(resumed.head.shards[0].files[0].name) == memory.get(kept) == b"x"
+    for _ in range(4):
+        step(resumed)
+        Sweeper(resumed, keep=1).sweep()
+    assert memory.get(kept) == b"x", "it is a savepoint again"
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_sweep_leaves_files_alone_while_a_manifest_that_counts_cannot_be_read(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    step(log, "safe")
+    lost = step(log)
+    damaged(memory, 2)
+    log = opened(memory, savepoint="safe")
+    sweeper = Sweeper(log, keep=2)
+    swept = sweeper.sweep()
+    assert (swept.unreadable, swept.files) == ((manifest_name(2),), ())
+    for _ in range(4):
+        step(log)
+        swept = sweeper.sweep()
+    assert swept.unreadable == ()
+    with pytest.raises(StoreError, match="is missing"):
+        memory.get(lost)
+    assert memory.get(manifest_name(2)), "its name stays taken: it may be an opening"
+    assert opened(memory).head.step == 8
+
+
+def test_a_savepoint_whose_manifest_is_damaged_keeps_all_files_until_it_is_given_up(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    names = [step(log, "safe"), step(log), step(log), step(log)]
+    damaged(memory, 1)
+    sweeper = Sweeper(opened(memory), keep=0)
+    assert sweeper.sweep().unreadable == (manifest_name(1),)
+    log = opened(memory)
+    assert all(memory.get(name) for name in names)
+    assert isinstance(log.propose(unpinned(log.draft(Timestamp(9), shards=()), "safe")), Committed)
+    assert set(Sweeper(log, keep=0).sweep().files) == set(names)
+
+
+def test_a_copy_is_made_without_the_newest_manifest(memory: DurableBlobs, tmp_path: Path) -> None:
+    log = opened(memory)
+    written = Written(1, 0, 1, 1, "a", "delta")
+    file = publish(memory, tmp_path / "s", written, [(b"a", b"1")], first_step=1, last_step=1)
+    log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
+    step(log)
+    damaged(memory, 2)
+    newest = read_newest(memory)
+    assert isinstance(newest, UnreadableHead)
+    target = FolderBlobs(tmp_path / "copy", sync=False)
+    with pytest.raises(StoreError, match="no savepoint 'x' in 'memory://'\n  what to do: there are: safe"):
+        copy_savepoint(memory, newest, "x", target, tmp_path / "s")
+    copied = copy_savepoint(memory, newest, "safe", target, tmp_path / "s")
+    assert list(scan(target, opened(target).head.shards[0].files)) == [(b"a", b"1")]
+    damaged(target, copied.step + 1)
+    damaged(target, copied.step)
+    unreadable = read_newest(target)
+    assert isinstance(unreadable, UnreadableHead)
+    with pytest.raises(DamagedFileError, match=f"manifests/{copied.step + 1:012}"):
+        copy_savepoint(target, unreadable, "safe", FolderBlobs(tmp_path / "other"), tmp_path / "s")
+
+
+def test_what_can_be_read_is_inspected(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    for name in ("safe", "", "", ""):
+        step(log, name)
+    damaged(memory, 2)
+    damaged(memory, 4, "newer")
+    found = inspect(memory)
+    assert (found.step, [of.step for of in found.steps]) == (3, [3, 1, 0])
+    assert [pin.name for pin in found.savepoints] == ["safe"]
+    first, second = found.damaged
+    assert f"'{manifest_name(4)}' in 'memory://' has format 9" in first
+    assert "or resume from a savepoint; there are: 'safe' (step 1)" in first
+    assert f"'{manifest_name(2)}' in 'memory://' is damaged" in second
+    assert inspect(memory, savepoint="safe").step == inspect(memory, step=1).step == 1
+    with pytest.raises(NewerFormatError, match=f"'{manifest_name(4)}'"):
+        inspect(memory, step=4)
+    with pytest.raises(DamagedFileError, match=f"'{manifest_name(2)}'"):
+        inspect(memory, step=2)
+
+
+@pytest.mark.parametrize(("memory", "steps"), [("memory", 10), ("s3", 2)], indirect=["memory"])
+def test_a_missing_manifest_is_told_like_a_damaged_one(memory: DurableBlobs, steps: int) -> None:
+    log = opened(memory)
+    sweeper = Sweeper(log, keep=5)
+    for _ in range(9):
+        step(log)
+        sweeper.sweep()
+    assert (log.floor, inspect(memory, check=True).damaged) == (4, ())
+    for number in (5, 6):
+        memory.delete(manifest_name(number))
+    damaged(memory, 4)
+    found = inspect(memory, check=True, steps=steps)
+    assert [of.step for of in found.steps] == [9, 8, 7][:steps]
+    assert ["missing" in told for told in found.damaged] == [True, True, False]
+    assert all(manifest_name(6 - i) in told for i, told in enumerate(found.damaged))
+    assert "bring the file back from a copy" in found.damaged[0]
+    assert len(inspect(memory, steps=4).damaged) == 1, "of the steps that are listed, if no check is asked for"
+    with pytest.raises(MissingFileError, match=manifest_name(5)):
+        Sweeper(opened(memory), keep=5).sweep()
+
+
+def floors(blobs: DurableBlobs) -> list[str]:
+    return [info.name for info in blobs.list("floors")]
+
+
+@pytest.mark.parametrize(
+    ("memory", "slots", "how"),
+    [("memory", [0], "cut"), ("memory", [1], "empty"), ("memory", [0, 1], "else"), ("s3", [0, 1], "else")],
+    indirect=["memory"],
+)
+def test_a_damaged_floor_is_found_by_the_manifests(memory: DurableBlobs, slots: list[int], how: str) -> None:
+    log = opened(memory)
+    sweeper = Sweeper(log, keep=2)
+    for i in range(9):
+        step(log, "safe" if i == 2 else "")
+        sweeper.sweep()
+    assert len(floors(memory)) == 2
+    for slot in slots:
+        name = floors(memory)[slot]
+        memory.put(name, {"cut": memory.get(name)[:9], "empty": b"", "else": b"something else here"}[how])
+    assert read_head(memory) == log.head
+    found = inspect(memory)
+    assert all(floors(memory)[slot] in told for slot, told in zip(slots, found.damaged, strict=True))
+    log = opened(memory)
+    assert (log.head.step, log.epoch) == (10, 2)
+    assert read_manifest(memory, log.floor).kind == Kind.STEP
+    sweeper = Sweeper(log, keep=2)
+    for _ in range(5):
+        step(log)
+        sweeper.sweep()
+    assert read_head(memory) == log.head
+    assert inspect(memory).damaged == ()
+    assert opened(memory, savepoint="safe").head.step == 16
+
+
+@pytest.mark.parametrize("newest", ["opening", "copy"])
+def test_a_damaged_floor_of_a_job_that_has_but_begun(memory: DurableBlobs, tmp_path: Path, newest: str) -> None:
+    log, blobs = opened(memory), memory
+    if newest == "copy":
+        step(log)
+        log.propose(pinned(log.draft(Timestamp(3), shards=()), "safe"))
+        blobs = FolderBlobs(tmp_path / "copy", sync=False)
+        copy_savepoint(memory, log.head, "safe", blobs, tmp_path / "s")
+    for name in floors(blobs):
+        blobs.put(name, b"?")
+    log = opened(blobs)
+    assert log.head.step == (1 if newest == "opening" else 3)
+    assert log.floor == (0 if newest == "opening" else 2)
+
+
+def test_a_floor_that_nothing_tells_is_named(memory: DurableBlobs) -> None:
+    opened(memory)
+    name = floors(memory)[0]
+    memory.put(name, b"?")
+    damaged(memory, 0)
+    before = files(memory)
+    with pytest.raises(DamagedFileError, match=f"'{name}' in 'memory://' is damaged, and no manifest") as told:
+        opened(memory)
+    assert "begin a new job in another folder" in told.value.remedy
+    assert files(memory) == before
+
+
+def test_an_ended_job_is_not_finished_from_a_savepoint(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    step(log, "safe")
+    log.propose(log.draft(Timestamp(8), mode=Mode.DONE))
+    damaged(memory, 2)
+    with pytest.raises(DamagedFileError):
+        opened(memory, finish=True)
+    assert opened(memory, savepoint="safe", finish=True).head.mode == Mode.RUNNING
+
+
+def shard_file(blobs: DurableBlobs, number: int, epoch: int) -> str:
+    """What a task writes for a step that may never be committed."""
+    name = delta(number, epoch).name
+    blobs.put(name, b"x")
+    return name
+
+
+def unlisted(blobs: DurableBlobs) -> UnreliableBlobs:
+    """The same, with listings that lack what was written last and have what was deleted."""
+    return UnreliableBlobs(blobs, 1, Faults(stale=1.0))
+
+
+@pytest.mark.contract("STORE-03", "STORE-07")
+@pytest.mark.parametrize("lag", [False, True])
+def test_a_young_job_without_any_manifest_is_refused(memory: DurableBlobs, lag: bool) -> None:
+    log = opened(memory)
+    names = [step(log) for _ in range(5)]
+    manifests = {info.name: memory.get(info.name) for info in memory.list("manifests")}
+    for name in manifests:
+        memory.delete(name)
+    before = files(memory)
+    for look in (opened, read_newest, inspect):
+        with pytest.raises(MissingFileError, match="was written for a job whose manifests are missing") as told:
+            look(unlisted(memory) if lag else memory)
+        assert f"'{names[0]}' in 'memory://'" in told.value.message
+        assert manifest_name(0) in told.value.message
+        assert told.value.remedy.startswith("nothing was changed: files were deleted or moved by hand, bring them back")
+    assert files(memory) == before
+    for name, data in manifests.items():
+        memory.put(name, data)
+    assert opened(memory).head.step == 6, "what the error tells to do works"
+
+
+def test_a_job_that_never_had_a_manifest_is_begun(memory: DurableBlobs) -> None:
+    """Whoever died before its opening left an epoch, a floor, files that are not ours, and names that are gone."""
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    memory.put("shards/README", b"x")
+    lagging = UnreliableBlobs(memory, 1, Faults(stale=1.0))
+    lagging.delete(shard_file(lagging, 1, 1))
+    deaths = 0
+    for calls in range(0, 80, 8):
+        store = UnreliableBlobs(lagging, 1)
+        store.interrupt(calls, die)
+        try:
+            opened(store)
+        except KeyboardInterrupt:
+            deaths += 1
+        else:
+            break
+    head = read_head(memory)
+    assert head is not None
+    assert (head.step, head.epoch > 1, deaths > 2) == (0, True, True)
+    left = shard_file(memory, 1, head.epoch)
+    assert opened(memory).head.step == 1, "a file of a first step that was never committed is no evidence"
+    assert memory.get(left) == b"x"
+
+
+@pytest.mark.contract("STORE-03")
+@pytest.mark.parametrize("memory", ["memory"], indirect=True)
+@pytest.mark.parametrize("swept", [False, True])
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_job_that_another_driver_begins_meanwhile_is_not_refused(
+    memory: DurableBlobs, asked: int, swept: bool
+) -> None:
+    class Overtaken(UnreliableBlobs):
+        """Behind the look for the first manifest, another driver opens, and its tasks write."""
+
+        def get(self, name: str) -> bytes:
+            nonlocal asked
+            try:
+                return super().get(name)
+            except MissingFileError:
+                if name == manifest_name(0):
+                    asked -= 1
+                    if asked < 0 and not list(memory.list("manifests")):
+                        other = opened(memory)
+                        for _ in range(3):
+                            step(other)
+                        if swept:
+                            Sweeper(other, keep=0).sweep()
+                raise
+
+    meanwhile = Overtaken(memory, 1)
+    try:
+        log = opened(meanwhile)
+    except (FencedError, IndeterminateError):
+        assert asked < 0
+        log = opened(meanwhile)
+    assert log.head.step >= 4
+    step(log)
+    assert Sweeper(log, keep=0).sweep().unreadable == ()
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_job_begun_on_the_files_of_a_lost_one_removes_none(memory: DurableBlobs) -> None:
+    """No listing told of them when the job was begun."""
+    lost = shard_file(memory, 3, 1)
+    data = memory.get(lost)
+    memory.delete(lost)
+    memory.put("epochs/00000001", b"{}")
+    log = opened(memory)
+    for _ in range(3):
+        step(log)
+    memory.put(lost, data)
+    before = files(memory)
+    with pytest.raises(MissingFileError, match=f"'{lost}' in 'memory://' was written for a job whose manifests"):
+        Sweeper(log, keep=0).sweep()
+    assert files(memory) == before

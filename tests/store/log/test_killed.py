@@ -1,0 +1,71 @@
+"""A driver that is killed before any of its calls to the store: what is resumed is what was committed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.steplog import Committed, StepLog
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import Shard
+from arcbeam.store.shards.cache import HostCache
+from arcbeam.store.shards.compaction import compact, worth_merging
+from arcbeam.testing import UnreliableBlobs
+from tests.store.samples import opened, read_head
+
+
+def run(log: StepLog, cache: HostCache, scratch: Path, steps: int) -> None:
+    """Steps that count up to their own number in one shard, compact it, and sweep."""
+    for _ in range(steps):
+        head = log.head
+        step = head.step + 1
+        version = head.version(1, 0)
+        view = cache.view(log.blobs, version)
+        count = int(view.get(b"count") or b"0")
+        assert count == sum(1 for _ in view.scan(b"n", b"o"))
+        view.put(b"count", b"%d" % (count + 1))
+        view.put(b"n%06d" % step, b"x" * 100)
+        delta = cache.publish(log.blobs, version, Written(1, 0, step, log.epoch, "delta", "delta"), view, step)
+        view.close()
+        assert delta is not None
+        files = version.files
+        first = worth_merging(files)
+        if first is not None:
+            merged = Written(1, 0, step, log.epoch, "merged", "snapshot")
+            files = compact(log.blobs, scratch, files, first, merged)
+        outcome = log.propose(log.draft(Timestamp(step), shards=(Shard(1, 0, (*files, delta)),)))
+        assert isinstance(outcome, Committed)
+        Sweeper(log, keep=1).sweep()
+
+
+@pytest.mark.contract("STORE-01", "STORE-02")
+def test_a_driver_killed_anywhere_leaves_a_whole_step(tmp_path: Path) -> None:
+    """SUBTLE: the job goes on from kill to kill, so what one leaves behind is what the next one finds."""
+    inner = FolderBlobs(tmp_path / "job", sync=False)
+    steps = 0
+    for calls in [*range(0, 90, 6), 150]:
+        pid = os.fork()
+        if not pid:
+            blobs = UnreliableBlobs(inner, 1)
+            blobs.interrupt(calls, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            try:
+                run(opened(blobs), HostCache(tmp_path / "cache"), tmp_path, 40)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        head = read_head(inner)
+        if head is None:
+            continue
+        assert head.step >= steps
+        steps = head.step
+        for cache in (HostCache(tmp_path / "cache"), HostCache(tmp_path / f"fresh-{calls}")):
+            view = cache.view(inner, head.version(1, 0))
+            assert int(view.get(b"count") or b"0") == sum(1 for _ in view.scan(b"n", b"o"))
+            view.close()
+    assert steps > 15

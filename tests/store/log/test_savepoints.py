@@ -1,0 +1,122 @@
+"""Savepoints: names for steps, and copies that stand alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import DamagedFileError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.values import Pin, Shard, SideFile
+from arcbeam.store.shards.compaction import publish, scan
+from arcbeam.testing import Faults, UnreliableBlobs
+from tests.store.samples import opened, read_head
+
+pytestmark = pytest.mark.contract("STORE-05")
+
+
+def test_a_name_is_a_name_and_is_given_once(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    for name in ("", "a/b", ".x", "x" * 101, "a b"):
+        with pytest.raises(StoreError, match="is no name for a savepoint"):
+            pinned(log.draft(Timestamp(0)), name)
+    log.propose(pinned(log.draft(Timestamp(7)), "before-2.0"))
+    assert log.head.pins == (Pin("before-2.0", 1, Timestamp(7)),)
+    with pytest.raises(StoreError, match=r"'before-2.0' exists already, of step 1"):
+        pinned(log.draft(Timestamp(8)), "before-2.0")
+    with pytest.raises(StoreError, match=r"no savepoint 'x'\n  what to do: there are: before-2\.0"):
+        unpinned(log.draft(Timestamp(8)), "x")
+
+
+@pytest.fixture
+def job(blobs: DurableBlobs, tmp_path: Path) -> StepLog:
+    """A job with a savepoint of one file, and a head that does not need it any more."""
+    log = opened(blobs)
+    file = publish(
+        blobs,
+        tmp_path / "scratch",
+        Written(1, 0, 1, log.epoch, "a", "delta"),
+        [(b"k%06d" % i, b"v" * 50) for i in range(3_000)],
+        first_step=1,
+        last_step=1,
+    )
+    log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
+    log.propose(log.draft(Timestamp(4), shards=()))
+    return log
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_copy_stands_alone_and_is_a_job_of_its_own(job: StepLog, tmp_path: Path) -> None:
+    target = FolderBlobs(tmp_path / "copy", sync=False)
+    copied = copy_savepoint(job.blobs, job.head, "safe", target, tmp_path / "scratch")
+    job.propose(unpinned(job.draft(Timestamp(5)), "safe"))
+    Sweeper(job, keep=0).sweep()
+    assert read_head(target) == copied
+    resumed = opened(target)
+    assert (resumed.epoch, resumed.head.step) == (1, 2)
+    assert resumed.head.job != job.head.job, "hosts must not mix their copies of state"
+    assert sum(1 for _ in scan(target, resumed.head.shards[0].files)) == 3_000
+    for _ in range(4):
+        resumed.propose(resumed.draft(Timestamp(6), shards=()))
+    Sweeper(resumed, keep=0).sweep()
+    assert opened(target, savepoint="safe").head.shards == copied.shards
+    with pytest.raises(StoreError, match="holds a job already"):
+        copy_savepoint(target, resumed.head, "safe", target, tmp_path / "scratch")
+
+
+def test_a_copy_that_was_cut_off_is_made_good(job: StepLog, tmp_path: Path) -> None:
+    inner = FolderBlobs(tmp_path / "copy", sync=False)
+
+    def die() -> None:
+        raise IndeterminateError("the process dies")
+
+    for calls in range(30):
+        target = UnreliableBlobs(inner, 1, Faults())
+        target.interrupt(calls, die)
+        try:
+            copied = copy_savepoint(job.blobs, job.head, "safe", target, tmp_path / "scratch")
+            break
+        except IndeterminateError:
+            continue
+    assert calls > 3
+    assert read_head(inner) == copied
+
+
+def test_what_is_missing_or_damaged_is_not_copied(memory: DurableBlobs, tmp_path: Path) -> None:
+    log = opened(memory)
+    file = publish(memory, tmp_path / "s", Written(1, 0, 1, 1, "a", "delta"), [(b"a", b"1")], first_step=1, last_step=1)
+    log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
+    target = FolderBlobs(tmp_path / "copy", sync=False)
+    with pytest.raises(StoreError, match="no savepoint 'other' in 'memory://'\n  what to do: there are: safe"):
+        copy_savepoint(memory, log.head, "other", target, tmp_path / "s")
+    data = memory.get(file.name)
+    memory.put(file.name, data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    with pytest.raises(DamagedFileError, match=file.name):
+        copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
+    memory.delete(file.name)
+    with pytest.raises(MissingFileError, match=file.name):
+        copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
+    assert read_head(target) is None
+
+
+def test_side_inputs_are_copied_and_checked(memory: DurableBlobs, tmp_path: Path) -> None:
+    log = opened(memory)
+    name = written_name(Written(3, 0, 1, 1, "a", "side"))
+    side = SideFile(3, 0, name, 5, crc32(b"right"))
+    log.propose(pinned(log.draft(Timestamp(3), side_files=(side,)), "safe"))
+    target = FolderBlobs(tmp_path / "copy", sync=False)
+    for wrong in (b"wrong", b"righ", b"right and more"):
+        memory.put(name, wrong)
+        with pytest.raises(DamagedFileError, match=f"side-input file '{name}' in 'memory://' is damaged"):
+            copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
+    memory.put(name, b"right")
+    copied = copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
+    assert (copied.side_files, target.get(name)) == ((side,), b"right")

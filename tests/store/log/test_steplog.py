@@ -1,0 +1,334 @@
+"""Commits: one driver, two, and stores that do not answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import (
+    DeterminateError,
+    FencedError,
+    IncompatibleStateError,
+    IndeterminateError,
+    InvalidManifestError,
+    StoreError,
+)
+from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.manifest.names import manifest_name
+from arcbeam.store.manifest.values import (
+    Abandoned,
+    Committable,
+    JobShape,
+    Kind,
+    Mode,
+    OutputWatermark,
+    Pin,
+    Shard,
+    StageShape,
+    StageWatermarks,
+)
+from arcbeam.testing import Faults, UnreliableBlobs
+from tests.store.samples import SHAPE, delta, opened, read_head
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "store.md"
+SCRIPTS = re.findall(r"```commits\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+
+
+class Script:
+    """Runs the lines of a script of docs/store.md."""
+
+    def __init__(self, blobs: DurableBlobs) -> None:
+        self.blobs = blobs
+        self.store = UnreliableBlobs(blobs, 1)
+        self.stores: dict[str, UnreliableBlobs] = {}
+        self.logs: dict[str, StepLog] = {}
+
+    def run(self, who: str, verb: str, fault: str) -> str:
+        store = self.stores.get(who)
+        if store is None:
+            store = self.stores[who] = UnreliableBlobs(self.blobs, 1, beside=self.store)
+        store.faults = Faults(**({fault: 1.0} if fault else {}), landing=0.0)
+        try:
+            if verb == "opens":
+                self.logs[who] = opened(store)
+                return self.told(Committed(self.logs[who].head))
+            log = self.logs[who]
+            return self.told(log.resolve() if verb == "resolves" else log.propose(log.draft(Timestamp(0))))
+        except InvalidManifestError as e:
+            step = re.search(r"the outcome of step (\d+)", str(e))
+            assert step is not None
+            return f"refused: the outcome of step {step[1]} is open"
+        except FencedError as e:
+            found = re.search(r"step (\d+) is of epoch (\d+)", str(e))
+            assert found is not None
+            return f"fenced out by step {found[1]} of epoch {found[2]}"
+        except DeterminateError:
+            return "refused: nothing happened"
+
+    @staticmethod
+    def told(outcome: Outcome) -> str:
+        match outcome:
+            case Committed(m):
+                return f"step {m.step} of epoch {m.epoch}"
+            case Conflict(m):
+                return f"conflict with step {m.step} of epoch {m.epoch}"
+            case Unknown():
+                return "unknown"
+
+
+@pytest.mark.contract("STORE-01", "STORE-03")
+@pytest.mark.parametrize("script", SCRIPTS, ids=[f"script{i}" for i in range(len(SCRIPTS))])
+def test_the_scripts_of_the_document(blobs: DurableBlobs, script: str) -> None:
+    runner = Script(blobs)
+    for line in script.strip().splitlines():
+        if line == "time passes":
+            runner.store.settle()
+            continue
+        said = re.fullmatch(r"(\w+) (\w+)(?:, (\w+))? +-> (.*)", line)
+        assert said is not None, line
+        who, verb, fault, expected = said.groups()
+        assert runner.run(who, verb, fault or "") == expected, line
+
+
+def test_there_are_scripts() -> None:
+    assert len(SCRIPTS) >= 4
+
+
+@pytest.mark.contract("STORE-01")
+def test_what_a_step_made_real_comes_back(blobs: DurableBlobs) -> None:
+    log = opened(blobs)
+    assert log.head.kind == Kind.OPENING
+    files = Shard(1, 0, (delta(1, log.epoch),))
+    marks = StageWatermarks("count", Timestamp(3), Timestamp(2), (OutputWatermark("out", Timestamp(1)),))
+    manifest = log.draft(
+        Timestamp(5),
+        shards=(files,),
+        watermarks=(marks,),
+        committables=(Committable("write", b"part"),),
+        progress=b"machine",
+        cut=b"digest",
+    )
+    assert log.propose(manifest) == Committed(manifest)
+    assert read_head(blobs) == log.head == manifest
+    after = log.draft(Timestamp(6))
+    assert (after.shards, after.watermarks, after.progress) == ((files,), (marks,), b"machine")
+    assert (after.committables, after.cut) == ((), b""), "a step's own are not the next one's"
+
+
+@pytest.mark.contract("STORE-01")
+def test_an_opening_holds_what_may_not_have_been_published(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), committables=(Committable("write", b"part"),)))
+    assert opened(memory).head.committables == (Committable("write", b"part"),)
+
+
+@pytest.mark.contract("STORE-03")
+def test_who_is_fenced_out_is_told_by_whom(memory: DurableBlobs) -> None:
+    first = opened(memory, driver="host-a, process 7")
+    opened(memory, driver="host-b, process 9")
+    assert isinstance(first.propose(first.draft(Timestamp(1))), Conflict)
+    error = first.fenced()
+    assert error is not None
+    assert str(error) == (
+        "another driver (host-b, process 9) took over the job in 'memory://': step 1 is of epoch 2, this driver has "
+        "epoch 1\n  what to do: end this driver, it can commit nothing any more; if the other was started by mistake, "
+        "stop it and start again"
+    )
+    with pytest.raises(FencedError, match="host-b"):
+        first.propose(first.draft(Timestamp(1)))
+
+
+@pytest.mark.contract("STORE-03")
+def test_of_two_that_open_at_once_the_later_epoch_wins(memory: DurableBlobs) -> None:
+    class Slow(UnreliableBlobs):
+        """Lets another driver open whenever a manifest is about to be created."""
+
+        def create(self, name: str, data: bytes) -> bool:
+            if name.startswith("manifests/") and not others:
+                others.append(opened(memory))
+            return super().create(name, data)
+
+    others: list[StepLog] = []
+    with pytest.raises(FencedError, match="step 0 is of epoch 2, this driver has epoch 1"):
+        opened(Slow(memory, 1))
+    assert others[0].head.step == 0
+    others.clear()
+    with pytest.raises(FencedError, match="epoch 4, this driver has epoch 3"):
+        opened(Slow(memory, 1))
+    assert [others[0].head.step, others[0].epoch] == [1, 4]
+
+
+@pytest.mark.contract("STORE-03")
+def test_an_opening_that_does_not_stand_is_no_hold(memory: DurableBlobs) -> None:
+    with pytest.raises(IndeterminateError):
+        opened(UnreliableBlobs(memory, 1, Faults(lost=1.0)))
+    assert read_head(memory) is None
+    assert opened(memory).head.step == 0
+
+
+@pytest.mark.contract("STORE-01")
+def test_a_watermark_never_falls(memory: DurableBlobs) -> None:
+    log = opened(memory)
+
+    def at(upstream: int, into: int, out: int) -> tuple[StageWatermarks, ...]:
+        output = OutputWatermark("out", Timestamp(out))
+        return (StageWatermarks("count", Timestamp(upstream), Timestamp(into), (output,)),)
+
+    log.propose(log.draft(Timestamp(1), watermarks=at(5, 5, 5)))
+    for marks, what in ((at(4, 5, 5), "upstream"), (at(5, 4, 5), "input"), (at(5, 5, 4), "output 'out'")):
+        with pytest.raises(InvalidManifestError, match=f"the {what} watermark of stage 'count' falls from 5 to 4"):
+            log.propose(log.draft(Timestamp(2), watermarks=marks))
+    with pytest.raises(InvalidManifestError, match="'count' has no watermarks any more"):
+        log.propose(log.draft(Timestamp(2), watermarks=()))
+    assert isinstance(log.propose(log.draft(Timestamp(2), watermarks=at(5, 5, 6))), Committed)
+
+
+@pytest.mark.contract("STORE-02")
+def test_a_manifest_names_the_heads_files_and_its_own(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    kept, other = delta(1, log.epoch), delta(1, log.epoch)
+    log.propose(log.draft(Timestamp(1), shards=(Shard(1, 0, (kept,)),)))
+    wrong = {
+        "neither the head's nor written for step 2": (Shard(1, 0, (kept, replace(other, first_step=2, last_step=2))),),
+        "no name that a task gives": (Shard(1, 0, (replace(kept, name="elsewhere"),)),),
+        "out of order": (Shard(1, 0, (delta(2, log.epoch), kept)),),
+        "a shard is there twice": (Shard(1, 0, (kept,)), Shard(1, 0, (kept,))),
+        "of epoch 1": (Shard(1, 0, (kept, delta(2, log.epoch + 1))),),
+    }
+    for what, shards in wrong.items():
+        with pytest.raises(InvalidManifestError, match=what):
+            log.propose(log.draft(Timestamp(2), shards=shards))
+    assert isinstance(log.propose(log.draft(Timestamp(2), shards=(Shard(1, 0, (kept, delta(2, 1))),))), Committed)
+
+
+def test_a_proposal_is_of_this_driver_and_follows_the_head(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    draft = log.draft(Timestamp(1))
+    for other in (
+        replace(draft, step=2),
+        replace(draft, epoch=2),
+        replace(draft, epoch=0),
+        replace(draft, parent="x"),
+        replace(draft, job="x"),
+        replace(draft, token=log.head.token),
+        replace(draft, time=Timestamp(-1)),
+        replace(draft, shape=replace(SHAPE, shards=5)),
+        replace(draft, abandoned=(Abandoned(1, 1),)),
+        replace(draft, pins=(Pin("x", 0, Timestamp(0)),)),
+    ):
+        with pytest.raises(InvalidManifestError, match=r"step \d+ cannot be committed"):
+            log.propose(other)
+    assert isinstance(log.propose(draft), Committed)
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_savepoint_is_resumed_and_what_came_after_is_abandoned(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    early = Shard(1, 0, (delta(1, log.epoch),))
+    log.propose(log.draft(Timestamp(1), shards=(early,), pins=(Pin("before", 1, Timestamp(1)),)))
+    log.propose(log.draft(Timestamp(2), shards=(Shard(1, 0, (*early.files, delta(2, log.epoch))),)))
+    with pytest.raises(StoreError, match=r"no savepoint 'after' in 'memory://'\n  what to do: there are: before"):
+        opened(memory, savepoint="after")
+    resumed = opened(memory, savepoint="before")
+    assert resumed.head.shards == (early,)
+    assert resumed.head.abandoned == (Abandoned(2, 2),)
+    assert [step for step in range(5) if resumed.head.contains(step)] == [0, 1, 3]
+    resumed.propose(resumed.draft(Timestamp(3)))
+    again = opened(memory, savepoint="before").head
+    assert [step for step in range(7) if again.contains(step)] == [0, 1, 5]
+    assert read_manifest(memory, 2).shards != read_head(memory).shards  # type: ignore[union-attr]
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
+    shape = JobShape("p", 4, tuple(StageShape(name, 1, "cells") for name in ("a", "b", "c", "d")))
+    StepLog.open(memory, shape, Timestamp(0))
+    changed = JobShape("q", 4, (StageShape("a", 2, "cells"), StageShape("b", 1, "other"), StageShape("d", 1, "cells")))
+    with pytest.raises(IncompatibleStateError) as refused:
+        StepLog.open(memory, changed, Timestamp(0))
+    assert refused.value.message.splitlines()[1:] == [
+        "  - stage 'a' has state at level 1, the pipeline has it at 2",
+        "  - stage 'b' has state of another kind",
+        "  - stage 'c' has state, and the pipeline has no such stage",
+    ]
+    with pytest.raises(IncompatibleStateError, match="it has 4 shards a level, the pipeline asks for 8"):
+        StepLog.open(memory, replace(shape, shards=8), Timestamp(0))
+    more = replace(shape, stages=(*shape.stages, StageShape("e", 1, "new"), StageShape("f", 1, "")))
+    assert StepLog.open(memory, more, Timestamp(0)).head.shape == more
+    fewer = replace(more, stages=more.stages[:-1])
+    assert StepLog.open(memory, fewer, Timestamp(0)).head.shape == fewer, "a stage without state may go"
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=Mode.DRAINED))
+    with pytest.raises(StoreError, match=r"has ended \(drained, step 1\)"):
+        opened(memory)
+    assert opened(memory, force=True).head.mode == Mode.RUNNING
+
+
+@pytest.mark.contract("END-01", "END-02")
+@pytest.mark.parametrize("mode", [Mode.DONE, Mode.DRAINED])
+def test_an_ended_job_is_opened_to_finish_it(memory: DurableBlobs, mode: Mode) -> None:
+    log = opened(memory)
+    committables = (Committable("write", b"part"),)
+    log.propose(log.draft(Timestamp(1), mode=mode, committables=committables))
+    for _ in range(2):  # who finishes it may die, too
+        log = opened(memory, finish=True)
+        assert (log.head.mode, log.head.kind, log.head.committables) == (mode, Kind.OPENING, committables)
+        with pytest.raises(InvalidManifestError, match="has ended"):
+            log.propose(log.draft(Timestamp(2)))
+    with pytest.raises(StoreError, match="has ended"):
+        opened(memory)
+    assert opened(memory, finish=True, force=True).head.mode == Mode.RUNNING, "who forces it goes on"
+
+
+def test_nothing_follows_the_last_step_of_a_job(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=Mode.DONE))
+    with pytest.raises(InvalidManifestError, match="nothing follows its last step"):
+        log.propose(log.draft(Timestamp(2)))
+
+
+def test_a_job_that_goes_on_is_not_finished(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), pins=(Pin("last", 1, Timestamp(1)),), mode=Mode.DRAINED))
+    assert opened(memory, savepoint="last", force=True).head.mode == Mode.RUNNING
+    assert opened(memory, finish=True).head.mode == Mode.RUNNING
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(2), mode=Mode.DRAINING))
+    assert opened(memory, finish=True).head.mode == Mode.DRAINING
+
+
+def test_a_suspended_job_goes_on(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=Mode.SUSPENDED))
+    assert opened(memory).head.mode == Mode.RUNNING
+
+
+@pytest.mark.contract("STORE-01")
+@pytest.mark.parametrize("why", ["shape", "savepoint", "ended", "damaged"])
+def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> None:
+    log = opened(memory)
+    assert isinstance(log.propose(log.draft(Timestamp(1))), Committed)
+    if why == "ended":
+        log.propose(log.draft(Timestamp(2), mode=Mode.DONE))
+    if why == "damaged":
+        memory.put(manifest_name(1), memory.get(manifest_name(1))[:-3])
+
+    def files() -> dict[str, bytes]:
+        return {info.name: memory.get(info.name) for info in memory.list("")}
+
+    before = files()
+    shape = replace(SHAPE, shards=8) if why == "shape" else SHAPE
+    with pytest.raises(StoreError):
+        StepLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
+    assert files() == before
+    assert log.is_newest(), "or the driver that runs would never delete anything again"

@@ -1,0 +1,133 @@
+"""Manifests as bytes: what is written comes back, in every version; what is damaged or too new is told."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+import fastavro
+import pytest
+
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
+from arcbeam.store.manifest.manifestfile import VERSION, decode, encode
+from arcbeam.store.manifest.values import (
+    Abandoned,
+    Committable,
+    FileKind,
+    HoldSummary,
+    JobShape,
+    Kind,
+    Manifest,
+    Mode,
+    OutputWatermark,
+    Pin,
+    ResidualSummary,
+    Shard,
+    ShardFile,
+    SideFile,
+    StageShape,
+    StageWatermarks,
+)
+from tests.store.samples import read_head
+
+GOLDEN = Path(__file__).parent / "golden" / "manifest-1"
+"""Written by `encode(MANIFEST)` when the format had version 1. It must never be written anew."""
+
+MANIFEST = Manifest(
+    job="3e6f",
+    step=42,
+    epoch=3,
+    token="t42",
+    parent="t41",
+    kind=Kind.STEP,
+    mode=Mode.DRAINING,
+    time=Timestamp(1_700_000_000_123_456),
+    cut=b"\x00\xff",
+    shape=JobShape("digest", 16, (StageShape("words/count", 1, "cells-7"), StageShape("read", 0, ""))),
+    watermarks=(
+        StageWatermarks("read", MAX_TIMESTAMP, Timestamp(-1), (OutputWatermark("", MIN_TIMESTAMP),)),
+        StageWatermarks("words/count", Timestamp(1), Timestamp(0), ()),
+    ),
+    shards=(
+        Shard(
+            1,
+            7,
+            (
+                ShardFile("shards/1/7/a", FileKind.SNAPSHOT, 1 << 40, (1 << 32) - 1, 5, 0, b"a", b"\xff" * 600, 0, 40),
+                ShardFile("shards/1/7/b", FileKind.DELTA, 9, 0, 0, 3, b"", b"", 41, 42),
+            ),
+        ),
+    ),
+    side_files=(SideFile(4, 2, "side/4/2/x", 99),),
+    holds=(HoldSummary("words/count", 12, Timestamp(-5), "state 'buffer' of a key"),),
+    residuals=(ResidualSummary("read", 2, 0.5, Timestamp(7)),),
+    committables=(Committable("write", b"\x00part"),),
+    progress=b"opaque",
+    pins=(Pin("before the change", 40, Timestamp(3)),),
+    abandoned=(Abandoned(11, 20),),
+)
+
+
+def test_a_manifest_comes_back() -> None:
+    assert decode(encode(MANIFEST), "m", "here") == MANIFEST
+    checked = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, (1 << 32) - 1),))
+    assert decode(encode(checked), "m", "here") == checked
+
+
+@pytest.mark.contract("STORE-05")
+def test_version_1_is_read() -> None:
+    assert decode(GOLDEN.read_bytes(), "m", "here") == MANIFEST
+
+
+@pytest.mark.contract("STORE-05")
+def test_who_knows_only_the_first_fields_of_version_1_reads_what_is_written_today() -> None:
+    first = fastavro.reader(io.BytesIO(GOLDEN.read_bytes()[28:])).writer_schema
+    side_files = (SideFile(4, 2, "side/4/2/x", 99, 7),)
+    (record,) = fastavro.reader(io.BytesIO(encode(replace(MANIFEST, side_files=side_files))[28:]), reader_schema=first)
+    assert record["side_files"] == [{"channel": 4, "shard": 2, "name": "side/4/2/x", "size": 99}]  # type: ignore[call-overload,index]
+
+
+def test_a_manifest_is_an_avro_file_behind_its_header() -> None:
+    (record,) = fastavro.reader(io.BytesIO(encode(MANIFEST)[28:]))
+    assert record["shards"][0]["files"][1]["tombstones"] == 3  # type: ignore[index,call-overload]
+
+
+def test_a_file_cut_off_anywhere_is_told() -> None:
+    whole = encode(MANIFEST)
+    for size in range(0, len(whole), 7):
+        with pytest.raises(DamagedFileError, match="manifest 'm/1' in 's3://x' is damaged"):
+            decode(whole[:size], "m/1", "s3://x")
+
+
+def test_a_flipped_bit_is_told() -> None:
+    whole = encode(MANIFEST)
+    for at in [*range(8 * 28), *range(8 * 28, 8 * len(whole), 61)]:
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << (at % 8)
+        with pytest.raises(DamagedFileError, match="'m' in 'here' is damaged") as told:
+            decode(bytes(damaged), "m", "here")
+        assert "bring the file back from a copy" in told.value.remedy
+
+
+def test_a_newer_format_is_refused() -> None:
+    start = struct.pack("<8sIQI", b"arcmanif", VERSION + 1, 0, 0)
+    with pytest.raises(NewerFormatError, match="'m' in 'here' has format 2; this version of arcbeam reads up to 1"):
+        decode(start + struct.pack("<I", crc32(start)), "m", "here")
+
+
+def test_a_valid_header_over_something_else_is_told() -> None:
+    for payload in (b"", b"Obj\x01", b"not avro"):
+        start = struct.pack("<8sIQI", b"arcmanif", VERSION, len(payload), crc32(payload))
+        with pytest.raises(DamagedFileError, match="its content is not a manifest's"):
+            decode(start + struct.pack("<I", crc32(start)) + payload, "m", "here")
+
+
+def test_a_manifest_under_another_steps_name_is_told(memory: DurableBlobs) -> None:
+    memory.put("manifests/000000000000", encode(replace(MANIFEST, step=1)))
+    with pytest.raises(DamagedFileError, match="'manifests/000000000000' in 'memory://' is of step 1"):
+        read_head(memory)

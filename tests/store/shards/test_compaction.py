@@ -1,0 +1,149 @@
+"""Merging the files of a shard: whatever is merged when, what is read is the same."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from obstore.store import MemoryStore, S3Store
+
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.objects import ObjectBlobs
+from arcbeam.store.manifest.names import Written, parse_written
+from arcbeam.store.manifest.values import FileKind, ShardFile
+from arcbeam.store.shards.compaction import compact, merged, publish, scan, worth_merging
+from tests.store.samples import delta
+
+KEYS = st.sampled_from([bytes([i]) * n for i in range(6) for n in (1, 2)])
+CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=4), max_size=6)
+
+
+class Compacting(RuleBasedStateMachine):
+    """A shard whose files are merged at random; the model is a dict."""
+
+    def __init__(self, store: Any = None) -> None:
+        super().__init__()
+        self.blobs = ObjectBlobs(store or MemoryStore(), "memory://")
+        self.scratch = tempfile.TemporaryDirectory()
+        self.files: tuple[ShardFile, ...] = ()
+        self.model: dict[bytes, bytes] = {}
+        self.step = 0
+
+    def teardown(self) -> None:
+        self.scratch.cleanup()
+
+    def name(self, kind: str) -> Written:
+        return Written(1, 0, self.step, 1, f"a{self.step}.{kind}", kind)
+
+    @rule(changes=CHANGES)
+    def commit(self, changes: dict[bytes, bytes | None]) -> None:
+        self.step += 1
+        file = publish(
+            self.blobs,
+            Path(self.scratch.name),
+            self.name("delta"),
+            sorted(changes.items()),
+            first_step=self.step,
+            last_step=self.step,
+        )
+        self.files += (file,)
+        for key, value in changes.items():
+            if value is None:
+                self.model.pop(key, None)
+            else:
+                self.model[key] = value
+
+    @rule(first=st.integers(0, 20))
+    def merge(self, first: int) -> None:
+        if first >= len(self.files):
+            return
+        self.step += 1
+        before = self.files
+        self.files = compact(self.blobs, Path(self.scratch.name), before, first, self.name("delta"))
+        assert self.files[:-1] == before[:first]
+        assert self.files[-1].kind == (FileKind.DELTA if first else FileKind.SNAPSHOT)
+        assert self.files[-1].last_step == before[-1].last_step
+
+    @rule(start=KEYS, end=st.none() | KEYS)
+    def read(self, start: bytes, end: bytes | None) -> None:
+        expected = sorted((k, v) for k, v in self.model.items() if start <= k and (end is None or k < end))
+        assert list(scan(self.blobs, self.files, start, end)) == expected
+
+    @invariant()
+    def all_is_there(self) -> None:
+        assert list(scan(self.blobs, self.files)) == sorted(self.model.items())
+
+
+Compacting.TestCase.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+test_merging_changes_nothing = pytest.mark.contract("STORE-06")(Compacting.TestCase)
+
+
+@pytest.mark.contract("STORE-07")
+def test_merging_on_s3_changes_nothing(s3: Callable[[], S3Store]) -> None:
+    few = settings(max_examples=2, stateful_step_count=12, deadline=None)
+    run_state_machine_as_test(lambda: Compacting(s3()), settings=few)
+
+
+def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_path: Path) -> None:
+    steps = itertools.count(1)
+
+    def put(kind: str, entries: list[tuple[bytes, bytes | None]]) -> ShardFile:
+        step = next(steps)
+        return publish(memory, tmp_path, Written(1, 0, step, 1, "a", kind), entries, first_step=step, last_step=step)
+
+    files = (put("snapshot", [(b"k", b"old")]), put("delta", [(b"k", None)]), put("delta", [(b"l", b"1")]))
+    upper = compact(memory, tmp_path, files, 1, Written(1, 0, 9, 1, "a", "delta"))
+    assert [file.tombstones for file in upper] == [0, 1], "kept: the snapshot below has the key"
+    assert list(scan(memory, upper)) == [(b"l", b"1")]
+    whole = compact(memory, tmp_path, upper, 0, Written(1, 0, 10, 1, "a", "delta"))
+    assert [(file.kind, file.entries, file.tombstones) for file in whole] == [(FileKind.SNAPSHOT, 1, 0)]
+    assert (whole[0].first_step, whole[0].last_step) == (0, 3)
+    written = parse_written(whole[0].name)
+    assert written is not None
+    assert (written.kind, written.step) == ("snapshot", 10)
+
+
+def test_the_newest_wins() -> None:
+    sources = [[(b"a", b"1"), (b"b", b"1")], [(b"a", None)], [(b"b", b"3"), (b"c", b"3")]]
+    assert list(merged(sources, bottom=False)) == [(b"a", None), (b"b", b"3"), (b"c", b"3")]
+    assert list(merged(sources, bottom=True)) == [(b"b", b"3"), (b"c", b"3")]
+    assert list(merged(sources[1:2], bottom=True)) == []
+
+
+def sized(*sizes: int) -> list[ShardFile]:
+    from dataclasses import replace
+
+    return [replace(delta(i + 1, 1), size=size) for i, size in enumerate(sizes)]
+
+
+def test_files_of_one_size_are_merged_a_large_one_is_left_alone() -> None:
+    assert worth_merging([]) is None
+    assert worth_merging(sized(10, 10, 10)) is None
+    assert worth_merging(sized(10, 10, 10, 10)) == 0
+    assert worth_merging(sized(1000, 10, 10, 10, 10)) == 1
+    assert worth_merging(sized(80, 10, 10, 10, 10)) == 0, "half its size has come on top of it"
+    assert worth_merging(sized(1000, 100, 9, 1)) is None
+
+
+@pytest.mark.contract("STORE-06")
+@pytest.mark.parametrize("size", [lambda i: 100, lambda i: 1 + 997 * i % 1000, lambda i: 10_000 - i, lambda i: 1 + i])
+def test_few_files_remain_and_little_is_written_again(size: object) -> None:
+    sizes: list[int] = []
+    fresh = rewritten = 0
+    for i in range(2_000):
+        new = size(i)  # type: ignore[operator]
+        fresh += new
+        sizes.append(new)
+        first = worth_merging(sized(*sizes))
+        if first is not None:
+            rewritten += sum(sizes[first:])
+            sizes[first:] = [sum(sizes[first:])]
+        assert len(sizes) <= 16
+    assert rewritten < 16 * fresh

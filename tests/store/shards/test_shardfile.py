@@ -1,0 +1,134 @@
+"""Shard files: what is written comes back, between any two keys; what is damaged is told."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tracemalloc
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
+from arcbeam.store.manifest.values import FileKind
+from arcbeam.store.shards.shardfile import VERSION, Entry, ShardFileReader, local_reader, write_shard_file
+
+GOLDEN = Path(__file__).parent / "golden" / "shard-1.delta"
+"""Written from `ENTRIES` when the format had version 1. It must never be written anew."""
+
+ENTRIES: list[Entry] = [
+    (b"", b"the empty key"),
+    (b"a", None),
+    (b"b", b""),
+    (b"b\x00", b"\xff" * 10),
+    (b"c" * 600, b"long key"),
+    (b"\xff", b"x" * 100_000),
+    (b"\xff\xff", None),
+]
+
+
+def reader_of(data: bytes, crc: int | None = None) -> ShardFileReader:
+    return ShardFileReader(lambda start, length: data[start : start + length], len(data), crc, "f", "here")
+
+
+def written(tmp_path: Path, entries: list[Entry], kind: FileKind = FileKind.DELTA) -> bytes:
+    path = tmp_path / os.urandom(8).hex()
+    write_shard_file(path, kind, entries)
+    return path.read_bytes()
+
+
+def test_entries_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    summary = write_shard_file(path, FileKind.DELTA, ENTRIES)
+    assert (summary.entries, summary.tombstones) == (5, 2)
+    assert (summary.first_key, summary.last_key) == (b"", b"\xff\xff")
+    assert summary.size == path.stat().st_size
+    reader = ShardFileReader(local_reader(path), summary.size, summary.crc, "f", "here")
+    assert reader.summary == summary
+    assert list(reader.scan()) == ENTRIES
+
+
+def test_an_empty_file_is_one(tmp_path: Path) -> None:
+    reader = reader_of(written(tmp_path, [], FileKind.SNAPSHOT))
+    assert list(reader.scan()) == []
+    assert reader.summary.kind == FileKind.SNAPSHOT
+
+
+@pytest.mark.contract("STORE-05")
+def test_version_1_is_read() -> None:
+    assert list(reader_of(GOLDEN.read_bytes()).scan()) == ENTRIES
+
+
+KEYS = st.sampled_from([b"", b"a", b"a\0", b"aa", b"ab", b"b", b"ba", b"c", b"\xff"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(KEYS, st.one_of(st.none(), st.sampled_from([b"", b"v", b"v" * 30_000]))), KEYS, st.none() | KEYS)
+def test_any_range_is_read(
+    tmp_path_factory: pytest.TempPathFactory, model: dict[bytes, bytes | None], start: bytes, end: bytes | None
+) -> None:
+    entries = sorted(model.items())
+    data = written(tmp_path_factory.getbasetemp(), entries)
+    expected = [(k, v) for k, v in entries if start <= k and (end is None or k < end)]
+    assert list(reader_of(data).scan(start, end)) == expected
+
+
+def test_keys_must_ascend_and_a_snapshot_deletes_nothing(tmp_path: Path) -> None:
+    for entries in ([(b"b", b""), (b"a", b"")], [(b"a", b""), (b"a", b"")]):
+        with pytest.raises(ValueError, match="keys do not ascend"):
+            written(tmp_path, entries)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a snapshot deletes nothing"):
+        written(tmp_path, [(b"a", None)], FileKind.SNAPSHOT)
+
+
+SMALL: list[Entry] = [(b"abc", b"defg"), (b"b", None), (b"c", b"")]
+
+
+def test_a_file_cut_off_anywhere_is_told(tmp_path: Path) -> None:
+    whole = written(tmp_path, SMALL)
+    size = len(whole)
+    for cut in range(size):
+        part = whole[:cut]
+        for said in (size, cut):
+            with pytest.raises(DamagedFileError, match="shard file 'f' in 'here' is damaged"):
+                list(ShardFileReader(lambda a, n, part=part: part[a : a + n], said, None, "f", "here").scan())
+
+
+def test_every_flipped_bit_is_told(tmp_path: Path) -> None:
+    whole = written(tmp_path, SMALL)
+    for at in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << (at % 8)
+        with pytest.raises(DamagedFileError, match="'f' in 'here' is damaged"):
+            list(reader_of(bytes(damaged)).scan())
+
+
+def test_another_file_under_the_name_is_told(tmp_path: Path) -> None:
+    summary = write_shard_file(tmp_path / "f", FileKind.DELTA, [(b"a", b"1")])
+    other = written(tmp_path, [(b"a", b"2")])
+    with pytest.raises(DamagedFileError, match="another file than the one that the manifest names"):
+        reader_of(other, summary.crc)
+
+
+def test_a_newer_format_is_refused() -> None:
+    start = struct.pack("<8sI", b"arcshard", VERSION + 1)
+    with pytest.raises(NewerFormatError, match="'f' in 'here' has format 2; this version of arcbeam reads up to 1"):
+        reader_of(start + struct.pack("<I", crc32(start)) + bytes(100))
+
+
+def test_a_large_file_is_written_and_read_in_little_memory(tmp_path: Path) -> None:
+    value = bytes(10_000)
+    tracemalloc.start()
+    try:
+        write_shard_file(tmp_path / "f", FileKind.SNAPSHOT, ((b"%08d" % i, value) for i in range(4_000)))
+        size = (tmp_path / "f").stat().st_size
+        reader = ShardFileReader(local_reader(tmp_path / "f"), size, None, "f", "here")
+        assert sum(1 for _ in reader.scan()) == 4_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 40_000_000
+    assert peak < 12_000_000

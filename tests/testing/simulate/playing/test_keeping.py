@@ -1,0 +1,125 @@
+"""Stages that keep elements use cells of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from arcbeam.engine.plan.reports import Committable
+from arcbeam.engine.rows.keyspace import after
+from arcbeam.engine.state.cells import CellKind, Cells
+from arcbeam.engine.state.residuals import Remainder, Restriction
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.testing.simulate.judging.records import Broken, Out
+from arcbeam.testing.simulate.playing.keeping import WAYS
+from arcbeam.testing.simulate.playing.usercode import Expanding, Reading
+from arcbeam.testing.simulate.scenario.kinds import Event, Expand, Keep, Kind, Source
+from arcbeam.testing.simulate.scenario.plans import Stage
+from arcbeam.testing.simulate.scenario.windowings import Windowing
+from arcbeam.testing.views import MemoryView
+
+WINDOW = IntervalWindow(Timestamp(3), Timestamp(13))
+
+
+@dataclass
+class Alone:
+    """A desk with nobody around it."""
+
+    stage: Stage
+    now: Timestamp = field(default=Timestamp(0))
+    draining: bool = False
+    chance: str = ""
+    last_event: int = 100
+    view: MemoryView = field(default_factory=MemoryView)
+    outs: list[Out] = field(default_factory=list)
+    waiting: list[Timestamp] = field(default_factory=list)
+
+    def put_out(self, out: Out) -> None:
+        self.outs.append(out)
+
+    def timed(self, fired: Fired) -> None:
+        pass
+
+    def over(self, window: Window) -> None:
+        pass
+
+    def not_over(self, moment: Timestamp) -> None:
+        self.waiting.append(moment)
+
+    def joins(self, window: Window) -> bool | None:
+        return None
+
+    def published(self) -> tuple[Port, ...]:
+        return ()
+
+    def part(self) -> Committable | None:
+        return None
+
+
+class Plenty:
+    """An allowance without end."""
+
+    def spent(self) -> bool:
+        return False
+
+
+def rows_of(way: str) -> set[int]:
+    """The kinds of the cells that have rows when elements have come."""
+    desk = Alone(Stage("keep-1", 1, Keep(way=way)))
+    runner = WAYS[way](desk, 1)
+    runner.process(b"k", [(b"a1", Timestamp(5), (WINDOW,)), (b"a2", Timestamp(7), (WINDOW,))])
+    start = Cells(desk.view, 1).start(b"k", WINDOW.ordered())
+    return {row[len(start)] for row, _ in desk.view.scan(start, after(start))}
+
+
+def test_cells_of_every_kind_are_written() -> None:
+    assert set().union(*map(rows_of, WAYS)) == set(CellKind)
+
+
+def test_the_earlier_half_goes_first() -> None:
+    desk = Alone(Stage("keep-1", 1, Keep(way="clock or expiration", pause=10)))
+    runner = WAYS["clock or expiration"](desk, 1)
+    times = [Timestamp(time) for time in (9, 5, 7)]
+    runner.process(b"k", [(b"a%d" % time, time, (WINDOW,)) for time in times])
+    desk.now = Timestamp(10)
+    did = runner.fire(Fired(b"k", WINDOW.ordered(), "clock", "", Timestamp(10), times[1], b""))
+    assert [out.time for out in desk.outs] == [5]
+    assert [(timer.fire_at, timer.hold) for timer in did.timers] == [(20, 7)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("windowing", "waiting"), [("global", [GLOBAL_WINDOW.max_timestamp]), ("fixed", [])])
+def test_when_the_clock_lets_something_go_it_is_told_what_still_waits_for_the_watermark(
+    windowing: str, waiting: list[Timestamp]
+) -> None:
+    kind = Keep(Windowing(windowing, 10), "clock", pause=10)
+    (window,) = kind.windowing.fn.assign(Timestamp(5))
+    desk = Alone(Stage("keep-1", 1, kind))
+    runner = WAYS["clock"](desk, 1)
+    runner.process(b"k", [(b"a1", Timestamp(5), (window,))])
+    desk.now = Timestamp(10)
+    runner.fire(Fired(b"k", window.ordered(), "clock", "", Timestamp(10), Timestamp(5), b""))
+    assert desk.waiting == waiting
+
+
+@pytest.mark.parametrize("kind", [Expand(), Source((Event(b"a0", b"k", 1),), bounded=True)])
+def test_in_a_drain_only_what_was_truncated_runs_and_it_is_truncated_once(kind: Kind) -> None:
+    desk = Alone(Stage("it-1", 1, kind))
+    runner = Expanding(desk) if isinstance(kind, Expand) else Reading(desk)
+    came = (b"0:1" if isinstance(kind, Source) else b"a0", Timestamp(1), (GLOBAL_WINDOW,))
+    admitted = Restriction(b"id", "root", runner.restriction(b"k", came))
+    with pytest.raises(Broken, match="without a drain"):
+        runner.truncate(admitted)
+    desk.draining = True
+    with pytest.raises(Broken, match="was not truncated"):
+        runner.resume(admitted, Plenty())
+    kept = runner.truncate(admitted)
+    assert isinstance(kept, Remainder)
+    truncated = replace(admitted, remainder=kept)
+    with pytest.raises(Broken, match="twice"):
+        runner.truncate(truncated)
+    runner.resume(truncated, Plenty())
+    assert desk.outs

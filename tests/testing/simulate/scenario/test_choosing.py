@@ -1,0 +1,121 @@
+"""Scenarios are chosen, not played: whatever may be chosen is, and not once in a blue moon."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from inspect import getmembers, isabstract, isclass
+from typing import get_args
+
+import pytest
+
+from arcbeam.engine.grouping import calendars, composites, triggers, windows
+from arcbeam.engine.grouping.strategy import PaneTime
+from arcbeam.engine.grouping.triggers import Trigger
+from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
+from arcbeam.testing.simulate.playing.keeping import WAYS
+from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Source
+from arcbeam.testing.simulate.scenario.pipelines import ZONES
+from arcbeam.testing.simulate.scenario.plans import Stage
+from arcbeam.testing.simulate.scenario.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
+
+SCENARIOS = 400
+OFTEN = 8
+"""In so many of them at least, each thing must be: so it is in some of the 200 that are played in every run."""
+
+
+def _of_a_kind(kind: Kind) -> Iterator[object]:
+    yield type(kind)
+    match kind:
+        case Group():
+            yield from (("trigger", kind.trigger), ("group", kind.windowing.name), kind.pane_time)
+            yield ("accumulating", kind.accumulating, "combined", kind.combined)
+            yield from (("closes", kind.closes), ("quiet", kind.quiet), ("late", kind.lateness > 0))
+        case Keep():
+            yield from (("way", kind.way), ("keep", kind.windowing.name), ("keep", "side", kind.side is not None))
+        case Expand():
+            yield ("expand", "side", kind.side is not None)
+        case Join():
+            yield ("join", kind.windowing.name)
+        case Source():
+            yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
+
+
+def _of_a_stage(stage: Stage) -> Iterator[object]:
+    yield from _of_a_kind(stage.kind)
+    if stage.windowing is not None and stage.windowing.name in CALENDAR:
+        yield ("zone", stage.windowing.zone)
+    yield from (("inputs", len(stage.inputs)), ("outputs", len(stage.outputs)), ("together", stage.together))
+
+
+def _of(scenario: Scenario) -> set[object]:
+    """All that was chosen in a scenario."""
+    pipeline = scenario.pipeline
+    chosen: set[object] = {what for stage in pipeline.stages for what in _of_a_stage(stage)}
+    chosen |= {fault.kind for fault in scenario.faults} | {request.kind for request in scenario.requests}
+    chosen |= {("shards", pipeline.shards), ("levels", pipeline.levels), ("hosts", scenario.hosts)}
+    chosen |= {("drivers", len(scenario.tasks)), ("real cache", scenario.real_cache)}
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def chosen() -> Counter[object]:
+    """In how many scenarios each thing was chosen."""
+    return Counter(what for seed in range(SCENARIOS) for what in _of(scenario_of(seed)))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *(*FaultKind, *RequestKind, *PaneTime),
+        *get_args(Kind),
+        *(("trigger", trigger) for trigger in TRIGGERS),
+        *(("way", way) for way in WAYS),
+        *(("group", name) for name in WINDOWINGS),
+        *(("keep", name) for name in WINDOWINGS if name not in MERGING),
+        *(("join", name) for name in ("fixed", "sliding", "global", "days", "lanes")),
+        *((name, "side", yes) for name in ("keep", "expand") for yes in (True, False)),
+        *(("zone", zone) for zone in ZONES),
+        *(("accumulating", a, "combined", c) for a in (True, False) for c in (True, False)),
+        *(
+            (name, yes)
+            for name in ("closes", "quiet", "late", "bounded", "surprising", "together")
+            for yes in (True, False)
+        ),
+        *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
+        *(("shards", n) for n in (1, 2, 3, 4)),
+        *(("levels", n) for n in (2, 3, 4, 5)),
+        *((name, n) for name in ("hosts", "drivers") for n in (1, 2, 3)),
+        ("real cache", True),
+    ],
+    ids=str,
+)
+def test_it_is_chosen(what: object, chosen: Counter[object]) -> None:
+    assert chosen[what] >= OFTEN
+
+
+def test_the_engine_has_no_windows_that_are_never_chosen() -> None:
+    theirs = {
+        function
+        for module in (windows, calendars)
+        for _, function in getmembers(module, isclass)
+        if function.__module__ == module.__name__ and hasattr(function, "assign") and function is not windows.WindowFn
+    }
+    assert theirs <= {type(Windowing(name).fn) for name in WINDOWINGS}
+
+
+def test_the_engine_has_no_trigger_that_is_never_chosen() -> None:
+    def inside(trigger: Trigger) -> set[type[Trigger]]:
+        return {type(trigger)}.union(*map(inside, trigger.parts()))
+
+    theirs = {
+        trigger
+        for module in (triggers, composites)
+        for name, trigger in getmembers(module, isclass)
+        if issubclass(trigger, Trigger) and not isabstract(trigger) and not name.startswith("_")
+    }
+    assert theirs == set[type[Trigger]]().union(*(inside(make(2)) for make in TRIGGERS.values()))
+
+
+def test_a_seed_is_always_the_same_scenario() -> None:
+    assert scenario_of(7) == scenario_of(7) != scenario_of(8)
