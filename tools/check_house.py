@@ -1,20 +1,23 @@
-"""The rules of the house that no other tool knows: sizes, docstrings, and who may import what from outside.
+"""The rules of the house that no other tool knows: sizes, circles, docstrings, and who may import what from outside.
 
-import-linter watches the layers; this looks below the names of external packages (Beam's protos by kind). Every
-violation is printed as `path:line: what`, and the exit code is 1 if there is any.
+import-linter watches the layers; this looks below the names of external packages (Beam's protos by kind), for circles
+of modules inside of a room, and for rooms that are too full. Every violation is printed as `path:line: what`, and the
+exit code is 1 if there is any.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "arcbeam"
 MAX_LINES = 500
+MAX_MODULES = 16
+"""In one folder, `__init__.py` not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,13 @@ BEAM_FREE = ("model", "store", "engine", "errors", "web")
 
 OPTIONS_ONLY = "apache_beam.options"
 """All that arcbeam.options may import of Beam."""
+
+TO_GO = (
+    {f"arcbeam.harness.{name}" for name in ("transforms.chains", "transforms.values")},
+    {f"arcbeam.harness.bounded.{name}" for name in ("feeds", "keyed", "restrictions", "triggered")}
+    | {"arcbeam.harness.bundle.processor"},
+)
+"""Circles that are still there."""
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -94,9 +104,80 @@ def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
             yield line, f"imports {name}: errors is at the bottom"
 
 
+def imported(tree: ast.Module) -> Iterator[str]:
+    """What a module imports, in functions and for types, too."""
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        nodes.extend(ast.iter_child_nodes(node))
+
+
+def circles(modules: dict[str, str]) -> Iterator[list[str]]:
+    """Groups of modules that import each other, each sorted.
+
+    Args:
+        modules: the sources by dotted name; a package has its `__init__`'s.
+    """
+    graph: dict[str, set[str]] = {}
+    for name, source in modules.items():
+        found = imported(ast.parse(source))
+        graph[name] = {known for dotted in found if (known := nearest(dotted, modules)) and known != name}
+    reach = {name: reachable(graph, name) for name in graph}
+    seen: set[str] = set()
+    for name in sorted(graph):
+        circle = [other for other in sorted(reach[name]) if name in reach[other]]
+        if circle and name not in seen:
+            seen.update(circle)
+            yield circle
+
+
+def nearest(dotted: str, modules: dict[str, str]) -> str | None:
+    """The module that an imported name is, or is in."""
+    if dotted in modules:
+        return dotted
+    parent = dotted.rpartition(".")[0]
+    return parent if parent in modules else None
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """All that can be reached from a module by one import or more."""
+    found: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting.extend(graph[name])
+    return found
+
+
+def crowded(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Folders with too many modules."""
+    for folder in folders:
+        count = len([file for file in folder.glob("*.py") if file.name != "__init__.py"])
+        if count > MAX_MODULES:
+            yield folder, f"{count} modules; {MAX_MODULES} at most: give them rooms"
+
+
 def main() -> int:
     """Checks every module; 1 if any breaks a rule."""
     broken = 0
+    sources = {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file.read_text()
+        for file in PACKAGE.rglob("*.py")
+    }
+    for circle in circles(sources):
+        if set(circle) in TO_GO:
+            continue
+        print(f"src: a circle of imports: {', '.join(circle)}")
+        broken += 1
+    for folder, what in crowded(path for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir()):
+        print(f"{folder.relative_to(ROOT)}: {what}")
+        broken += 1
     for file in sorted(PACKAGE.rglob("*.py")):
         for line, what in violations(file.relative_to(PACKAGE), file.read_text()):
             print(f"{file.relative_to(ROOT)}:{line}: {what}")

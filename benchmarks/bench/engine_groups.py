@@ -20,7 +20,6 @@ from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
-from arcbeam.engine.grouping.windows import FixedWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.step.bundles import CallResult
@@ -32,6 +31,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.model.windows import IntervalWindow
 from arcbeam.store.shards.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView
+from arcbeam.testing.windowfns import FixedWindows, Sessions, SlidingWindows, WindowFn
 from bench.figures import Figure, core_seconds, per_second
 
 SECOND = 1_000_000

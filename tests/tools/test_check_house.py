@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_house import violations
+from tools.check_house import circles, crowded, violations
 
 
 def broken(path: str, source: str) -> list[str]:
@@ -48,3 +48,27 @@ def test_refused(path: str, source: str, says: str) -> None:
 
 def test_a_docstring_is_missed() -> None:
     assert any("docstring" in what for _, what in violations(Path("a.py"), "x = 1\n"))
+
+
+def test_modules_that_import_each_other_are_told_wherever_they_do() -> None:
+    sources = {
+        "a": "",
+        "a.one": "from a import two\n",
+        "a.two": "def f():\n    from a.three import x\n",
+        "a.three": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a.one\n",
+        "a.four": "from a.one import y\n",
+    }
+    assert list(circles(sources)) == [["a.one", "a.three", "a.two"]]
+
+
+def test_what_only_looks_like_a_circle_is_none() -> None:
+    sources = {"a": "from a.one import x\n", "a.one": "import b\n", "a.two": "from a.one import x\nfrom a import one\n"}
+    assert list(circles(sources)) == []
+
+
+def test_a_folder_that_is_too_full_is_told(tmp_path: Path) -> None:
+    for number in range(17):
+        assert not list(crowded([tmp_path]))
+        (tmp_path / f"m{number}.py").touch()
+    (tmp_path / "__init__.py").touch()
+    assert [what for _, what in crowded([tmp_path])] == ["17 modules; 16 at most: give them rooms"]

@@ -19,9 +19,9 @@ from arcbeam.engine.grouping.effects import (
 )
 from arcbeam.engine.grouping.groupings import Clocks, Grouping
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.grouping.windows import WindowFn
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
+from arcbeam.testing.windowfns import WindowFn
 
 EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.grouping.composites import AfterAll, AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
 from arcbeam.engine.grouping.delays import AlignTo, Delay
-from arcbeam.engine.grouping.merging import CustomMerging, SessionMerging
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterSynchronizedTime, AfterTime, Always, Never, Trigger
-from arcbeam.engine.grouping.windows import FixedWindows, GlobalWindows, Merge, Sessions, SlidingWindows
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import CustomWindow, Window
+from arcbeam.testing.windowfns import FixedWindows, GlobalWindows, Sessions, SlidingWindows
 
 
 def delayed(by: int) -> AfterTime:

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
-from arcbeam.engine.grouping.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows
 from arcbeam.model.timestamps import Duration
 from arcbeam.model.windows import IntervalWindow, Timing
+from arcbeam.testing.windowfns import FixedWindows, GlobalWindows, Sessions, SlidingWindows
 from tests.engine.grouping.grouping_shard import Shard
 
 SECOND = 1_000_000

@@ -21,12 +21,12 @@ from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterSynchronizedTime, AfterTime
-from arcbeam.engine.grouping.windows import FixedWindows, GlobalWindows, Sessions
 from arcbeam.engine.rows import keyspace
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
+from arcbeam.testing.windowfns import FixedWindows, GlobalWindows, Sessions
 from tests.engine.grouping.grouping_shard import EVENT, PROCESSING, Shard
 from tests.engine.grouping.grouping_strategies import Concat
 

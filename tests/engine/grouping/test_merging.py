@@ -10,8 +10,7 @@ from apache_beam.transforms import window as sdk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.engine.grouping.merging import CustomMerging, SessionMerging
-from arcbeam.engine.grouping.windows import Merge
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, SessionMerging
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import IntervalWindow
 

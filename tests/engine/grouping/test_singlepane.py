@@ -13,8 +13,8 @@ from arcbeam.engine.grouping.effects import Effect, EmitPane
 from arcbeam.engine.grouping.groupings import Grouping
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
-from arcbeam.engine.grouping.windows import FixedWindows
 from arcbeam.model.timestamps import Duration
+from arcbeam.testing.windowfns import FixedWindows
 from tests.engine.grouping.grouping_shard import EVENT, PROCESSING, Shard
 from tests.engine.grouping.grouping_strategies import groupings
 

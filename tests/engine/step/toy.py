@@ -17,7 +17,6 @@ from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.grouping.windows import FixedWindows
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.plan.reports import Committable, TaskReport
@@ -63,6 +62,7 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
 from arcbeam.testing.views import MemoryView
+from arcbeam.testing.windowfns import FixedWindows
 
 SIZE = 10
 WINDOWS = FixedWindows(Duration(SIZE), Duration(0))

@@ -25,13 +25,12 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.merging import Gathered, Merging, OpenWindows
+from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
-from arcbeam.engine.grouping.windows import Merge
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window

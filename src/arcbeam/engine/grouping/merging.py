@@ -7,14 +7,33 @@ it says what becomes what (`engine.grouping.groupings` moves elements, triggers,
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from arcbeam.engine.grouping.windows import Merge, MergingFn
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
+
+
+class Merge(NamedTuple):
+    """Windows that become one.
+
+    Attributes:
+        windows: what is no more, but for `result` if it is among them.
+        result: what they have become.
+    """
+
+    windows: tuple[Window, ...]
+    result: Window
+
+
+class MergingFn(Protocol):
+    """Says which windows of one key become one, for window functions of the user's."""
+
+    def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
+        """What becomes one among the windows that are open; each window is in one merge at most."""
+        ...
 
 
 class OpenWindows(Protocol):

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from arcbeam.engine.grouping import windows
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import CustomWindow, IntervalWindow, Window
+from arcbeam.testing import windowfns as windows
 from arcbeam.testing.simulate.judging.assigning import assigned, merged
 from arcbeam.testing.simulate.scenario.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
 

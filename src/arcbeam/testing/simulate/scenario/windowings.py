@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from arcbeam.engine.grouping.calendars import Days, Months, Years
-from arcbeam.engine.grouping.merging import CustomMerging, Merging, SessionMerging
-from arcbeam.engine.grouping.windows import FixedWindows, GlobalWindows, Merge, Sessions, SlidingWindows, WindowFn
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, SessionMerging
 from arcbeam.engine.plan.stagekinds import Decode
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, Window
+from arcbeam.testing.calendars import Days, Months, Years
+from arcbeam.testing.windowfns import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 
 FIXED_OFFSET: Final = 3
 """Of all fixed windows."""

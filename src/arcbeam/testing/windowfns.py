@@ -1,14 +1,13 @@
-"""Window functions: which windows a moment is in, and which windows become one.
+"""Window functions for tests: which windows a moment is in.
 
-Owns Beam's own kinds but for the calendar's (`engine.grouping.calendars`), and what a kind of the user's must offer.
-Exact to the microsecond, before 1970 as after it. Must not know keys, state or triggers.
+Owns Beam's own kinds but for the calendar's (`testing.calendars`), told without the SDK, whose functions assign
+windows in pipelines. Exact to the microsecond, before 1970 as after it. Must not know keys, state or triggers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
@@ -19,26 +18,6 @@ class WindowFn(Protocol):
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         """The windows of an element with that timestamp. Equal calls may give the same object."""
-        ...
-
-
-class Merge(NamedTuple):
-    """Windows that become one.
-
-    Attributes:
-        windows: what is no more, but for `result` if it is among them.
-        result: what they have become.
-    """
-
-    windows: tuple[Window, ...]
-    result: Window
-
-
-class MergingFn(Protocol):
-    """Says which windows of one key become one, for window functions of the user's."""
-
-    def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
-        """What becomes one among the windows that are open; each window is in one merge at most."""
         ...
 
 

@@ -12,10 +12,10 @@ from apache_beam.utils import timestamp as sdk_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.engine.grouping.calendars import Date, Days, Months, Years, date_of, day_of
-from arcbeam.engine.grouping.windows import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow
+from arcbeam.testing.calendars import Date, Days, Months, Years, date_of, day_of
+from arcbeam.testing.windowfns import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
 
 pytestmark = pytest.mark.contract("ENG-11")
 

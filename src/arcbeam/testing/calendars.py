@@ -45,7 +45,7 @@ class Days:
         _check("days", self.number, self.start, self.zone)
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `engine.grouping.windows.WindowFn`."""
+        """See `testing.windowfns.WindowFn`."""
         day = _day_at(timestamp, self.zone)
         first = day - (day - day_of(self.start)) % self.number
         return _between(first, first + self.number, self.zone)
@@ -69,7 +69,7 @@ class Months:
             raise ValueError(f"a month has days from 1 to 31, not {self.day_of_month}")
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `engine.grouping.windows.WindowFn`."""
+        """See `testing.windowfns.WindowFn`."""
         day = _day_at(timestamp, self.zone)
         date = date_of(day)
         month = date.year * 12 + date.month - 1
@@ -103,7 +103,7 @@ class Years:
             raise ValueError(f"a month has days from 1 to 31, not {self.day_of_month}")
 
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
-        """See `engine.grouping.windows.WindowFn`."""
+        """See `testing.windowfns.WindowFn`."""
         day = _day_at(timestamp, self.zone)
         year = date_of(day).year
         if day < self._day(year):
