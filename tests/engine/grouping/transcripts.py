@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from arcbeam.engine.grouping import calendars, composites, triggers, windows
+from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.delays import AlignTo, Delay
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.merging import CustomMerging, SessionMerging
@@ -22,6 +22,8 @@ from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, CustomWindow, IntervalWindow, Timing, Window
+from arcbeam.testing import calendars
+from arcbeam.testing import windowfns as windows
 from tests.engine.grouping.grouping_shard import Shard
 
 SECOND = 1_000_000

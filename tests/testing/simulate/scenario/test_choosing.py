@@ -9,9 +9,11 @@ from typing import get_args
 
 import pytest
 
-from arcbeam.engine.grouping import calendars, composites, triggers, windows
+from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
+from arcbeam.testing import calendars
+from arcbeam.testing import windowfns as windows
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
 from arcbeam.testing.simulate.playing.keeping import WAYS
 from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Source
