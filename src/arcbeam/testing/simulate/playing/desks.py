@@ -11,13 +11,13 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import WindowedElement
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Runner as EngineRunner
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
