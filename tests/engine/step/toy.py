@@ -19,7 +19,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import Marker
-from arcbeam.engine.plan.reports import Committable, TaskReport
+from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.progress import (
     Abandon,
@@ -27,7 +27,6 @@ from arcbeam.engine.progress import (
     ClockTold,
     Command,
     CommitDecided,
-    CommitMode,
     End,
     Event,
     Finalize,
@@ -58,6 +57,7 @@ from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.engine.step.shard import TaskStep
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window

@@ -11,17 +11,18 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import WindowedElement
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Runner as EngineRunner
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
 from arcbeam.testing.simulate.playing.jobs import Job
@@ -136,6 +137,9 @@ class StageDesk:
 def runner_of(desk: StageDesk, number: int) -> EngineRunner:
     """The user code of a stage."""
     runner: Runner
+    writes: Buffered | None = None
+    if isinstance(desk.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(desk.chance):
+        desk.view = writes = Buffered(desk.view)
     match desk.stage.kind:
         case Source():
             runner = Reading(desk)
@@ -151,7 +155,7 @@ def runner_of(desk: StageDesk, number: int) -> EngineRunner:
             runner = Joining(desk)
         case _:
             runner = Passing(desk)
-    return runner
+    return runner if writes is None else Committing(runner, writes)
 
 
 def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.progress import (
     Abandon,
@@ -48,12 +47,12 @@ from arcbeam.engine.progress import (
     WaitUntil,
     Warn,
 )
+from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError, MissingFileError
 from arcbeam.store.log.savepoints import unpinned
 from arcbeam.store.log.steplog import Committed, Conflict, StepLog, Unknown
 from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest import values as stored
 from arcbeam.testing.faults import UnreliableBlobs
 from arcbeam.testing.simulate.judging.records import Broken
 from arcbeam.testing.simulate.playing.cluster import USER_ERROR, Cluster, Outcome
@@ -290,9 +289,7 @@ class Driver:
         self.tell_later(event, self.around.took())
 
     def _publish(self, step: int, committables: tuple[Committable, ...] | None) -> None:
-        each: tuple[Committable, ...] | tuple[stored.Committable, ...] = committables or ()
-        if committables is None:
-            each = self.log.head.committables
+        each = self.log.head.committables if committables is None else committables
         if self.around.publish([committable.payload for committable in each]):
             self._answer(lambda at: Published(at, step))
         else:

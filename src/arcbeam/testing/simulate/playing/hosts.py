@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from arcbeam.model.files import ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.values import ShardFile, ShardVersion
+from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.cache import lacking
 from arcbeam.store.shards.compaction import opened, publish
 from arcbeam.store.shards.overlay import Overlay

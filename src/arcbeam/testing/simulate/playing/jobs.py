@@ -12,7 +12,6 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.manifest.values import Shard, SideFile
 from arcbeam.testing.simulate.judging.records import Part
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
@@ -42,14 +41,6 @@ class Box:
 
     rows: Rows = field(default_factory=dict)
     markers: list[Marker] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Made:
-    """The files of an attempt: the shards as they are with them, and new side files."""
-
-    shards: tuple[Shard, ...]
-    sides: tuple[SideFile, ...]
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from arcbeam.engine.plan.layout import Layout
-from arcbeam.engine.progress import CommitMode, JobStarted, Propose
+from arcbeam.engine.progress import JobStarted, Propose
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.steplog import StepLog
-from arcbeam.store.manifest import values as stored
-from arcbeam.store.manifest.values import JobShape, Manifest, Mode, OutputWatermark, StageShape, StageWatermarks
-from arcbeam.testing.simulate.playing.jobs import Made
+from arcbeam.store.manifest.values import JobShape, Manifest, OutputWatermark, StageShape, StageWatermarks
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 
@@ -34,19 +33,16 @@ def draft(log: StepLog, layout: Layout, command: Propose) -> Manifest:
     shards = {(shard.level, shard.shard): shard for shard in head.shards}
     sides = list(head.side_files)
     for report in command.reports:
-        assert isinstance(report.files, Made)
         shards.update({(shard.level, shard.shard): shard for shard in report.files.shards})
         sides += report.files.sides
     manifest = log.draft(
         command.time,
-        mode=Mode(command.mode.value),
+        mode=command.mode,
         cut=command.cut,
         watermarks=_watermarks(layout, command.times),
         shards=tuple(shards[place] for place in sorted(shards)),
         side_files=tuple(sides),
-        committables=tuple(
-            stored.Committable(each.stage, each.payload) for report in command.reports for each in report.committables
-        ),
+        committables=tuple(each for report in command.reports for each in report.committables),
         progress=json.dumps({"fresh": command.fresh, "drains_to": command.drains_to}).encode(),
     )
     for name in command.savepoints:
@@ -65,10 +61,10 @@ def started(head: Manifest, now: Timestamp) -> JobStarted:
         head.time,
         times_of(head),
         fresh=progress["fresh"],
-        draining=head.mode is Mode.DRAINING,
+        draining=head.mode is CommitMode.DRAINING,
         savepoint=progress["drains_to"],
         unpublished=bool(head.committables),
-        ended=CommitMode(head.mode.value) if head.mode in (Mode.DONE, Mode.DRAINED) else None,
+        ended=head.mode if head.mode in (CommitMode.DONE, CommitMode.DRAINED) else None,
     )
 
 

@@ -20,17 +20,18 @@ from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.bundles import Runner as EngineRunner
 from arcbeam.engine.step.shard import TaskStep
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.files import Shard, ShardFile, SideFile, TaskFiles
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import Manifest, Shard, ShardFile, SideFile
+from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards.compaction import compact, worth_merging
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Out
 from arcbeam.testing.simulate.playing.desks import StageDesk, beginnings, dropped, runner_of, windows_of
 from arcbeam.testing.simulate.playing.hosts import Host
-from arcbeam.testing.simulate.playing.jobs import Box, Died, Job, Looks, Made
+from arcbeam.testing.simulate.playing.jobs import Box, Died, Job, Looks
 from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
 from arcbeam.testing.simulate.scenario.kinds import Expand, Source
 
@@ -105,7 +106,7 @@ class TaskRun:
                 shards.append(Shard(self.level, shard, files))
         sides = tuple(self._written_side(*place) for place in sorted(self.side_rows))
         self.close()
-        return replace(report, files=Made(tuple(shards), sides))
+        return replace(report, files=TaskFiles(tuple(shards), sides))
 
     def close(self) -> None:
         """Gives back what it holds."""
