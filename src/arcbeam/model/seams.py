@@ -15,6 +15,10 @@ class StateView(Protocol):
     Keys are compared as unsigned bytes. What was put is read at once; nothing is durable before the step's commit.
     """
 
+    @property
+    def written(self) -> int:
+        """Bytes of the keys and values that were put, and of the keys that were deleted: it grows with each of both."""
+
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if there is none."""
 

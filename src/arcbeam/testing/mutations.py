@@ -19,8 +19,10 @@ from arcbeam.engine.plan import markers
 from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.plainstage import SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext
+from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks import stages as watermarks
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
@@ -35,6 +37,7 @@ from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards import compaction
 from arcbeam.testing.simulate.__main__ import seeds_of
+from arcbeam.testing.simulate.buffered import Committing
 from arcbeam.testing.simulate.playing.world import play
 from arcbeam.testing.simulate.scenario.choosing import scenario_of
 from arcbeam.testing.simulate.shrinking import Failure, played, shrunk
@@ -186,6 +189,21 @@ def _merged_hold_lost() -> AbstractContextManager[object]:
     return patch.object(OpenWindow, "absorb", without_hold)
 
 
+@contextmanager
+def _state_committed_late() -> Iterator[None]:
+    """User code writes its state when its bundles end, and its runner says nothing."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Committing, "returns", lambda self: None))
+        stack.enter_context(patch.object(StageStep, "_finish", _finished_unseen))
+        yield
+
+
+def _finished_unseen(self: StageStep) -> BundleResult:
+    closed = self._place.runner.finish()
+    self._place.did(closed.did)
+    return closed
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a manifest created twice": _manifest_created_twice,
@@ -202,6 +220,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "what comes in a drain not truncated": _drain_over,
     "timers of the clock before those of the watermark": _clock_first,
     "the hold of a merged session lost": _merged_hold_lost,
+    "state committed when bundles end": _state_committed_late,
 }
 """The mistakes by name."""
 

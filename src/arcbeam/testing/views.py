@@ -20,15 +20,19 @@ class MemoryView:
 
     Args:
         rows: what it holds at first.
+
+    Attributes:
+        written: see `StateView`.
     """
 
-    __slots__ = ("_blocks", "_fresh", "_lasts", "_rows")
+    __slots__ = ("_blocks", "_fresh", "_lasts", "_rows", "written")
 
     def __init__(self, rows: Mapping[bytes, bytes] | None = None) -> None:
         self._rows: dict[bytes, bytes] = dict(rows or {})
         self._fresh: list[bytes] = list(self._rows)
         self._blocks: list[list[bytes]] = []
         self._lasts: list[bytes] = []
+        self.written = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -47,10 +51,12 @@ class MemoryView:
         if key not in rows:
             self._fresh.append(key)
         rows[key] = value
+        self.written += len(key) + len(value)
 
     def delete(self, key: bytes) -> None:
         """Removes a key; nothing happens if it is not there."""
         self._rows.pop(key, None)
+        self.written += len(key)
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The entries with start <= key < end, ascending; to the end of the space if `end` is None."""

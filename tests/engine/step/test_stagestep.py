@@ -21,7 +21,7 @@ from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageKind
 from arcbeam.engine.plan.stepplan import Handover, StepBudget, StepPlan
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.agenda import Late
-from arcbeam.engine.state.cells import BagCell, Cells
+from arcbeam.engine.state.cells import BagCell, Cells, ValueCell
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
@@ -279,6 +279,54 @@ def test_when_the_budget_is_spent_what_is_due_is_left_but_something_is_always_do
 
 
 # State and timers.
+
+
+class Writing(World):
+    """User code that counts elements, and writes the count when the call returns; or when the bundles end."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__(Stateful(_FAMILIES, _DECODE, _end))
+        self.late = late
+        self.count = ValueCell(Cells(self.view, 1), "count")
+        self.unwritten: list[tuple[bytes, Window]] = []
+
+    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+        self.unwritten += [(key, window) for _, _, windows in elements for window in windows]
+        if not self.late:
+            self.commit()
+        return CallResult(timers=(_timer("event", 8),))
+
+    def finish(self) -> BundleResult:
+        self.commit()
+        return BundleResult()
+
+    def commit(self) -> None:
+        while self.unwritten:
+            key, window = self.unwritten.pop()
+            read = self.count.read(key, window.ordered()) or b"0"
+            self.count.write(key, window.ordered(), b"%d" % (int(read) + 1))
+
+
+@pytest.mark.contract("ENG-12")
+def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_step() -> None:
+    world = Writing(late=False)
+    world.step(30, 7, 8)
+    assert not world.count.exists(b"k", _W.ordered())
+    assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
+
+
+@pytest.mark.contract("ENG-12")
+def test_state_that_is_written_when_bundles_end_is_refused_by_name() -> None:
+    world = Writing(late=True)
+    with pytest.raises(ValueError, match="user code of 'it' in shard 3 has written state when its bundles ended"):
+        world.step(30, 7, 8)
+
+
+def test_a_timer_that_is_set_when_bundles_end_is_refused_by_name() -> None:
+    world = _stateful()
+    world.finish = lambda: BundleResult(CallResult(timers=(_timer("event", 8),)))  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
+        world.step(3, 7)
 
 
 @pytest.mark.contract("ENG-04", "ENG-12")

@@ -118,4 +118,4 @@ def test_what_was_never_there_leaves_no_trace() -> None:
     view.delete(b"timer")
     view.delete(b"a")
     assert list(view.changes()) == [(b"a", None)]
-    assert view.size == 11
+    assert view.written == 11

@@ -93,7 +93,7 @@ class BundleResult:
     """What the end of a stage's bundles has led to.
 
     Attributes:
-        did: by `finish_bundle`; no timers.
+        did: by `finish_bundle`: no timers, nor state.
         published: side inputs of which something was written.
         committables: for sinks.
         finalizations: how many bundles want to be told that the step is committed.
@@ -117,6 +117,18 @@ class Runner(Protocol):
 
     It cuts bundles as it sees fit: a call may be a bundle, or part of one that `finish` ends. A call of a kind that the
     stage does not have never comes.
+
+    **What a call has changed is there when it returns**: state in the shard's view, timers and estimates in
+    `CallResult`. Between two calls timers fire, and the state of windows that are over is dropped; what is written
+    behind that would stay for ever. A runner may buffer its writes inside of a call. It may also keep what it has read:
+    but for its own calls, the state of a key and window changes only when it is dropped, and no call about the two
+    comes after that. Nobody here looks at what it puts out: that may wait for `finish`, or longer, but goes on before
+    the task's marker.
+
+    **The order of calls** in a step: `truncate` what waits; then what was parked and what has come (`process`,
+    `restriction`, `panes`); `resume`; then what the watermark and the clock let happen (`fire`, `expire`, `panes`,
+    `process` in order of time); `prepare`; and `finish`, always and once, behind all that fires and drops. Calls for
+    another stage or shard do not come in between.
     """
 
     def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
@@ -141,10 +153,15 @@ class Runner(Protocol):
         """What a drain leaves of a restriction that waits."""
 
     def prepare(self) -> CallResult:
-        """Calls `prepare_to_shutdown`, where it is offered."""
+        """Calls `prepare_to_shutdown`, where it is offered; it may change state, but set no timer."""
 
     def finish(self) -> BundleResult:
-        """Ends the bundles. Nothing else is called after it."""
+        """Ends the bundles; nothing else is called after it.
+
+        What `finish_bundle` may do it may do: put out elements, report estimates, count, and hand over what waits for
+        the commit. State is not written any more, nor a timer set: whatever they could wait for in this step is past.
+        Either is refused, and fails the step.
+        """
 
 
 class SideInputs(Protocol):
@@ -187,4 +204,4 @@ class Shards(Protocol):
         """The state of a shard at the step's head."""
 
     def runner(self, stage: str, shard: int) -> Runner:
-        """The user code of a stage; it has the state of that view."""
+        """The user code of a stage; it has the state of that view. It is finished before the next one is asked for."""

@@ -85,11 +85,28 @@ class StageStep:
         leftover |= work.fire(watermark)
         if plan.prepare:
             place.did(place.runner.prepare())
-        closed = place.runner.finish()
-        place.did(closed.did)
+        closed = self._finish()
         if watermark == MAX_TIMESTAMP:
             place.clock.retire_all()
         return self._report(leftover), closed
+
+    def _finish(self) -> BundleResult:
+        """Ends the bundles.
+
+        Raises:
+            ValueError: state was written, or a timer set. Windows that are over have been dropped by now: nobody would
+                ever remove it.
+        """
+        place = self._place
+        before = place.view.written
+        closed = place.runner.finish()
+        if place.view.written != before:
+            raise ValueError(
+                f"user code of {place.placed.name!r} in shard {place.shard} has written state when its bundles ended: "
+                f"what a call changes must be in the view when the call returns"
+            )
+        place.did(closed.did)
+        return closed
 
     def _report(self, leftover: bool) -> StageReport:
         place, work, tally = self._place, self._work, self._place.tally

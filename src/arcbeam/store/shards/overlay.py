@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
-from arcbeam.model.seams import StateView
 from arcbeam.store.shards.shardfile import Entry
 
 
@@ -45,13 +44,13 @@ class EmptyBase:
         """See `Base`."""
 
 
-class Overlay(StateView):
+class Overlay:
     """A shard's state for one step; an `arcbeam.model.seams.StateView`.
 
     Memory: what the step changes. `base` belongs to it; `close` closes both.
 
     Attributes:
-        size: bytes of the keys and values put since it was made, overwritten ones too: for a step's budget.
+        written: see `StateView`; since it was made, what was overwritten too: for a step's budget.
     """
 
     def __init__(self, base: Base) -> None:
@@ -60,7 +59,7 @@ class Overlay(StateView):
         self._changes: dict[bytes, bytes | None] = {}  # None: deleted
         self._unsorted: defaultdict[bytes, list[bytes]] = defaultdict(list)
         self._sorted = _SortedKeys()
-        self.size = 0
+        self.written = 0
         # Invariant: each key of `_changes` is in exactly one of `_unsorted` and `_sorted`. The unsorted ones are apart
         # by their first byte: who scans one kind of rows does not pay for the order of the others.
 
@@ -77,7 +76,7 @@ class Overlay(StateView):
         if key not in changes:
             self._unsorted[key[:1]].append(key)
         changes[key] = value
-        self.size += len(key) + len(value)
+        self.written += len(key) + len(value)
 
     def delete(self, key: bytes) -> None:
         """See `StateView`."""
@@ -85,7 +84,7 @@ class Overlay(StateView):
         if key not in changes:
             self._unsorted[key[:1]].append(key)
         changes[key] = None
-        self.size += len(key)
+        self.written += len(key)
 
     def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """See `StateView`. What is written ahead of the iteration may be seen or not."""

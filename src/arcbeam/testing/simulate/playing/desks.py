@@ -22,6 +22,7 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
 from arcbeam.testing.simulate.playing.jobs import Job
@@ -136,6 +137,9 @@ class StageDesk:
 def runner_of(desk: StageDesk, number: int) -> EngineRunner:
     """The user code of a stage."""
     runner: Runner
+    writes: Buffered | None = None
+    if isinstance(desk.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(desk.chance):
+        desk.view = writes = Buffered(desk.view)
     match desk.stage.kind:
         case Source():
             runner = Reading(desk)
@@ -151,7 +155,7 @@ def runner_of(desk: StageDesk, number: int) -> EngineRunner:
             runner = Joining(desk)
         case _:
             runner = Passing(desk)
-    return runner
+    return runner if writes is None else Committing(runner, writes)
 
 
 def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
