@@ -24,7 +24,7 @@ FOLDER = ROOT / "docs" / "flames"
 WORKS = ("map", "group", "count")
 OPTIMIZATIONS = ("value_chains", "loops", "record_lists", "folds", "batches", "bulk_values")
 """Fields of `arcbeam.harness.operations.taskcontext.Settings` that are off before."""
-BELOW = "StageProcessor.run"
+BELOW = "BoundedStage.run"
 """What a worker does with a task's rows."""
 
 

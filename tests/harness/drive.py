@@ -18,7 +18,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms import environments
 
-from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
@@ -56,7 +56,7 @@ class Driven(beam.Pipeline):
         bundle_elements: after which a bundle is cut.
         fusion: whether transforms share stages.
         edit: may change the pipeline proto.
-        prepare: is given each processor before it runs.
+        prepare: is given each stage before it runs.
         settings: other fields of `Settings`.
 
     Attributes:
@@ -70,7 +70,7 @@ class Driven(beam.Pipeline):
         bundle_elements: int = 500_000,
         fusion: bool = True,
         edit: Callable[[Any], None] = lambda proto: None,
-        prepare: Callable[[StageProcessor], None] = lambda processor: None,
+        prepare: Callable[[BoundedStage], None] = lambda stage: None,
         **settings: Any,
     ) -> None:
         super().__init__()
@@ -105,14 +105,14 @@ class Driven(beam.Pipeline):
 
 
 def drive(
-    plan: Plan, settings: Settings, prepare: Callable[[StageProcessor], None] = lambda processor: None
+    plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None] = lambda stage: None
 ) -> list[TaskReport]:
     """Runs a plan; returns the reports of all tasks."""
     return _Drive(plan, settings, prepare).run()
 
 
 class _Drive:
-    def __init__(self, plan: Plan, settings: Settings, prepare: Callable[[StageProcessor], None]) -> None:
+    def __init__(self, plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None]) -> None:
         self._plan, self._settings, self._prepare = plan, settings, prepare
         self._outputs: dict[str, list[list[Row]]] = {}
         self._sides = MemorySides()
@@ -128,24 +128,24 @@ class _Drive:
             channel = self._plan.channels[side.channel]
             if channel.routing is Routing.SIDE_KEYED and side.channel not in self._sides.multimaps:
                 self._sides.build(channel, self._exchanged(channel), self._settings.group_memory_bytes)
-        processor = StageProcessor(stage, self._settings, self._sides)
-        self._prepare(processor)
+        bounded = BoundedStage(stage, self._settings, self._sides)
+        self._prepare(bounded)
         source = [[Row(0, 0, 0, b"")]] if stage.source is None else self._exchanged(self._plan.channels[stage.source])
         outputs: list[list[Row]] = []
         try:
             while any(source):
-                written = [self._task(processor, rows, n) for n, rows in enumerate(source) if rows]
+                written = [self._task(bounded, rows, n) for n, rows in enumerate(source) if rows]
                 outputs += written
                 residuals = [row for rows in written for row in rows if row.channel == RESIDUAL]
                 source = _by_shard(residuals, self._settings.shards)
         finally:
-            processor.close()
+            bounded.close()
         self._outputs[stage.id] = outputs
 
-    def _task(self, processor: StageProcessor, rows: list[Row], partition: int) -> list[Row]:
+    def _task(self, stage: BoundedStage, rows: list[Row], partition: int) -> list[Row]:
         outbox = _ListOutbox()
-        self._reports.append(processor.run(iter(rows), outbox, partition, self._sides.writer))
-        processor.finalize()
+        self._reports.append(stage.run(iter(rows), outbox, partition, self._sides.writer))
+        stage.finalize()
         return outbox.rows
 
     def _exchanged(self, channel: Channel) -> list[list[Row]]:

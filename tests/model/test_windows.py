@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import CustomWindow, IntervalWindow
+from arcbeam.model.windows import NO_PANE, CustomWindow, IntervalWindow, PaneInfo, Timing
 
 intervals = st.builds(IntervalWindow, st.integers(MIN_TIMESTAMP - 10**12, MAX_TIMESTAMP), st.integers(-(10**18), 2**65))
 
@@ -23,3 +23,22 @@ def test_the_bytes_of_intervals_are_in_the_order_of_their_ends(one: Any, other: 
 def test_a_custom_window_comes_back_from_its_bytes() -> None:
     w = CustomWindow(b"\x00abc", Timestamp(-5))
     assert CustomWindow.from_ordered(w.ordered()) == w
+
+
+@given(
+    st.builds(
+        PaneInfo,
+        st.integers(0, 2**63),
+        st.integers(-1, 2**63),
+        st.sampled_from(Timing),
+        st.booleans(),
+        st.booleans(),
+    )
+)
+def test_a_pane_comes_back_from_its_bytes(pane: PaneInfo) -> None:
+    assert PaneInfo.unpacked(pane.packed()) == pane
+
+
+def test_no_pane_takes_no_bytes_and_a_first_one_few() -> None:
+    assert NO_PANE.packed() == b""
+    assert len(PaneInfo(0, 0, Timing.ON_TIME, True, True).packed()) == 3

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.step.bundles import BundleResult, CallResult
 from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.views import MemoryView
@@ -30,7 +28,7 @@ def test_a_call_has_written_when_it_returns_and_the_end_writes_nothing() -> None
     writes = Buffered(view)
 
     class Counting:
-        def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+        def process(self, key: bytes, elements: Elements) -> CallResult:
             writes.put(key, b"%d" % len(elements))
             assert view.get(key) is None
             return CallResult()

@@ -120,6 +120,30 @@ class PaneInfo:
     is_first: bool
     is_last: bool
 
+    def packed(self) -> bytes:
+        """Its bytes, few of them; none for `NO_PANE`."""
+        if self == NO_PANE:
+            return b""
+        flags = _TIMINGS.index(self.timing) | self.is_first << 2 | self.is_last << 3
+        index, after = _packed(self.index), _packed(self.nonspeculative_index + 1)
+        return bytes((flags, len(index))) + index + after
+
+    @staticmethod
+    def unpacked(data: bytes = b"") -> PaneInfo:
+        """The pane of such bytes."""
+        if not data:
+            return NO_PANE
+        flags, end = data[0], 2 + data[1]
+        index, after = int.from_bytes(data[2:end], "big"), int.from_bytes(data[end:], "big")
+        return PaneInfo(index, after - 1, _TIMINGS[flags & 3], bool(flags & 4), bool(flags & 8))
+
+
+def _packed(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+_TIMINGS = (Timing.EARLY, Timing.ON_TIME, Timing.LATE, Timing.UNKNOWN)
+"""By their numbers in bytes."""
 
 NO_PANE = PaneInfo(0, 0, Timing.UNKNOWN, True, True)
 """Of what no grouping has made."""

@@ -20,6 +20,7 @@ from arcbeam.engine.grouping.effects import (
 from arcbeam.engine.grouping.groupings import Clocks, Grouping
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import NO_PANE
 from arcbeam.testing.views import MemoryView
 from arcbeam.testing.windowfns import WindowFn
 
@@ -61,7 +62,7 @@ class Shard:
         times = list(times)
         values = [str(time).encode() for time in times] if values is None else list(values)
         elements = [
-            (value, Timestamp(time), self.windowfn.assign(Timestamp(time)))
+            (value, Timestamp(time), self.windowfn.assign(Timestamp(time)), NO_PANE)
             for value, time in zip(values, times, strict=True)
         ]
         self.carry_out(self.grouping.add(key, elements, self.clocks()))

@@ -1,7 +1,8 @@
 """The layout of rows is a format: what one version wrote, a later one reads.
 
 `format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never written anew: if
-`_fill` gives other rows, the format is another one.
+`_fill` gives other rows, the format is another one. `format_1_panes.json` has those of elements that wait with the pane
+in which they came, which format 1 learned later: rows of elements without one are as they were.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
 
 _GOLDEN = Path(__file__).parent / "format_1.json"
+_GOLDEN_PANES = Path(__file__).parent / "format_1_panes.json"
+_PANE = PaneInfo(300, 299, Timing.LATE, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
 _LONG = b"\0long" * 30
@@ -69,6 +73,22 @@ def _fill(view: MemoryView) -> None:
     Residuals(view, 259, ("main",)).admit(
         "orders", Remainder(b"0-10", 10.0, Timestamp(12), {"main": Timestamp(5)}), Timestamp(0)
     )
+
+
+def _fill_panes(view: MemoryView) -> None:
+    for at in (*_PLACES, (b"cut\0\2", b"w")):
+        SortedInput(view, 258).add(Element(*at, Timestamp(11), b"e", _PANE), MIN_TIMESTAMP)
+
+
+def test_rows_of_elements_with_panes_are_written_as_they_were_and_read() -> None:
+    view = MemoryView()
+    _fill_panes(view)
+    rows = json.loads(_GOLDEN_PANES.read_text(encoding="ascii"))
+    golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
+    assert view.snapshot() == golden.snapshot()
+    waiting = SortedInput(golden, 258)
+    for at in (*_PLACES, (b"cut\0\2", b"w")):
+        assert waiting.take(MAX_TIMESTAMP) == Element(*at, Timestamp(11), b"e", _PANE)
 
 
 def test_rows_are_written_as_they_were() -> None:

@@ -12,8 +12,10 @@ from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import NO_PANE, PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
 
+_PANE = PaneInfo(2, -1, Timing.EARLY, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 
 
@@ -51,7 +53,7 @@ def test_elements_come_out_in_order_of_time_however_they_came(steps: list[tuple]
     out: list[Element] = []
     late: list[Element] = []
     for i, (key, time, advance) in enumerate(steps):
-        element = Element(key, b"w\0", Timestamp(time), b"%d" % i)
+        element = Element(key, b"w\0", Timestamp(time), b"%d" % i, _PANE if i % 2 else NO_PANE)
         if (refused := ordered.add(element, watermark)) is None:
             came.append(element)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.delays import Delay
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterTime
 from arcbeam.engine.plan.layout import Placed
@@ -34,7 +34,7 @@ from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.errors import StateFormatError
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.model.windows import IntervalWindow, Window
+from arcbeam.model.windows import NO_PANE, IntervalWindow, PaneInfo, Timing, Window
 from arcbeam.testing.views import MemoryView
 
 _W = IntervalWindow(Timestamp(0), Timestamp(10))
@@ -67,10 +67,16 @@ class World:
         self.looks = 1000
         self.steps = 0
 
-    def step(self, watermark: int, *came: Any, now: int = 0, shard: int = 3, **of_plan: Any) -> StageReport:
-        """A step up to that watermark; of the elements that come: a time, or time and window."""
+    def step(
+        self, watermark: int, *came: Any, now: int = 0, shard: int = 3, block: Elements | None = None, **of_plan: Any
+    ) -> StageReport:
+        """A step up to that watermark; of the elements that come: a time, or time and window; or all at once."""
         elements = [each if isinstance(each, tuple) else (each, _W if each < 10 else _V) for each in came]
-        self.came = [(b"k", [(b"%d" % time, Timestamp(time), (window,)) for time, window in elements])] if came else []
+        self.came = (
+            [(b"k", [(b"%d" % time, Timestamp(time), (window,), NO_PANE) for time, window in elements])] if came else []
+        )
+        if block is not None:
+            self.came = [(b"k", block)]
         self.steps += 1
         budget = StepBudget(Duration(1), 1, 1)
         plan = StepPlan(self.steps, 0, Timestamp(now), self.steps - 1, Times(), budget, **of_plan)
@@ -91,8 +97,8 @@ class World:
 
     # Runner.
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
-        return self._tell(" ".join(["process", *(value.decode() for value, _, _ in elements)])) or CallResult(
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        return self._tell(" ".join(["process", *(value.decode() for value, _, _, _ in elements)])) or CallResult(
             len(elements)
         )
 
@@ -125,7 +131,7 @@ class World:
 
     # Exchange, side inputs, allowance.
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         return self.came
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
@@ -171,6 +177,48 @@ def test_a_plain_stage_processes_what_comes_and_keeps_nothing() -> None:
     assert report.counts == Counts(read=2, written=2)
     assert report.input == 5
     assert report.local.pending is None
+
+
+class _Opaque:
+    """Two elements that nobody must look at."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[WindowedElement]:
+        raise AssertionError("a plain stage has nothing to look at")
+
+
+class _Seeing(World):
+    """Keeps what it is given."""
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        self.seen.append(elements)
+        return CallResult(len(elements))
+
+    seen: list[Elements]
+
+
+def test_a_plain_stage_lets_a_block_through_as_it_is() -> None:
+    world, block = _Seeing(Plain()), _Opaque()
+    world.seen = []
+    assert world.step(5, block=block).counts == Counts(read=2, written=2)
+    assert world.seen == [block]
+
+
+@pytest.mark.contract("ENG-05", "ENG-13")
+@pytest.mark.parametrize("waits", ["for a side input", "for its turn"])
+def test_an_element_that_waits_keeps_its_pane(waits: str) -> None:
+    in_order = Stateful(_FAMILIES, _DECODE, _end, Duration(0))
+    world = _Seeing(Plain(), (("rates", _RATES),)) if waits == "for a side input" else _Seeing(in_order)
+    world.seen = []
+    panes = [NO_PANE, PaneInfo(300, -1, Timing.EARLY, False, False), PaneInfo(301, 0, Timing.ON_TIME, False, True)]
+    came = [(b"%d" % n, Timestamp(n), (_W,), pane) for n, pane in enumerate(panes)]
+    world.step(0, block=came)
+    assert world.seen == []
+    world.said[_RATES] = MAX_TIMESTAMP
+    world.step(5)
+    assert [element for elements in world.seen for element in elements] == came
 
 
 @pytest.mark.contract("ENG-03", "ENG-05")
@@ -290,8 +338,8 @@ class Writing(World):
         self.count = ValueCell(Cells(self.view, 1), "count")
         self.unwritten: list[tuple[bytes, Window]] = []
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
-        self.unwritten += [(key, window) for _, _, windows in elements for window in windows]
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        self.unwritten += [(key, window) for _, _, windows, _ in elements for window in windows]
         if not self.late:
             self.commit()
         return CallResult(timers=(_timer("event", 8),))

@@ -15,7 +15,7 @@ from typing import Any
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import Marker
@@ -60,7 +60,7 @@ from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing.views import MemoryView
 from arcbeam.testing.windowfns import FixedWindows
 
@@ -171,7 +171,7 @@ class Nothing:
         self.attempt.out.append((self.stage, *row))
         return CallResult(1)
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         raise AssertionError(f"{self.stage} has no elements")
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -241,7 +241,7 @@ class Source(Nothing):
             self.published.add(RATES)
             return
         self.attempt.read_in.append(self.shard)
-        element = (b"%d" % time, Timestamp(time), windows)
+        element = (b"%d" % time, Timestamp(time), windows, NO_PANE)
         for stage in ("sum", "alarm", "join"):
             self.attempt.rows.setdefault((stage, sum(key) % SHARDS), []).append((key, [element]))
 
@@ -257,9 +257,9 @@ class Sum(Nothing):
 class Alarm(Nothing):
     """Counts, and puts the count out when the window is over."""
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         cell, timers = self._cell(), {}
-        for _, _, windows in elements:
+        for _, _, windows, _ in elements:
             for window in windows:
                 encoded = window.ordered()
                 cell.write(key, encoded, b"%d" % (int(cell.read(key, encoded) or b"0") + 1))
@@ -278,8 +278,8 @@ class Alarm(Nothing):
 
 
 class Join(Nothing):
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
-        for value, _, windows in elements:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        for value, _, windows, _ in elements:
             for window in windows:
                 rates = self.toy.rates.get(window.ordered(), [])
                 self.put_out(key, int(value), bool(rates))
@@ -456,11 +456,11 @@ class _Task:
     def markers(self) -> Sequence[Marker]:
         return self.attempt.markers
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         if self.level == 0:
             if self.initial and shard == 0:
                 whole = b"0:%d" % len(self.toy.feeds[stage].events)
-                yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,))]
+                yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
             return
         yield from self.attempt.rows.get((stage, shard), ())
 

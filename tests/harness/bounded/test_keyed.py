@@ -27,6 +27,7 @@ from apache_beam.transforms.window import FixedWindows, SlidingWindows, Timestam
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from arcbeam.harness.bounded.keyed import KeyedFeed
+from arcbeam.harness.boundedstage import BoundedStage
 from tests.harness.drive import Collect, Driven
 
 CUTS = [(1, 500_000), (1, 1), (2, 3), (7, 1)]
@@ -53,9 +54,9 @@ class VirtualClock:
         self.micros = due
         self.waits.append(due / 1e6 - NOW)
 
-    def install(self, processor: Any) -> None:
-        if processor.root.how.mode == "keyed":
-            processor._feed = KeyedFeed(processor, self)
+    def install(self, stage: BoundedStage) -> None:
+        if stage.processor.root.how.mode == "keyed":
+            stage.feed = KeyedFeed(stage.processor, self)
 
 
 def timed(p: Any, elements: Iterable[tuple[Any, Any, float]]) -> Any:
@@ -245,7 +246,8 @@ def test_state_of_finished_keys_is_freed(shards: int, bundle_elements: int) -> N
     handlers: list[Any] = []
     most = [0]
 
-    def watch(processor: Any) -> None:
+    def watch(stage: BoundedStage) -> None:
+        processor: Any = stage.processor
         if processor.root.how.mode == "keyed":
             handlers.append(processor.state)
             extend = processor.state.extend

@@ -20,7 +20,7 @@ from apache_beam.transforms.window import SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.harness.bounded.restrictions import Waiting, _unpacked
-from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import RESIDUAL, Row, TaskReport
@@ -77,14 +77,14 @@ def drive(
     channels: dict[int, list[Row]] = {}
     driven = Driven()
     for stage in plan.stages:
-        processor = StageProcessor(stage, settings, None)
+        bounded = BoundedStage(stage, settings, None)
         rows = [Row(0, 0, 0, b"")] if stage.source is None else channels.get(stage.source, [])
         while rows:
             box = _Box()
             for shard in range(settings.shards):
                 mine = sorted((r for r in rows if r.shard == shard), key=lambda r: r.bucket)
                 if mine:
-                    report = processor.run(iter(mine), box, shard, None)
+                    report = bounded.run(iter(mine), box, shard, None)
                     driven.reports.append(report)
                     if stage.splittable:
                         driven.tasks[shard] += 1
@@ -96,7 +96,7 @@ def drive(
             if rows:
                 driven.residuals.append([entry for row in rows for entry in _unpacked(row.blob)])
                 assert sum(r.residuals for r in driven.reports) == sum(map(len, driven.residuals))
-        processor.close()
+        bounded.close()
     assert all(plan.channels[c].routing in (Routing.FORWARD, Routing.SPREAD, Routing.GROUPED) for c in channels)
     return driven
 

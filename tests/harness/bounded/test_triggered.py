@@ -48,6 +48,7 @@ from hypothesis import strategies as st
 from arcbeam.engine.grouping.triggers import AfterTime, Moment
 from arcbeam.harness.bounded.panes import Pane, Panes
 from arcbeam.harness.bounded.triggered import TriggeredFeed, strategy_of, trigger_of
+from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Routing
@@ -637,9 +638,9 @@ class _VirtualClock:
 
 @pytest.mark.contract("ENG-11")
 def test_the_clock_of_a_plan() -> None:
-    def install(processor: Any) -> None:
-        if processor.root.how.mode == "triggered":
-            processor._feed = TriggeredFeed(processor, _VirtualClock())
+    def install(stage: BoundedStage) -> None:
+        if stage.processor.root.how.mode == "triggered":
+            stage.feed = TriggeredFeed(stage.processor, _VirtualClock())
 
     with Driven(shards=1, prepare=install) as p:
         pane_facts(

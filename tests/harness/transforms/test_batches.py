@@ -17,7 +17,7 @@ from apache_beam.typehints.batch import BatchConverter, N, NumpyArray
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.transforms.batches import BatchOperation
 from arcbeam.harness.transforms.batchforms import batch_maker, exploder
@@ -284,8 +284,8 @@ def test_large_elements_make_small_batches() -> None:
 def operations_of(build: Callable[[Driven], Any], **more: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
-    def prepare(processor: StageProcessor) -> None:
-        found.update({op.name_context.step_name: op for op in processor.sdk.ops.values()})
+    def prepare(stage: BoundedStage) -> None:
+        found.update({op.name_context.step_name: op for op in stage.processor.sdk.ops.values()})
 
     with Driven(prepare=prepare, **more) as p:
         build(p)

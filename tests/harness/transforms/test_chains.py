@@ -15,7 +15,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.window import TimestampedValue
 
-from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.transforms.values import ValueOperation
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.test_values import same
@@ -29,9 +29,9 @@ class Loops:
     def __init__(self) -> None:
         self.taken: dict[str, int] = {}
 
-    def watch(self, processor: StageProcessor) -> None:
-        """Notes what the chains of a processor take."""
-        for op in processor.sdk.ops.values():
+    def watch(self, stage: BoundedStage) -> None:
+        """Notes what the chains of a stage take."""
+        for op in stage.processor.sdk.ops.values():
             if isinstance(op, ValueOperation) and op.chain is not None:
                 self._watch(op.chain)
 
@@ -225,8 +225,8 @@ def test_large_outputs_do_not_pile_up(last: Any) -> None:
             lengths.append(sum(map(len, block.values)))
             super().put_out(block)
 
-    def prepare(processor: StageProcessor) -> None:
-        for op in processor.sdk.ops.values():
+    def prepare(stage: BoundedStage) -> None:
+        for op in stage.processor.sdk.ops.values():
             if isinstance(op, ValueOperation) and op.name_context.step_name == "last":
                 op.__class__ = Watching
 

@@ -221,8 +221,8 @@ def test_what_the_sdk_reads_with_is_known(on: bool, path: Path) -> None:
     path.write_text("one\n")
     added: list[str] = []
 
-    def look(processor: Any) -> None:
-        added.extend(id for id in processor.sdk.ops if id.endswith(recordlists._SUFFIX))
+    def look(stage: Any) -> None:
+        added.extend(id for id in stage.processor.sdk.ops if id.endswith(recordlists._SUFFIX))
 
     with Driven(record_lists=on, prepare=look) as p:
         p | beam.io.ReadFromText(str(path)) | Collect()

@@ -12,7 +12,7 @@ they are. When a key's windows have expired, there are none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.contents import Accumulated, Bag
 from arcbeam.engine.grouping.effects import (
@@ -33,9 +33,9 @@ from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import NO_PANE, PaneInfo, Window
 
-__all__ = ["Clocks", "Element", "Grouping"]
+__all__ = ["Clocks", "Element", "Elements", "Grouping"]
 
 _NOTHING = Wakeups()
 _EVENT, _CLOCK = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
@@ -50,15 +50,30 @@ class Element(NamedTuple):
         value: its bytes; for a combiner, whatever that takes.
         timestamp: in event time.
         windows: that it is in; fastest if elements of the same windows share one object.
+        pane: that it came in. A grouping makes its own panes, and forgets these.
     """
 
     value: Any
     timestamp: Timestamp
     windows: tuple[Window, ...]
+    pane: PaneInfo = NO_PANE
 
 
-WindowedElement = tuple[Any, Timestamp, tuple[Window, ...]]
+WindowedElement = tuple[Any, Timestamp, tuple[Window, ...], PaneInfo]
 """An `Element`, or the same as a bare tuple."""
+
+
+class Elements(Protocol):
+    """Some elements that came together: a list of them, or what becomes one only where it is looked at.
+
+    A stage that has nothing to decide for each of its elements asks for no more than their number, and hands them on.
+    """
+
+    def __len__(self) -> int:
+        """How many they are."""
+
+    def __iter__(self) -> Iterator[WindowedElement]:
+        """Each of them, in the order in which they came."""
 
 
 class Grouping:
@@ -163,7 +178,7 @@ class _Turn:
 
         One element after the other, unless no trigger fires between them: panes do not depend on how they were cut.
         """
-        came = [(value, timestamp, window) for value, timestamp, windows in elements for window in windows]
+        came = [(value, timestamp, window) for value, timestamp, windows, _ in elements for window in windows]
         merging, clocks = self._rules.strategy.merging, self._clocks
         assert merging is not None
         together: list[Gathered] | None = None
@@ -314,14 +329,14 @@ def _by_window(elements: Iterable[WindowedElement]) -> dict[Window, _Columns]:
     came = elements if isinstance(elements, list) else list(elements)
     if not came:
         return {}
-    all_values, all_times, all_windows = zip(*came, strict=True)
+    all_values, all_times, all_windows, _ = zip(*came, strict=True)
     if all_windows.count(all_windows[0]) == len(came):
         return dict.fromkeys(all_windows[0], (all_values, all_times))
     columns: dict[Window, Any] = {}
     groups: dict[tuple[Window, ...], list[tuple[list[Any], list[Timestamp]]]] = {}
     last: Any = None
     group: list[tuple[list[Any], list[Timestamp]]] = []
-    for value, time, windows in came:
+    for value, time, windows, _ in came:
         if windows is not last:
             last = windows
             if windows not in groups:

@@ -16,8 +16,12 @@ from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp, shifted
+from arcbeam.model.windows import NO_PANE, PaneInfo
 
 _CUT: Final = b"\0\2"
+_NAMED, _PANE = 1, 2
+"""What the value of a waiting element's row has in front of the element: its key and window, if they do not stand whole
+in the row's key, and its pane. Bits of the first byte. With any of them each part stands behind its length."""
 NO_LATENESS: Final = Duration(0)
 
 
@@ -30,12 +34,14 @@ class Element:
         window: encoded window.
         time: its timestamp.
         value: as it was added.
+        pane: that it came in.
     """
 
     key: bytes
     window: bytes
     time: Timestamp
     value: bytes
+    pane: PaneInfo = NO_PANE
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,16 @@ class SortedInput:
         self._came += 1
         self._view.put(self._arrivals, self._came.to_bytes(8, "big"))
         owner = part(element.key) + part(element.window, NAME_LIMIT)
-        value = b"\0" + element.value
+        kind = 0
+        more: list[bytes] = []
         if _CUT in owner:
-            value = b"\1" + b"".join(map(sequences.framed, (element.key, element.window, element.value)))
-        self._front.put(self._front.start + moment(element.time) + came + owner, value)
+            kind |= _NAMED
+            more += (element.key, element.window)
+        if pane := element.pane.packed():
+            kind |= _PANE
+            more.append(pane)
+        value = b"".join(map(sequences.framed, (*more, element.value))) if kind else element.value
+        self._front.put(self._front.start + moment(element.time) + came + owner, bytes((kind,)) + value)
         return None
 
     def late(self, element: Element, watermark: Timestamp) -> Late | None:
@@ -116,12 +128,13 @@ class SortedInput:
         time = time_of(row[3:11])
         if not passed(self.clock(watermark), time):
             return None
-        value = self._front.take(row)
-        if value[:1] == b"\1":
-            key, window, original = sequences.unframed(value, 1)
-            return Element(key, window, time, original)
-        key, window, _ = row[19:].split(END)
-        return Element(unescaped(key), unescaped(window), time, value[1:])
+        data = self._front.take(row)
+        kind = data[0]
+        more = list(sequences.unframed(data, 1)) if kind else [data[1:]]
+        value = more.pop()
+        pane = PaneInfo.unpacked(more.pop()) if kind & _PANE else NO_PANE
+        key, window = more if kind & _NAMED else map(unescaped, row[19:].split(END)[:2])
+        return Element(key, window, time, value, pane)
 
 
 class Agenda:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
@@ -131,7 +131,7 @@ class Runner(Protocol):
     another stage or shard do not come in between.
     """
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """Elements of a user key, whose state and timers they may touch; the key is empty if the stage has none."""
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -183,7 +183,7 @@ class Exchange(Protocol):
     def markers(self) -> Sequence[Marker]:
         """The markers of the level before."""
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """What has come to a stage in a shard: user keys (empty without keys) and elements, a key any number of times.
         Of a source in the first step of a job: that from which it begins.
 

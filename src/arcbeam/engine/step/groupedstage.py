@@ -19,7 +19,7 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.groupings import Clocks, Grouping, WindowedElement
+from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.plan.stepplan import Handover
@@ -64,11 +64,11 @@ class GroupedLogic:
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
-    def timely(self, key: bytes, elements: Sequence[WindowedElement]) -> Sequence[WindowedElement]:
+    def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: it has no side inputs, so all goes straight on."""
         return elements
 
-    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+    def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`."""
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.reports import Movable, Restrictions
 from arcbeam.engine.plan.stepplan import Handover
 from arcbeam.engine.state.residuals import Residuals
@@ -29,11 +29,11 @@ class PlainLogic:
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
-    def timely(self, key: bytes, elements: Sequence[WindowedElement]) -> Sequence[WindowedElement]:
+    def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: nothing is too late here."""
         return elements
 
-    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+    def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`."""
         self._place.did(self._place.runner.process(key, elements))
 
@@ -86,7 +86,7 @@ class SplittableLogic(PlainLogic):
                 kept = self._place.runner.truncate(restriction)
                 self._residuals.truncate(restriction.id, kept, self._place.now)
 
-    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+    def deliver(self, key: bytes, elements: Elements) -> None:
         """Each element's restriction waits; while a drain runs, what it leaves of it."""
         place = self._place
         for element in elements:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stepplan import Handover
@@ -91,10 +91,10 @@ class StageLogic(Protocol):
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """Before anything else; `moves` are those of the stage from and to this shard."""
 
-    def timely(self, key: bytes, elements: Sequence[WindowedElement]) -> Sequence[WindowedElement]:
+    def timely(self, key: bytes, elements: Elements) -> Elements:
         """Of elements that may have to wait for a side input, those that are not too late; the others are dropped."""
 
-    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+    def deliver(self, key: bytes, elements: Elements) -> None:
         """Elements have come; the watermark has not moved yet. What comes too late is dropped."""
 
     def resume(self) -> bool:

@@ -6,10 +6,10 @@ Must not know other shards and stages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, assert_never
 
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.plan.stepplan import StepPlan
@@ -23,7 +23,7 @@ from arcbeam.engine.step.statefulstage import StatefulLogic
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import PaneInfo, Window
 
 _TOGETHER: Final = 1000
 """Elements of a key that go on from where they were parked are handed over so many at once, at most."""
@@ -153,31 +153,33 @@ class StageStep:
             key = b""
             for parked in self._parking.take(lot):
                 self._place.tally.unparked += 1
-                owner, window, value = sequences.unframed(parked.value)
+                owner, window, value, *pane = sequences.unframed(parked.value)
                 if together and (owner != key or len(together) == _TOGETHER):
                     self._deliver(key, together)
                     together = []
                 key = owner
-                together.append((value, parked.time, (self._spec.decode(window),)))
+                together.append((value, parked.time, (self._spec.decode(window),), PaneInfo.unpacked(*pane)))
             if together:
                 self._deliver(key, together)
 
-    def _deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+    def _deliver(self, key: bytes, elements: Elements) -> None:
         if self._parking is None:
             self._work.deliver(key, elements)
             return
         lacking: dict[Window, SideInputWindow | None] = {}
         ready: list[WindowedElement] = []
         # What is too late must not wait: it would hold the watermark for nothing.
-        for value, time, windows in self._work.timely(key, elements):
+        for value, time, windows, pane in self._work.timely(key, elements):
             for window in windows:
                 if window not in lacking:
                     lacking[window] = self._lacks(window)
             for window, lot in ((window, lacking[window]) for window in windows):
                 if lot is not None:
-                    packed = b"".join(map(sequences.framed, (key, window.ordered(), value)))
+                    # What no grouping has made has no pane, and no bytes for it.
+                    fields = (key, window.ordered(), value, *filter(None, [pane.packed()]))
+                    packed = b"".join(map(sequences.framed, fields))
                     self._parking.park(lot, Parked(time, packed))
             if here := tuple(window for window in windows if lacking[window] is None):
-                ready.append((value, time, here))
+                ready.append((value, time, here, pane))
         if ready:
             self._work.deliver(key, ready)

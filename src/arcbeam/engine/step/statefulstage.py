@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arcbeam.engine.grouping.effects import DropLate, DropReason
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Stateful
 from arcbeam.engine.plan.stepplan import Handover
@@ -45,32 +45,32 @@ class StatefulLogic:
     def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
-    def deliver(self, key: bytes, elements: Sequence[WindowedElement]) -> None:
+    def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`; each element in each of its windows, unless that has expired."""
         if self._ordered is not None:
             watermark = self._place.clock.input
-            for value, time, windows in elements:
+            for value, time, windows, pane in elements:
                 for window in windows:
-                    late = self._ordered.add(Element(key, window.ordered(), time, value), watermark)
+                    late = self._ordered.add(Element(key, window.ordered(), time, value, pane), watermark)
                     if late is not None:
                         self._place.drop(late)
             return
         if live := self.timely(key, elements):
-            for window in dict.fromkeys(window for _, _, windows in live for window in windows):
+            for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
                 self._await_end(key, window, self._kind.expires(window))
             self._did(self._place.runner.process(key, live), None)
 
-    def timely(self, key: bytes, elements: Sequence[WindowedElement]) -> Sequence[WindowedElement]:
+    def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: the others are behind their windows, or, in order of time, behind their turn."""
         watermark = self._place.clock.input
         over: dict[Window, bool] = {}
         live: list[WindowedElement] = []
-        for value, time, windows in elements:
+        for value, time, windows, pane in elements:
             kept: list[Window] = []
             for window in windows:
                 late: DropLate | Late | None = None
                 if self._ordered is not None:
-                    late = self._ordered.late(Element(key, window.ordered(), time, value), watermark)
+                    late = self._ordered.late(Element(key, window.ordered(), time, value, pane), watermark)
                 else:
                     if window not in over:
                         over[window] = passed(watermark, self._kind.expires(window))
@@ -81,7 +81,7 @@ class StatefulLogic:
                 else:
                     self._place.drop(late)
             if kept:
-                live.append((value, time, tuple(kept)))
+                live.append((value, time, tuple(kept), pane))
         return live
 
     def resume(self) -> bool:
@@ -122,7 +122,9 @@ class StatefulLogic:
             self._place.drop(Late(element, watermark, "it is behind the end of its window"))
             return
         self._await_end(element.key, window, expires)
-        self._did(self._place.runner.process(element.key, [(element.value, element.time, (window,))]), None)
+        self._did(
+            self._place.runner.process(element.key, [(element.value, element.time, (window,), element.pane)]), None
+        )
 
     def _fire(self, fired: Fired) -> None:
         place = self._place

@@ -6,7 +6,7 @@ Owns decoding and grouping on the read side. Bundles are cut by `harness.bundle.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from apache_beam import coders
 from apache_beam.coders.coders import GlobalWindowCoder
@@ -14,13 +14,11 @@ from apache_beam.transforms.window import GlobalWindow, WindowFn
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import PaneInfo, PaneInfoTiming, WindowedValue
 
+from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.frames import Chunks, KeyGroup, Values, key_groups
 from arcbeam.model.rows import Row, TaskReport
-
-if TYPE_CHECKING:
-    from arcbeam.harness.bundle.processor import StageProcessor
 
 _BATCH = 512
 """Groups handed to a bundle at a time."""
@@ -41,26 +39,6 @@ class Feed(Protocol):
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """Feeds everything; notes in the report what is left over."""
         ...
-
-
-def feed_of(processor: StageProcessor) -> Feed:
-    """The feed for a stage's way of reading."""
-    mode = processor.root.how.mode
-    if mode == "keyed":
-        from arcbeam.harness.bounded.keyed import KeyedFeed
-
-        return KeyedFeed(processor)
-    if mode == "triggered":
-        from arcbeam.harness.bounded.triggered import TriggeredFeed
-
-        return TriggeredFeed(processor)
-    if mode == "restrictions":
-        from arcbeam.harness.bounded.restrictions import RestrictionFeed
-
-        return RestrictionFeed(processor)
-    if mode == "groups":
-        return GroupFeed(processor)
-    return ImpulseFeed(processor) if mode == "impulse" else ElementFeed(processor)
 
 
 class ImpulseFeed:

@@ -19,20 +19,18 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
 from arcbeam.harness.bounded.timers import Family, Inbox, KeyTimers
+from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import Row, TaskReport
-
-if TYPE_CHECKING:
-    from arcbeam.harness.bundle.processor import StageProcessor
 
 bags.register()
 

@@ -16,18 +16,16 @@ import struct
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apache_beam.runners.worker import operations
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.model.rows import RESIDUAL, Row, TaskReport
-
-if TYPE_CHECKING:
-    from arcbeam.harness.bundle.processor import StageProcessor
 
 _HEADER = struct.Struct("<q?HdI")
 """Of a record in a residual blob: due, fresh, idle, size, length of the element that follows."""

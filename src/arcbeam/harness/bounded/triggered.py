@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apache_beam import coders
 from apache_beam.metrics.metricbase import MetricName
@@ -21,13 +21,11 @@ from arcbeam.engine.grouping.delays import AlignTo, Delay, Transform
 from arcbeam.harness.bounded.feeds import payload_decoder
 from arcbeam.harness.bounded.keyed import Clock, WallClock
 from arcbeam.harness.bounded.panes import Panes, Strategy
+from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
 from arcbeam.model.rows import Row, TaskReport
 from arcbeam.model.timestamps import Duration
-
-if TYPE_CHECKING:
-    from arcbeam.harness.bundle.processor import StageProcessor
 
 _DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
 _DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")

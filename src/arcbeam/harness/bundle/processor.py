@@ -1,23 +1,21 @@
-"""A stage in a worker: builds the SDK's bundle processor, drives bundles, collects metrics.
+"""A stage in a worker: builds the SDK's bundle processor, begins and ends tasks, runs bundles, collects metrics.
 
 The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
-processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. Must not know Spark.
+processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. What elements go
+through a task's bundles, and in which order, is the business of who drives it: a feed of a bounded stage
+(`harness.boundedstage`) or a step (`harness.step`). Must not know Spark.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-import warnings
-from collections.abc import Iterable
 from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.bounded.feeds import Feed, feed_of
-from arcbeam.harness.bounded.restrictions import RestrictionFeed
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
@@ -30,7 +28,7 @@ from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
+from arcbeam.model.rows import Outbox, SideStore, TaskReport
 
 read.register()
 keycoders.register()
@@ -47,18 +45,20 @@ _instructions = itertools.count()
 class StageProcessor:
     """One stage, ready to process bundles in this process.
 
+    A task is `begin_task`, any number of bundles, and `end_task`, or `abandon_task` if anything in it has failed: then
+    the processor is not used again.
+
     Args:
         stage: what to run.
         settings: of the job.
-        sides: the stage's side inputs, complete.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
+    def __init__(self, stage: Stage, settings: Settings) -> None:
         self.stage = stage
         self.settings = settings
         self.wiring = TaskContext(settings)
         channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
-        self.state = InProcessStateHandler(channels, sides)
+        self.state = InProcessStateHandler(channels)
         self.sdk: Any = bundle_processor.BundleProcessor(
             frozenset(), _descriptor(stage, settings), self.state, self.wiring
         )
@@ -70,47 +70,47 @@ class StageProcessor:
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
         self._needs_teardown: bool | None = None
-        # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
-        self._feed: Feed = RestrictionFeed(self) if stage.splittable else feed_of(self)
+        self._began = 0.0
 
-    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
-        """Runs one task: all bundles over its rows.
+    def begin_task(
+        self, outbox: Outbox, partition: int, side_writer: Any = None, sides: SideStore | None = None
+    ) -> None:
+        """Begins a task; no bundle is open yet.
 
         Args:
-            rows: of this task's shard, in ascending order of bucket.
             outbox: takes what the stage writes.
             partition: the task's Spark partition.
             side_writer: makes a writer for an iterable side input, by channel.
-
-        Returns:
-            The report, but for what only Spark's side knows (attempt, worker).
+            sides: the side inputs that the task's bundles read; None if the stage has none.
         """
-        wiring, started = self.wiring, time.monotonic()
+        wiring, self._began = self.wiring, time.monotonic()
         wiring.outbox, wiring.partition, wiring.side_writer = outbox, partition, side_writer
         wiring.elements_out, wiring.side_files = {}, []
+        self.state.read_sides(sides)
         for op in wiring.writers:
             op.begin_task()  # type: ignore[attr-defined]
         self.bundles.begin_task()
-        report = TaskReport(stage=self.stage.id, shard=partition)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("default")
-            try:
-                self._feed.run(rows, report)
-                self.bundles.close()
-                for op in wiring.writers:
-                    op.drain()  # type: ignore[attr-defined]
-            except BaseException:
-                self.bundles.abandon()
-                raise
-            self.bundles.end_task()
-        named = {(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in caught}
-        report.warnings = sorted(named)
-        report.metrics = self.bundles.metrics()
-        report.bundles, report.elements_in = self.bundles.count, self.bundles.elements
+
+    def end_task(self, report: TaskReport) -> None:
+        """Ends a task: closes its bundle, hands over all that writes still hold, and tells what the bundles did.
+
+        Args:
+            report: of the task; whatever only its driver knows is there, or will be added.
+        """
+        wiring, bundles = self.wiring, self.bundles
+        bundles.close()
+        for op in wiring.writers:
+            op.drain()  # type: ignore[attr-defined]
+        bundles.end_task()
+        report.metrics = bundles.metrics()
+        report.bundles, report.elements_in = bundles.count, bundles.elements
         report.elements_out, report.side_files = wiring.elements_out, wiring.side_files
-        report.seconds = time.monotonic() - started
+        report.seconds = time.monotonic() - self._began
         report.needs_teardown = self.needs_teardown()
-        return report
+
+    def abandon_task(self) -> None:
+        """Ends a task that has failed."""
+        self.bundles.abandon()
 
     def finalize(self) -> None:
         """Runs the bundle finalization callbacks; call when the task's output is safe."""

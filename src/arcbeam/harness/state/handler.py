@@ -78,7 +78,7 @@ class InProcessStateHandler:
 
     Args:
         channels: side channel by (transform id, local name of the side input).
-        sides: the stage's side inputs; None if it has none.
+        sides: as `read_sides` takes them.
         parked_bytes: what the state of parked keys may take in memory; beyond, it goes to a file.
         spill_folder: where that file is; the system's temporary folder if None.
     """
@@ -86,7 +86,7 @@ class InProcessStateHandler:
     def __init__(
         self,
         channels: Mapping[tuple[str, str], int],
-        sides: SideStore | None,
+        sides: SideStore | None = None,
         *,
         parked_bytes: int = 64 << 20,
         spill_folder: str | None = None,
@@ -169,6 +169,12 @@ class InProcessStateHandler:
         """The processor is not used any more: forgets everything."""
         self.clear_all()
         self._decoded.clear()
+
+    def read_sides(self, sides: SideStore | None) -> None:
+        """What side inputs are read from; None if there are none. A store never changes, so others are another one."""
+        if sides is not self._sides:
+            self._decoded.clear()
+            self._sides = sides
 
     # What the driver of keys calls.
 

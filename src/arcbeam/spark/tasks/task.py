@@ -204,7 +204,7 @@ class _BundleThread(threading.Thread):
         self.error: BaseException | None = None
         self.step = ""
         self.report = TaskReport(stage=task.stage.id, shard=partition)
-        self._processor: Any = None
+        self._stage: Any = None
 
     def run(self) -> None:
         thresholds = gc.get_threshold()
@@ -216,13 +216,13 @@ class _BundleThread(threading.Thread):
             self._outbox.finish()
         except BaseException as e:
             self.error = e
-            if self._processor is not None:
-                self.step = _running_step(self._processor)
+            if self._stage is not None:
+                self.step = _running_step(self._stage.processor)
                 try:
-                    self._processor.bundles.abandon()
+                    self._stage.processor.abandon_task()
                 except Exception:
                     _LOG.debug("the failed bundle could not be ended", exc_info=True)
-            _processors.discard(self._task)
+            _stages.discard(self._task)
             self._outbox.fail()
         finally:
             gc.set_threshold(*thresholds)
@@ -231,8 +231,8 @@ class _BundleThread(threading.Thread):
         task = self._task
         task.versions.check()
         workerlog.at(task.job, task.stage.id)
-        processor = self._processor = _processors.get(task)
-        workerlog.at(task.job, task.stage.id, processor.bundles)
+        stage = self._stage = _stages.get(task)
+        workerlog.at(task.job, task.stage.id, stage.processor.bundles)
         store = task.location
 
         def side_writer(channel: int) -> Any:
@@ -240,14 +240,14 @@ class _BundleThread(threading.Thread):
 
             return IterableWriter(store, channel, f"{self._partition}-{self._attempt}")
 
-        self.report = processor.run(self._input, self._outbox, self._partition, side_writer)
+        self.report = stage.run(self._input, self._outbox, self._partition, side_writer)
         self.report.attempt = self._attempt
         self.report.worker = _worker()
 
     def finalize(self) -> None:
         """Runs finalization callbacks; Spark has taken the task's output."""
-        if self._processor is not None:
-            self._processor.finalize()
+        if self._stage is not None:
+            self._stage.finalize()
 
 
 _settled_modules = 0
@@ -273,10 +273,10 @@ def look_at_imports() -> None:
     gc.unfreeze()
 
 
-class _Processors:
-    """Processors by (job, stage), least recently used last out; another job's are torn down first.
+class _Stages:
+    """Stages by (job, stage), least recently used last out; another job's are torn down first.
 
-    Invariant: a processor in use is in no other task's hands (a worker runs one task at a time).
+    Invariant: a stage in use is in no other task's hands (a worker runs one task at a time).
     """
 
     def __init__(self) -> None:
@@ -284,18 +284,18 @@ class _Processors:
         self._pid = os.getpid()
 
     def get(self, task: StageTask) -> Any:
-        """The cached processor of the task's stage, or a new one."""
+        """The cached stage of a task, or a new one."""
         if self._pid != os.getpid():  # forked: what the parent opened is not ours
             self._cache.clear()
             self._pid = os.getpid()
         self.close_others(task.job)
         key = _cache_key(task)
-        processor = self._cache.get(key)
-        if processor is None:
+        stage = self._cache.get(key)
+        if stage is None:
             if task.prelude is not None:
                 task.prelude()
             # SUBTLE: imported late, for the prelude silences what the SDK says at import.
-            from arcbeam.harness.bundle.processor import StageProcessor
+            from arcbeam.harness.boundedstage import BoundedStage
             from arcbeam.store.jobtemp.sidefiles import SideReader
 
             if not task.settings.quick_tasks:
@@ -303,17 +303,17 @@ class _Processors:
             elif not self._cache:
                 freeze_imported_objects()
             sides = SideReader(task.location, task.side_files, task.settings.shards) if task.stage.side_inputs else None
-            processor = self._cache[key] = StageProcessor(task.stage, task.settings, sides)
+            stage = self._cache[key] = BoundedStage(task.stage, task.settings, sides)
             while len(self._cache) > _CACHED_PROCESSORS:
                 self._close(self._cache.popitem(last=False)[1])
         self._cache.move_to_end(key)
-        return processor
+        return stage
 
     def discard(self, task: StageTask) -> None:
-        """Throws a processor away after a failure; its teardown is still called."""
-        processor = self._cache.pop(_cache_key(task), None)
-        if processor is not None:
-            self._close(processor)
+        """Throws a stage away after a failure; its teardown is still called."""
+        stage = self._cache.pop(_cache_key(task), None)
+        if stage is not None:
+            self._close(stage)
 
     def close_others(self, job: str) -> None:
         """Tears down what other jobs left."""
@@ -328,14 +328,14 @@ class _Processors:
             self._close(self._cache.pop(key))
 
     @staticmethod
-    def _close(processor: Any) -> None:
+    def _close(stage: Any) -> None:
         try:
-            processor.close()
+            stage.close()
         except Exception:
             _LOG.warning("teardown failed", exc_info=True)
 
 
-_processors = _Processors()
+_stages = _Stages()
 
 
 def _cache_key(task: StageTask) -> tuple[str, str, int]:
@@ -343,8 +343,8 @@ def _cache_key(task: StageTask) -> tuple[str, str, int]:
 
 
 def tear_down(job: str) -> str:
-    """Tears down a finished job's processors in this worker; returns the worker's name."""
-    _processors.close_job(job)
+    """Tears down a finished job's stages in this worker; returns the worker's name."""
+    _stages.close_job(job)
     workerlog.at("", "")
     return _worker()
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
@@ -91,7 +91,7 @@ class Committing:
         """A call is about to return."""
         self._writes.commit()
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
         did = self._runner.process(key, elements)
         self.returns()

@@ -13,7 +13,7 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, IntervalWindow, Window
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing.simulate.judging.records import Broken, Out
 from arcbeam.testing.simulate.playing.keeping import WAYS
 from arcbeam.testing.simulate.playing.usercode import Expanding, Reading
@@ -71,7 +71,7 @@ def rows_of(way: str) -> set[int]:
     """The kinds of the cells that have rows when elements have come."""
     desk = Alone(Stage("keep-1", 1, Keep(way=way)))
     runner = WAYS[way](desk, 1)
-    runner.process(b"k", [(b"a1", Timestamp(5), (WINDOW,)), (b"a2", Timestamp(7), (WINDOW,))])
+    runner.process(b"k", [(b"a1", Timestamp(5), (WINDOW,), NO_PANE), (b"a2", Timestamp(7), (WINDOW,), NO_PANE)])
     start = Cells(desk.view, 1).start(b"k", WINDOW.ordered())
     return {row[len(start)] for row, _ in desk.view.scan(start, after(start))}
 
@@ -84,7 +84,7 @@ def test_the_earlier_half_goes_first() -> None:
     desk = Alone(Stage("keep-1", 1, Keep(way="clock or expiration", pause=10)))
     runner = WAYS["clock or expiration"](desk, 1)
     times = [Timestamp(time) for time in (9, 5, 7)]
-    runner.process(b"k", [(b"a%d" % time, time, (WINDOW,)) for time in times])
+    runner.process(b"k", [(b"a%d" % time, time, (WINDOW,), NO_PANE) for time in times])
     desk.now = Timestamp(10)
     did = runner.fire(Fired(b"k", WINDOW.ordered(), "clock", "", Timestamp(10), times[1], b""))
     assert [out.time for out in desk.outs] == [5]
@@ -99,7 +99,7 @@ def test_when_the_clock_lets_something_go_it_is_told_what_still_waits_for_the_wa
     (window,) = kind.windowing.fn.assign(Timestamp(5))
     desk = Alone(Stage("keep-1", 1, kind))
     runner = WAYS["clock"](desk, 1)
-    runner.process(b"k", [(b"a1", Timestamp(5), (window,))])
+    runner.process(b"k", [(b"a1", Timestamp(5), (window,), NO_PANE)])
     desk.now = Timestamp(10)
     runner.fire(Fired(b"k", window.ordered(), "clock", "", Timestamp(10), Timestamp(5), b""))
     assert desk.waiting == waiting
@@ -109,7 +109,7 @@ def test_when_the_clock_lets_something_go_it_is_told_what_still_waits_for_the_wa
 def test_in_a_drain_only_what_was_truncated_runs_and_it_is_truncated_once(kind: Kind) -> None:
     desk = Alone(Stage("it-1", 1, kind))
     runner = Expanding(desk) if isinstance(kind, Expand) else Reading(desk)
-    came = (b"0:1" if isinstance(kind, Source) else b"a0", Timestamp(1), (GLOBAL_WINDOW,))
+    came = (b"0:1" if isinstance(kind, Source) else b"a0", Timestamp(1), (GLOBAL_WINDOW,), NO_PANE)
     admitted = Restriction(b"id", "root", runner.restriction(b"k", came))
     with pytest.raises(Broken, match="without a drain"):
         runner.truncate(admitted)

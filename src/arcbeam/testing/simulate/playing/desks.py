@@ -6,11 +6,11 @@ where any of it goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
@@ -21,7 +21,7 @@ from arcbeam.model.commits import Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
@@ -77,9 +77,9 @@ class StageDesk:
         self.too_late: list[tuple[bytes, bytes, Window]] = []
         self._published: dict[Port, None] = {}
 
-    def expects(self, key: bytes, elements: Sequence[WindowedElement], watermark: Timestamp | None) -> None:
+    def expects(self, key: bytes, elements: Elements, watermark: Timestamp | None) -> None:
         """Elements come; those for whose windows the head is too late must be dropped."""
-        for value, _, windows in elements:
+        for value, _, windows, _ in elements:
             late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
             self.too_late += [(key, value, window) for window in late]
 
@@ -163,13 +163,13 @@ def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
     return (GLOBAL_WINDOW,) if reader.windowing is None else reader.windowing.fn.assign(time)
 
 
-def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Sequence[WindowedElement]]]:
+def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Elements]]:
     """The restrictions with which a source begins, in one shard."""
     count, parts = len(source.events), source.parts
     for part in range(parts):
         if part % shards == shard:
             whole = b"%d:%d" % (count * part // parts, count * (part + 1) // parts)
-            yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,))]
+            yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
 
 def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:

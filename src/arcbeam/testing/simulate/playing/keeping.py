@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.state.cells import (
     BagCell,
     Cells,
@@ -55,11 +55,11 @@ class Keeping(Runner, ABC):
         self.in_time = OrderedListCell(cells, "in time")
         self.drawers = MultimapCell(cells, "drawers")
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
         timers: list[TimerSet | TimerCleared] = []
         written = 0
-        for value, time, windows in elements:
+        for value, time, windows, _ in elements:
             for window in windows:
                 timers += self.take_in(key, window, time, value)
                 written += self.kind.way == "order"

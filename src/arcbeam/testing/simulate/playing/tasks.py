@@ -10,7 +10,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
@@ -22,7 +22,7 @@ from arcbeam.engine.step.shard import TaskStep
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import Shard, ShardFile, SideFile, TaskFiles
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards.compaction import compact, worth_merging
@@ -156,7 +156,7 @@ class TaskRun:
         self.call()
         return [marker for box in self._inbox for marker in box.markers]
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """See `Exchange`."""
         self.call()
         kind = self.job.pipeline.by_name[stage].kind
@@ -235,5 +235,5 @@ class TaskRun:
         for reader in pipeline.consumers[port]:
             key = reader.key_of(out.key)
             shard = crc32(key) % pipeline.shards
-            element: WindowedElement = (value, out.time, windows_of(reader, out.time))
+            element: WindowedElement = (value, out.time, windows_of(reader, out.time), NO_PANE)
             self.box.rows.setdefault((reader.name, shard), []).append((key, [element]))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
@@ -72,7 +72,7 @@ class Runner:
         self.desk = desk
         self.name = desk.stage.name
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no elements")
 
@@ -128,12 +128,12 @@ class Runner:
 class Passing(Runner):
     """Elements go on as they come."""
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
         outputs, kind = self.desk.stage.outputs, self.desk.stage.kind
         assert isinstance(kind, Pass)
         latest = MAX_TIMESTAMP
-        for value, time, _ in elements:
+        for value, time, _, _ in elements:
             latest = time
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
         estimates = (
@@ -159,9 +159,9 @@ class Buffering(Runner):
         self.size = kind.size
         self.bag = BagCell(Cells(desk.view, number), "buffer")
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
-        self.bag.extend(b"", b"", (b"%b:%d:%b" % (key, time, value) for value, time, _ in elements))
+        self.bag.extend(b"", b"", (b"%b:%d:%b" % (key, time, value) for value, time, _, _ in elements))
         return self._let_go() if len(list(self.bag.read(b"", b""))) >= self.size else CallResult()
 
     def prepare(self) -> CallResult:
@@ -179,9 +179,9 @@ class Buffering(Runner):
 class Joining(Runner):
     """Elements go on with whether their window's side input has anything."""
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
-        for value, time, windows in elements:
+        for value, time, windows, _ in elements:
             for window in windows:
                 self.put_out(key, atoms_of(value), time, window)
         return CallResult(len(elements))
@@ -313,7 +313,7 @@ class Expanding(_Splittable):
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """See `bundles.Runner`."""
-        value, time, (window,) = element
+        value, time, (window,), _ = element
         count = len(list(atoms_of(value))) * self.copies
         of = window.ordered().hex().encode()
         return self.whole(b"%b:%d:%b:%b" % (key, time, of, value), 0, count, self.pace.polls)

@@ -1,0 +1,92 @@
+"""A stage of a bounded pipeline in a worker: a task is one pass over its rows.
+
+Owns which feed drives a stage's bundles, and the loop of a task. What a bundle is, is `harness.bundle.processor`'s.
+Must not know Spark.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from arcbeam.harness.bounded.feeds import ElementFeed, Feed, GroupFeed, ImpulseFeed
+from arcbeam.harness.bounded.keyed import KeyedFeed
+from arcbeam.harness.bounded.restrictions import RestrictionFeed
+from arcbeam.harness.bounded.triggered import TriggeredFeed
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.plan import Stage
+from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
+
+
+class BoundedStage:
+    """One stage, ready to run tasks in this process.
+
+    Args:
+        stage: what to run.
+        settings: of the job.
+        sides: the stage's side inputs, complete; None if it has none.
+
+    Attributes:
+        processor: its bundles are the feed's.
+        feed: makes bundles of rows.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
+        self.processor = StageProcessor(stage, settings)
+        self._sides = sides
+        self.feed: Feed = feed_of(self.processor)
+
+    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
+        """Runs one task: all bundles over its rows.
+
+        Args:
+            rows: of this task's shard, in ascending order of bucket.
+            outbox: takes what the stage writes.
+            partition: the task's Spark partition.
+            side_writer: makes a writer for an iterable side input, by channel.
+
+        Returns:
+            The report, but for what only Spark's side knows (attempt, worker).
+        """
+        processor = self.processor
+        processor.begin_task(outbox, partition, side_writer, self._sides)
+        report = TaskReport(stage=processor.stage.id, shard=partition)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            try:
+                self.feed.run(rows, report)
+                processor.end_task(report)
+            except BaseException:
+                processor.abandon_task()
+                raise
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in caught}
+        report.warnings = sorted(named)
+        return report
+
+    def finalize(self) -> None:
+        """Runs the bundle finalization callbacks; call when the task's output is safe."""
+        self.processor.bundles.callbacks.run()
+
+    def close(self) -> None:
+        """Tears down; the stage is not used again."""
+        self.processor.close()
+
+
+def feed_of(processor: StageProcessor) -> Feed:
+    """The feed for a stage's way of reading."""
+    # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
+    match "restrictions" if processor.stage.splittable else processor.root.how.mode:
+        case "restrictions":
+            return RestrictionFeed(processor)
+        case "keyed":
+            return KeyedFeed(processor)
+        case "triggered":
+            return TriggeredFeed(processor)
+        case "groups":
+            return GroupFeed(processor)
+        case "impulse":
+            return ImpulseFeed(processor)
+        case _:
+            return ElementFeed(processor)
