@@ -5,8 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
+# Of what is tried by chance in `test-all`, `bench` and `fresh`; another one each time. To try the same: make fresh SEED=…
+SEED := $(shell date +%s)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench lint format docs java clean
+.PHONY: help demo test test-all fresh bench lint format docs java clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,12 +20,20 @@ demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table 
 test: $(VENV)/.dev java ## All tests but the long ones.
 	$(BIN)/python -m pytest -m "not long"
 
-test-all: $(VENV)/.dev java ## All tests, the long ones too.
-	$(BIN)/python -m pytest
+test-all: $(VENV)/.dev java ## All tests, the long ones too, with new random examples.
+	$(BIN)/python -m pytest --hypothesis-seed=$(SEED)
+	$(SIMULATE_NEW)
+
+fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those of a seed again.
+	$(BIN)/python -m pytest -m "hypothesis and not spark" --hypothesis-seed=$(SEED)
+	$(SIMULATE_NEW)
+
+SIMULATE_NEW = $(BIN)/python -m arcbeam.testing.simulate --seeds $(SEED)..$$(($(SEED) + 299))
 
 bench: $(VENV)/.dev java ## Measure against hand-written PySpark and Beam's local runner.
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
+	$(MAKE) --no-print-directory fresh SEED=$(SEED)
 
 lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/ruff check .

@@ -17,17 +17,34 @@ from arcbeam.doctor import require_java
 _ROOT = Path(__file__).resolve().parent.parent
 _CONTRACTS = _ROOT / "docs" / "contracts.md"
 
-# The same examples in every run: what makes a test fail is a change. For others: HYPOTHESIS_PROFILE=random make test
+# The same examples in every run: what makes a test fail is a change. With a seed, others: those of that seed.
 settings.register_profile("same", derandomize=True, deadline=None)
-settings.register_profile("random", deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+settings.register_profile("of a seed", deadline=None, database=None)
+settings.load_profile("same")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Gives Spark's Python workers this interpreter, this source tree and the tests' own modules."""
+    if _seed(config):
+        settings.load_profile("of a seed")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     paths = [str(_ROOT / "src"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says which random examples are tried."""
+    return f"examples of seed {seed}" if (seed := _seed(config)) else "the same random examples as always"
+
+
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
+    """Says how to try them again."""
+    if exitstatus and (seed := _seed(config)):
+        terminalreporter.write_line(f"examples of seed {seed}; the same again: --hypothesis-seed={seed}")
+
+
+def _seed(config: pytest.Config) -> str:
+    return config.getoption("--hypothesis-seed") or ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -63,6 +63,100 @@ def test_an_idle_job_waits_until_something_is_due_and_runs_no_step() -> None:
     assert driver.plan.time == 50
 
 
+@pytest.mark.contract("STORE-05")
+def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_the_next_one() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        savepoint s1                -> -
+        reports due 50 with sink    -> propose 1 running as s1
+        savepoint s2                -> -
+        unknown                     -> warn; wait 10
+        savepoint s3                -> -
+        clock 10                    -> resolve 1
+        savepoint s1                -> -
+        committed                   -> publish 1; wait 50
+        savepoint s4                -> -
+        published                   -> propose 2 running bare as s2 s3 s4; wait
+        savepoint s5                -> -
+        refused                     -> warn; wait 20
+        clock 20                    -> propose 2 running bare as s2 s3 s4
+        committed                   -> propose 3 running bare as s5
+        committed                   -> wait 50
+    """)
+
+
+@pytest.mark.contract("STORE-05")
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        (
+            """
+            start                       -> run 1.0
+            reports nothing left        -> propose 1 running
+            committed                   -> run 2.0 prepare
+            reports nothing left        -> propose 2 done
+            savepoint s1                -> -
+            suspend s2                  -> -
+            drain s3                    -> warn
+            committed                   -> warn; warn; shut down sum rates read; wait 100
+            """,
+            ["already, to savepoint 's2': nothing comes of 's3'", "savepoint 's1' is not", "savepoint 's2' is not"],
+        ),
+        (
+            """
+            start                       -> run 1.0
+            suspend s1                  -> -
+            reports more                -> propose 1 suspended as s1
+            savepoint s2                -> -
+            suspend s1                  -> -
+            committed                   -> warn; tear down sum rates read; wait 100
+            suspend s1                  -> -
+            """,
+            ["savepoint 's2' is not made: asked for when the last commit"],
+        ),
+        (
+            """
+            savepoint s1                -> -
+            drain s2                    -> -
+            drain s2                    -> -
+            start                       -> run 1.0 drain
+            drain s3                    -> warn
+            cancel                      -> abandon 1.0; warn; warn; tear down sum rates read; wait 100
+            """,
+            ["nothing comes of 's3'", "savepoint 's1' is not made: the job is cancelling", "savepoint 's2' is not"],
+        ),
+        (
+            """
+            savepoint s1                -> -
+            start                       -> run 1.0
+            reports more                -> propose 1 running as s1
+            savepoint s2                -> -
+            driver fails                -> warn; warn; tear down sum rates read; wait 100
+            """,
+            ["savepoint 's1' is there only if step 1 is committed: the job is failing", "savepoint 's2' is not"],
+        ),
+        (
+            """
+            drain s1                    -> -
+            start draining              -> warn; run 1.0 drain
+            """,
+            ["draining already, to savepoint '': nothing comes of 's1'"],
+        ),
+    ],
+    ids=["done", "suspended", "cancelled", "failed", "another drain"],
+)
+def test_a_savepoint_that_no_commit_makes_any_more_is_told(script: str, told: list[str]) -> None:
+    driver = play(script)
+    assert len(driver.warnings) == len(told)
+    assert all(text in warning for text, warning in zip(told, driver.warnings, strict=True)), driver.warnings
+
+
+def test_savepoints_that_are_asked_for_before_a_job_that_has_ended_is_finished_are_told() -> None:
+    driver = play("savepoint s1 -> -\ndrain s2 -> -")
+    ended = replace(driver.event("start"), ended=CommitMode.DONE)
+    assert driver.send(ended) == "warn; warn; shut down sum rates read; wait 100"
+
+
 @pytest.mark.contract("END-02")
 def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_publishes_and_shuts_down() -> None:
     play("""
@@ -287,7 +381,7 @@ def test_an_unknown_outcome_is_asked_about_until_it_is_known_and_nothing_else_is
         committed                   -> publish 1
         published                   -> propose 2 suspended bare as here
         unknown                     -> warn; wait 120
-        cancel                      -> tear down sum rates read; wait 210
+        cancel                      -> warn; tear down sum rates read; wait 210
         unknown                     -> -
     """)
 

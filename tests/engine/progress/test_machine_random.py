@@ -44,6 +44,8 @@ class JobWorld(RuleBasedStateMachine):
         self.unpublished: set[int] = set()
         self.ended = self.broken_off = False
         self.runs: set[tuple[int, int]] = set()
+        self.asked: set[str] = set()
+        self.made: set[str] = set()
 
     @initialize(flags=st.sampled_from(["", " fresh", " draining", " unpublished"]))
     def it_starts(self, flags: str) -> None:
@@ -95,6 +97,9 @@ class JobWorld(RuleBasedStateMachine):
                 case End(state):
                     self.ended = True
                     assert (state in (EndState.CANCELLED, EndState.FAILED)) == self.broken_off
+                    told = "\n".join(self.driver.warnings)
+                    assert all(name in self.made or repr(name) in told for name in self.asked), "lost unseen"
+                    assert not any(f"savepoint {name!r} is not made" in told for name in self.made)
                     assert self.broken_off or not self.unpublished
                     if state is EndState.STOPPED:
                         assert not any(isinstance(each, CallShutdown) for each in self.driver.commands)
@@ -155,6 +160,7 @@ class JobWorld(RuleBasedStateMachine):
         assert proposed is not None
         if answer == "committed":
             self.real, self.undecided = proposed.step, False
+            self.made.update(proposed.savepoints)
             if proposed.reports:
                 self.done = self.done or all(
                     not stage.restrictions.live and not stage.awaited
@@ -203,9 +209,14 @@ class JobWorld(RuleBasedStateMachine):
         self.driver.send(ClockTold(self.driver.now))
         self.look()
 
-    @rule(what=st.sampled_from(["drain last", "suspend here", *["savepoint s", "late 1.99"] * 4]))
+    @rule(what=st.sampled_from(["drain", "suspend", *["savepoint", "late"] * 4]))
     def something_is_asked_for(self, what: str) -> None:
-        self.say(what)
+        if what == "late":
+            self.say("late 1.99")
+            return
+        name = f"{what}-{len(self.asked)}"
+        self.asked.add(name)
+        self.say(f"{what} {name}")
 
     @rule(really=st.integers(0, 30))
     def it_is_cancelled(self, really: int) -> None:

@@ -170,6 +170,31 @@ def test_a_timer_is_set_cleared_and_set_again_in_one_bundle() -> None:
 
 
 @pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize("family", ["event", "clock"])
+@pytest.mark.parametrize("hold", [Timestamp(4), Timestamp(2), None], ids=["held", "held earlier", "free"])
+def test_a_timer_that_is_set_again_with_only_another_payload_has_the_new_one(
+    family: str, hold: Timestamp | None
+) -> None:
+    timers = _timers()
+
+    def set_to(payload: bytes) -> None:
+        for key in (b"k", b"long" * 50):
+            timers.set(key, b"w", family, Timestamp(4), hold, payload=payload)
+
+    set_to(b"old")
+    # The index is read ahead: what is put in place of a row must be what fires.
+    assert (timers.next_event() if family == "event" else timers.next_processing()) == 4
+    for payload in (b"old", b"new", b"", b"newer"):
+        set_to(payload)
+        timers.validate()
+        assert [timer.payload for timer in timers.pending()] == [payload] * 2
+    fired = [
+        timers.take_event(Timestamp(5)) if family == "event" else timers.take_processing(Timestamp(4)) for _ in "ab"
+    ]
+    assert [timer and timer.payload for timer in fired] == [b"newer"] * 2
+
+
+@pytest.mark.contract("ENG-12")
 def test_an_output_timestamp_holds_until_the_timer_has_fired() -> None:
     view = MemoryView()
     timers, holds = Timers(view, 0, _FAMILIES), Holds(view, 0)

@@ -22,6 +22,7 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Abandoned, JobShape, Kind, OutputWatermark, Pin, StageShape, StageWatermarks
 from arcbeam.testing import Faults, UnreliableBlobs
@@ -234,6 +235,23 @@ def test_a_savepoint_is_resumed_and_what_came_after_is_abandoned(memory: Durable
     again = opened(memory, savepoint="before").head
     assert [step for step in range(7) if again.contains(step)] == [0, 1, 5]
     assert read_manifest(memory, 2).shards != read_head(memory).shards  # type: ignore[union-attr]
+
+
+@pytest.mark.contract("STORE-05")
+def test_savepoints_survive_a_resumption_from_an_older_one(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    for step in (1, 2, 3):
+        pins = (*log.head.pins, Pin(f"s{step}", step, Timestamp(step)))
+        log.propose(log.draft(Timestamp(step), shards=(Shard(1, 0, (delta(step, log.epoch),)),), pins=pins))
+    log.propose(log.draft(Timestamp(4), pins=tuple(pin for pin in log.head.pins if pin.name != "s2")))
+    resumed = opened(memory, savepoint="s1")
+    assert [pin.name for pin in resumed.head.pins] == ["s1", "s3"], "one that was given up stays so"
+    resumed.propose(resumed.draft(Timestamp(5)))
+    Sweeper(resumed, keep=1).sweep()
+    later = opened(memory, savepoint="s3")
+    assert later.head.pins == resumed.head.pins
+    assert later.head.shards == read_manifest(memory, 3).shards
+    assert [step for step in range(later.head.step + 1) if later.head.contains(step)] == [0, 1, 2, 3, later.head.step]
 
 
 @pytest.mark.contract("STORE-05")

@@ -16,7 +16,7 @@ from arcbeam.model.commits import CommitMode
 def propose(state: JobState, head: Head, cut: Cut | None) -> None:
     """Proposes a step that has run; or a commit without one, of what the head has."""
     mode = _mode(state, cut)
-    names = [*state.savepoints, state.last_savepoint] if mode in ending.LAST else state.savepoints
+    names = state.asked_for() if mode in ending.LAST else state.savepoints
     command = Propose(
         head.step + 1,
         cut.plan.time if cut else max(state.now, head.time),
@@ -24,7 +24,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
         cut.times if cut else head.times,
         cut.digest if cut else b"",
         cut.reports if cut else (),
-        tuple(dict.fromkeys(name for name in names if name)),
+        tuple(dict.fromkeys(names)),
         state.last_savepoint if mode is CommitMode.DRAINING else "",
         fresh=state.fresh and cut is None,
     )
@@ -86,6 +86,7 @@ def committed(state: JobState, proposal: Proposal) -> None:
     state.head = Head(command.step, command.time, command.times)
     state.proposal = None
     state.attempt = 0
+    # SUBTLE: what was asked for while the commit was on its way is not in it; the next one has it.
     state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
     for what in (Propose, Resolve):
         state.failures.pop(what, None)
@@ -102,7 +103,7 @@ def committed(state: JobState, proposal: Proposal) -> None:
             state.finalizing = command.step
             state.ask(Finalize(command.step))
     if command.mode in ending.LAST:
-        ending.close(state, ending.LAST[command.mode])
+        ending.close(state, ending.LAST[command.mode], command.savepoints)
 
 
 def publish(state: JobState, command: Publish) -> None:

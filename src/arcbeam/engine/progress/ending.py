@@ -8,6 +8,7 @@ Owns the order of the last calls of user code, and their deadlines. Must not kno
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from arcbeam.engine.progress.commands import Abandon, CallShutdown, Command, End, EndState, TearDown
@@ -22,8 +23,9 @@ LAST: Final = {
 """Behind a commit of these modes there is no other."""
 
 
-def close(state: JobState, end: EndState) -> None:
-    """The last commit is made."""
+def close(state: JobState, end: EndState, made: Collection[str] = ()) -> None:
+    """The last commit is made, with these savepoints."""
+    _tell_unmade(state, made, "asked for when the last commit of the job was on its way, or behind it")
     state.phase, state.end = Phase.CLOSING, End(end)
     state.set_deadline()
 
@@ -56,10 +58,21 @@ def break_off(state: JobState, mode: Mode, end: End) -> None:
         end = End(end.state, f"{end.why}; {unpublished}" if end.why else unpublished)
     if state.running:
         state.ask(Abandon(state.running.step, state.running.attempt))
+    _tell_unmade(state, (), f"the job is {mode.value}, and proposes nothing more")
     state.mode, state.end = mode, end
     state.running = state.cut = state.publishing = state.finalizing = None
     state.later.clear()
     _tear_down(state)
+
+
+def _tell_unmade(state: JobState, made: Collection[str], why: str) -> None:
+    """No savepoint that was asked for is lost unseen: those that no commit has, nor will have, are told."""
+    for name in state.asked_for():
+        if state.proposal and name in state.proposal.command.savepoints:
+            state.warn(f"savepoint {name!r} is there only if step {state.proposal.command.step} is committed: {why}")
+        elif name not in made:
+            state.warn(f"savepoint {name!r} is not made: {why}")
+    state.savepoints.clear()
 
 
 def go_on(state: JobState) -> None:

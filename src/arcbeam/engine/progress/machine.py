@@ -156,14 +156,19 @@ class JobMachine:
 
     def _request(self, mode: Mode, savepoint: str) -> None:
         state = self._state
-        if state.mode is mode or not self._is_open(f"{mode.value} to savepoint {savepoint!r}"):
+        if state.mode is mode and savepoint in ("", state.last_savepoint):
+            return
+        if not self._is_open(f"{mode.value} to savepoint {savepoint!r}"):
             return
         if state.mode is not Mode.RUNNING:
             # Both end with a savepoint. Which of them it is does not change any more: somebody may wait for it.
-            state.warn(f"the job is {state.mode.value} already, to savepoint {state.last_savepoint!r}")
+            self._warn_already(state.mode, state.last_savepoint, savepoint)
             return
         state.mode, state.last_savepoint = mode, savepoint
         state.not_before, state.fruitless = state.now, 0
+
+    def _warn_already(self, mode: Mode, savepoint: str, other: str) -> None:
+        self._state.warn(f"the job is {mode.value} already, to savepoint {savepoint!r}: nothing comes of {other!r}")
 
     # Steps.
 
@@ -177,10 +182,9 @@ class JobMachine:
         state.head = Head(event.step, event.time, event.times)
         state.fresh = event.fresh
         if event.draining:
-            if state.mode is Mode.SUSPENDING:
-                state.warn("the job is draining already: it is not suspended")
-            state.mode = Mode.DRAINING
-            state.last_savepoint = event.savepoint or state.last_savepoint
+            if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
+                self._warn_already(Mode.DRAINING, event.savepoint, state.last_savepoint)
+            state.mode, state.last_savepoint = Mode.DRAINING, event.savepoint
         if event.unpublished:
             committing.publish(state, Publish(event.step, None))
         if event.ended:

@@ -98,7 +98,7 @@ class JobState:
     publishing: Publish | None = None
     # The step whose bundles are being told; the head's or an earlier one. None behind phase CLOSING.
     finalizing: int | None = None
-    # Names for the next commit; and one for the last, if the job is to be drained or suspended.
+    # Names for the next commit, none behind phase STEPPING; and one for the last, if the job is drained or suspended.
     savepoints: list[str] = field(default_factory=list)
     last_savepoint: str = ""
 
@@ -123,6 +123,11 @@ class JobState:
     out: list[Command] = field(default_factory=list)
 
     # What all parts of the machine do.
+
+    def asked_for(self) -> list[str]:
+        """The savepoints that were asked for and are not made, with that of the last commit; each once."""
+        last = [self.last_savepoint] if self.last_savepoint and self.phase in (Phase.NEW, Phase.STEPPING) else []
+        return list(dict.fromkeys([*self.savepoints, *last]))
 
     def ask(self, command: Command) -> None:
         """Wants something done."""
@@ -181,6 +186,8 @@ class JobState:
         else:
             assert self.phase is not Phase.NEW, "a job with a head has not begun"
             assert all(step == self.head.step + 1 for step in steps), f"steps {steps} stand on step {self.head.step}"
+        if self.phase not in (Phase.NEW, Phase.STEPPING):
+            assert not self.savepoints, "a savepoint was asked for, and neither made nor told"
         if self.phase is not Phase.STEPPING:
             assert self.running is None, "a step runs, but not while it should"
             assert self.cut is None, "a step waits, but not while it should"
