@@ -85,10 +85,9 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import GoogleCloudOptions
     from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
-    from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
     from arcbeam.options import ArcbeamOptions
-    from arcbeam.translate import translate
+    from arcbeam.translate.proto import pipeline_proto, plan_of
 
     class Translated(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         """The result of a pipeline that did not run: done, and without metrics."""
@@ -103,9 +102,9 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
             return True
 
         def run_pipeline(self, pipeline: Any, options: Any) -> Translated:
-            proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+            ours = options.view_as(ArcbeamOptions)
             name = options.view_as(GoogleCloudOptions).job_name or default_name
-            plans.append(translate(proto, name=name, fusion=not options.view_as(ArcbeamOptions).no_fusion))
+            plans.append(plan_of(pipeline_proto(pipeline, options), ours, name=name))
             return Translated(PipelineState.DONE)
 
     run = beam.Pipeline.run
