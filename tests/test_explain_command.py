@@ -100,3 +100,11 @@ def test_what_runs_is_explained_and_what_is_refused_is_refused(script: Path) -> 
     result = CliRunner().invoke(main, ["explain", str(script), "--shards=0"])
     assert result.exit_code == 1
     assert "--shards=0 (at least 1)" in result.stderr
+
+
+def test_options_reach_a_pipeline_that_is_made_without(script: Path) -> None:
+    script.write_text(SCRIPT.replace("options=PipelineOptions(sys.argv[1:])", ""))
+    fused, apart = (
+        CliRunner().invoke(main, ["explain", "--json", str(script), *more]) for more in ([], ["--no_fusion"])
+    )
+    assert len(json.loads(fused.stdout)["stages"]) < len(json.loads(apart.stdout)["stages"])

@@ -17,6 +17,7 @@ import click
 from arcbeam.errors import ArcbeamError, SetupError, SubmissionError
 from arcbeam.output import Output, TextOutput
 from arcbeam.script import run_script, tell
+from arcbeam.scripted import pipelines_of_a_script
 
 if TYPE_CHECKING:
     from arcbeam.model.plan import Plan
@@ -69,7 +70,7 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
     argv, path = sys.argv, list(sys.path)
     try:
         # What the script prints is not our output, which may be JSON for a program.
-        with _capturing(plans, script.stem), redirect_stdout(sys.stderr):
+        with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(sys.stderr):
             run_script(script, list(arguments))
     except SystemExit as exit:
         return plans, None if exit.code in (0, None) else exit

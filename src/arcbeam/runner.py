@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
@@ -32,9 +32,6 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         is_drain: put a truncation in front of every splittable DoFn, as a drain would.
     """
 
-    submissions: ClassVar[int] = 0
-    """How many pipelines of this process have come here."""
-
     def __init__(self, is_drain: bool = False) -> None:
         super().__init__()
         self._is_drain = is_drain
@@ -46,7 +43,6 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             SubmissionError: it cannot run; nothing was started.
             SetupError: there is no Spark to run it on.
         """
-        ArcbeamRunner.submissions += 1
         ours = options.view_as(ArcbeamOptions)
         proto = pipeline_proto(pipeline, options)
         name = options.view_as(GoogleCloudOptions).job_name or "beam"
