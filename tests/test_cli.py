@@ -67,32 +67,55 @@ def test_doctor_json(found: list[doctor.Check], arguments: tuple[str, ...]) -> N
     assert json.loads(result.stdout) == [{"name": "Python", "ok": True, "found": "3.11.7", "remedy": ""}]
 
 
-def test_run_adds_the_runner(script: Path) -> None:
+def test_run_gives_a_script_its_arguments_as_they_are(script: Path) -> None:
     result = invoke("run", str(script), "--input", "a.txt", "--json", "-h")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout) == [["--input", "a.txt", "--json", "-h", "--runner=arcbeam.ArcbeamRunner"], 7]
+    assert json.loads(result.stdout) == [["--input", "a.txt", "--json", "-h"], 7]
 
 
-@pytest.mark.parametrize("given", [("--runner=DirectRunner",), ("--runner", "DirectRunner")])
-def test_run_keeps_a_given_runner(script: Path, given: tuple[str, ...]) -> None:
-    result = invoke("run", str(script), *given)
-    assert json.loads(result.stdout)[0] == list(given)
+@pytest.mark.contract("API-01")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("made", ["", "options=PipelineOptions()", "options=PipelineOptions(['--bundle_elements=7'])"])
+def test_run_runs_here_whatever_a_pipeline_is_made_with(script: Path, made: str, tmp_path: Path) -> None:
+    """The options of the command line reach it, which the job's temporary folder shows."""
+    script.write_text(
+        "import sys\n"
+        "import apache_beam as beam\n"
+        "from apache_beam.options.pipeline_options import PipelineOptions\n"
+        f"p = beam.Pipeline({made})\n"
+        f"p | beam.Create([3]) | beam.io.WriteToText({str(tmp_path / 'out')!r}, shard_name_template='')\n"
+        "result = p.run()\n"
+        "result.wait_until_finish()\n"
+        "print(type(result).__module__)\n"
+    )
+    result = invoke("run", str(script), f"--arcbeam_temp={tmp_path / 'jobs'}", "--keep_job_temp")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "arcbeam.runner"
+    assert (tmp_path / "out").read_text() == "3\n"
+    assert list((tmp_path / "jobs").iterdir())
 
 
-def test_run_tells_when_no_pipeline_came(
-    script: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from arcbeam.runner import ArcbeamRunner
+def test_run_refuses_what_would_not_reach_the_pipeline(script: Path) -> None:
+    script.write_text("import apache_beam as beam\nbeam.Pipeline()\n")
+    result = invoke("run", str(script), "--shardz=3")
+    assert (result.exit_code, "--shardz=3" in result.stderr) == (1, True), result.output
+    assert "Traceback" not in result.output
 
-    monkeypatch.setattr(ArcbeamRunner, "submissions", 0)
+
+def test_run_tells_of_a_runner_that_the_script_names(script: Path, caplog: pytest.LogCaptureFixture) -> None:
+    script.write_text(
+        "import apache_beam as beam\nwith beam.Pipeline(runner='DirectRunner') as p:\n    p | beam.Create([1])\n"
+    )
     assert invoke("run", str(script)).exit_code == 0
-    assert "no pipeline of" in caplog.text
-    assert "beam.Pipeline(options=PipelineOptions())" in caplog.text
+    assert f"not run on arcbeam, because {script} names a runner of its own: " in caplog.text
     caplog.clear()
-    monkeypatch.setattr(ArcbeamRunner, "submissions", 1)
-    assert invoke("run", str(script)).exit_code == 0
     assert invoke("run", str(script), "--runner=DirectRunner").exit_code == 0
-    assert not caplog.text
+    assert "not run on arcbeam" not in caplog.text
+
+
+def test_run_tells_when_no_pipeline_was_run(script: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert invoke("run", str(script)).exit_code == 0
+    assert f"{script} ended without running a pipeline" in caplog.text
 
 
 def test_run_without_such_a_script() -> None:

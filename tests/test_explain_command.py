@@ -82,3 +82,29 @@ def test_a_script_that_stumbles_over_missing_results(script: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "went on after its pipeline" in result.stderr
     assert "plan 'sums'" in result.stdout
+
+
+def test_what_runs_is_explained_and_what_is_refused_is_refused(script: Path) -> None:
+    """Types are inferred as for a run: here, the values of what is grouped are of two types."""
+    script.write_text(
+        "import sys\n"
+        "import apache_beam as beam\n"
+        "from apache_beam.options.pipeline_options import PipelineOptions\n"
+        "with beam.Pipeline(options=PipelineOptions(sys.argv[1:])) as p:\n"
+        "    one = p | beam.Create([1])\n"
+        "    a, b = one | 'a' >> beam.Map(lambda x: ('k', 1)), one | 'b' >> beam.Map(lambda x: ('k', 'x'))\n"
+        "    {'a': a, 'b': b} | beam.CoGroupByKey()\n"
+    )
+    result = CliRunner().invoke(main, ["explain", str(script)])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(main, ["explain", str(script), "--shards=0"])
+    assert result.exit_code == 1
+    assert "--shards=0 (at least 1)" in result.stderr
+
+
+def test_options_reach_a_pipeline_that_is_made_without(script: Path) -> None:
+    script.write_text(SCRIPT.replace("options=PipelineOptions(sys.argv[1:])", ""))
+    fused, apart = (
+        CliRunner().invoke(main, ["explain", "--json", str(script), *more]) for more in ([], ["--no_fusion"])
+    )
+    assert len(json.loads(fused.stdout)["stages"]) < len(json.loads(apart.stdout)["stages"])

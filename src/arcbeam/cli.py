@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from arcbeam.jobs.execution import ExecutorFactory
 
 _LOG = logging.getLogger("arcbeam.cli")
-
-RUNNER = "arcbeam.ArcbeamRunner"
 
 _INTERRUPTED = 130
 """By custom of shells: 128, and the number of SIGINT."""
@@ -95,26 +92,25 @@ def doctor(out: Output) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @speaks
 def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
-    """Run the pipeline in SCRIPT on Spark, as `python SCRIPT ARGUMENTS --runner=arcbeam.ArcbeamRunner` would.
+    """Run the pipelines in SCRIPT on Spark: as `python SCRIPT ARGUMENTS`, with arcbeam as the default runner.
 
-    A --runner among ARGUMENTS is left as it is.
+    Pipeline options among ARGUMENTS reach every pipeline, also one made without options. A pipeline whose runner the
+    script names runs there, and a line says so; a --runner among ARGUMENTS is the default instead of arcbeam.
     """
-    all_arguments = with_runner(arguments)
+    from arcbeam.scripted import pipelines_of_a_script
+
     try:
-        run_script(script, all_arguments)
+        with pipelines_of_a_script(arguments) as pipelines:
+            run_script(script, list(arguments))
     except ArcbeamError:
         raise
     except Exception as error:
         tell(error, script)
         click.get_current_context().exit(1)
-    ours = sys.modules.get("arcbeam.runner")
-    if all_arguments != list(arguments) and (ours is None or not ours.ArcbeamRunner.submissions):
-        # SUBTLE: `beam.Pipeline()` has no options, not those of the command line, and runs on the SDK's own runner.
-        _LOG.warning(
-            "no pipeline of %s came to arcbeam: a pipeline takes the command line's options if it is made with "
-            "beam.Pipeline(options=PipelineOptions())",
-            script,
-        )
+    if not pipelines.run:
+        _LOG.warning("%s ended without running a pipeline", script)
+    for runner in dict.fromkeys(pipelines.elsewhere):
+        _LOG.warning("not run on arcbeam, because %s names a runner of its own: %s", script, runner)
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
@@ -134,10 +130,3 @@ main.command()(speaks(inspect))
 main.command()(speaks(job_commands.serving(_executors)))
 main.command()(speaks(job_commands.jobs))
 main.command()(speaks(job_commands.cancel))
-
-
-def with_runner(arguments: tuple[str, ...]) -> list[str]:
-    """The arguments of a pipeline, with our runner unless they name one."""
-    if any(argument == "--runner" or argument.startswith("--runner=") for argument in arguments):
-        return list(arguments)
-    return [*arguments, f"--runner={RUNNER}"]

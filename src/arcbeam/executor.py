@@ -7,7 +7,6 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.runners.pipeline_utils import merge_common_environments, merge_superset_dep_environments
 
 from arcbeam.errors import InvalidPipelineError, JobCancelledError
 from arcbeam.job import Job, session_options
@@ -17,7 +16,8 @@ from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.session.sessions import open_session
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
-from arcbeam.translate import translate, validate
+from arcbeam.translate import validate
+from arcbeam.translate.proto import merged, plan_of
 
 
 class SparkExecutor:
@@ -37,7 +37,7 @@ class SparkExecutor:
         """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
-        plan = translate(_proto(submission), name=submission.name or "beam", fusion=not ours.no_fusion)
+        plan = plan_of(_proto(submission), ours, name=submission.name or "beam")
         prelude = prelude_for(open_session(session_options(ours)), options, _staged(submission))
 
         def reported(report: TaskReport) -> None:
@@ -71,7 +71,7 @@ def _proto(submission: Submission) -> Any:
         proto = runner_pb.Pipeline.FromString(data)
     except Exception as e:
         raise InvalidPipelineError(f"not a pipeline proto: {e}") from e
-    return merge_common_environments(merge_superset_dep_environments(proto))
+    return merged(proto)
 
 
 def _staged(submission: Submission) -> tuple[Staged, ...]:

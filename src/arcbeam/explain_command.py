@@ -17,6 +17,7 @@ import click
 from arcbeam.errors import ArcbeamError, SetupError, SubmissionError
 from arcbeam.output import Output, TextOutput
 from arcbeam.script import run_script, tell
+from arcbeam.scripted import pipelines_of_a_script
 
 if TYPE_CHECKING:
     from arcbeam.model.plan import Plan
@@ -69,7 +70,7 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
     argv, path = sys.argv, list(sys.path)
     try:
         # What the script prints is not our output, which may be JSON for a program.
-        with _capturing(plans, script.stem), redirect_stdout(sys.stderr):
+        with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(sys.stderr):
             run_script(script, list(arguments))
     except SystemExit as exit:
         return plans, None if exit.code in (0, None) else exit
@@ -85,10 +86,9 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import GoogleCloudOptions
     from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
-    from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
     from arcbeam.options import ArcbeamOptions
-    from arcbeam.translate import translate
+    from arcbeam.translate.proto import pipeline_proto, plan_of
 
     class Translated(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         """The result of a pipeline that did not run: done, and without metrics."""
@@ -103,9 +103,9 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
             return True
 
         def run_pipeline(self, pipeline: Any, options: Any) -> Translated:
-            proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+            ours = options.view_as(ArcbeamOptions)
             name = options.view_as(GoogleCloudOptions).job_name or default_name
-            plans.append(translate(proto, name=name, fusion=not options.view_as(ArcbeamOptions).no_fusion))
+            plans.append(plan_of(pipeline_proto(pipeline, options), ours, name=name))
             return Translated(PipelineState.DONE)
 
     run = beam.Pipeline.run

@@ -8,26 +8,13 @@ from __future__ import annotations
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from apache_beam.options.pipeline_options import (
-    DebugOptions,
-    GoogleCloudOptions,
-    PipelineOptions,
-    TypeOptions,
-)
-from apache_beam.options.value_provider import RuntimeValueProvider
-from apache_beam.pipeline import PipelineVisitor
-from apache_beam.runners.pipeline_context import PipelineContext
-from apache_beam.runners.pipeline_utils import (
-    group_by_key_input_visitor,
-    merge_common_environments,
-    merge_superset_dep_environments,
-)
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
-from apache_beam.transforms import core, environments
+from apache_beam.transforms import core
 
-from arcbeam.errors import InvalidPipelineError, UserCodeError
+from arcbeam.errors import UserCodeError
 from arcbeam.job import Job, session_options
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
@@ -35,7 +22,7 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.session.sessions import open_session
 from arcbeam.spark.tasks.artifacts import prelude_for, staged_by
 from arcbeam.spark.tasks.mainmodule import MainClasses
-from arcbeam.translate import translate
+from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
 
 
 class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
@@ -44,9 +31,6 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
     Args:
         is_drain: put a truncation in front of every splittable DoFn, as a drain would.
     """
-
-    submissions: ClassVar[int] = 0
-    """How many pipelines of this process have come here."""
 
     def __init__(self, is_drain: bool = False) -> None:
         super().__init__()
@@ -59,43 +43,10 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             SubmissionError: it cannot run; nothing was started.
             SetupError: there is no Spark to run it on.
         """
-        ArcbeamRunner.submissions += 1
-        RuntimeValueProvider.set_runtime_options({})
         ours = options.view_as(ArcbeamOptions)
-        ours.check()
-        debug = options.view_as(DebugOptions)
-        experiments = list(debug.experiments or [])
-        if "beam_fn_api" not in experiments:
-            debug.experiments = [*experiments, "beam_fn_api"]
-        allow = options.view_as(TypeOptions).allow_non_deterministic_key_coders
-        try:
-            pipeline.visit(group_by_key_input_visitor(not allow))
-        except ValueError as e:
-            raise InvalidPipelineError(str(e)) from e
-        try:
-            proto = pipeline.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
-        except ValueError as e:
-            # The SDK's word for a key without a deterministic encoding; it names the step and the type.
-            raise InvalidPipelineError(
-                str(e),
-                "register a deterministic coder for the key's type, or map keys to primitive types or tuples of them",
-            ) from e
-        except Exception as e:
-            culprit = _unpicklable(pipeline)
-            if not culprit:
-                raise
-            cause: BaseException = e
-            while cause.__cause__ is not None:
-                cause = cause.__cause__
-            raise InvalidPipelineError(
-                f"'{culprit}' cannot be pickled: {type(cause).__name__}: {cause}",
-                "make connections, clients and generators in setup() or start_bundle(), not in the constructor",
-            ) from e
-        proto = merge_common_environments(merge_superset_dep_environments(proto))
+        proto = pipeline_proto(pipeline, options)
         name = options.view_as(GoogleCloudOptions).job_name or "beam"
-        plan = translate(proto, name=name, fusion=not ours.no_fusion, drain=self._is_drain)
-        if not plan.stages:
-            raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
+        plan = plan_of(proto, ours, name=name, drain=self._is_drain)
         with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
             files = staged_by(options, Path(folder))
             spark = open_session(session_options(ours))
@@ -103,38 +54,10 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         return ArcbeamResult(plan, Job(plan, ours, prelude))
 
 
-class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
-    """Collects the leaves of a pipeline."""
-
-    def __init__(self) -> None:
-        self.found: list[Any] = []
-
-    def visit_transform(self, transform_node: Any) -> None:
-        self.found.append(transform_node)
-
-
-def _leaves(pipeline: Any) -> list[Any]:
-    visitor = _Leaves()
-    pipeline.visit(visitor)
-    return visitor.found
-
-
-def _unpicklable(pipeline: Any) -> str:
-    """The full name of the first transform that does not serialize; "" if each does."""
-    for applied in _leaves(pipeline):
-        context = PipelineContext(default_environment=environments.EmbeddedPythonEnvironment.default())
-        try:
-            if applied.transform is not None:
-                applied.to_runner_api(context)
-        except Exception:
-            return str(applied.full_label)
-    return ""
-
-
 def _declared_outputs(pipeline: Any) -> dict[str, tuple[str, ...]]:
     """The steps whose `with_outputs` lists their tags, with the tags: any other tag is a mistake."""
     declared = {}
-    for applied in _leaves(pipeline):
+    for applied in leaves(pipeline):
         outer = getattr(applied.parent, "transform", None)
         if isinstance(outer, core._MultiParDo) and outer._tags and not outer._allow_unknown_tags:
             declared[str(applied.full_label)] = tuple(map(str, outer._tags))

@@ -10,6 +10,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from arcbeam.scripted import Arguments
+
 
 def run_script(script: Path, arguments: list[str]) -> None:
     """Runs a script as `__main__`, with its folder first on the path.
@@ -21,7 +23,7 @@ def run_script(script: Path, arguments: list[str]) -> None:
     Raises:
         BaseException: what the script raises.
     """
-    sys.argv = [str(script), *arguments]
+    sys.argv = Arguments([str(script), *arguments])
     sys.path.insert(0, str(script.resolve().parent))
     runpy.run_path(str(script), run_name="__main__")
 

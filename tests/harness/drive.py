@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.transforms import environments
 
 from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
@@ -24,6 +23,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import RESIDUAL, Row, SideFile, TaskReport
 from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 
 _collected: dict[str, list[Any]] = defaultdict(list)
 _runs = itertools.count()
@@ -82,7 +82,7 @@ class Driven(beam.Pipeline):
 
     def run(self, *_: Any) -> None:  # type: ignore[override]
         """Translates and runs; raises what user code raises."""
-        proto = self.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
+        proto = pipeline_proto(self)
         self._edit(proto)
         self.plan = translate(proto, name=self.run_id, fusion=self._fusion)
         self.reports = drive(self.plan, self._driven_settings, self._prepare)

@@ -15,7 +15,6 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.pvalue import AsDict, AsIter, AsList, AsMultiMap, AsSingleton
 from apache_beam.runners.portability.fn_api_runner import translations
 from apache_beam.transforms import trigger
-from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.trigger import (
     AccumulationMode,
     AfterAll,
@@ -32,6 +31,7 @@ from apache_beam.transforms.window import FixedWindows
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.urns import PRECOMBINE_URN
 from arcbeam.translate import describe, phases, translate
+from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 
 EXCHANGES = {Routing.GROUPED, Routing.KEYED, Routing.SPREAD}
@@ -40,7 +40,7 @@ EXCHANGES = {Routing.GROUPED, Routing.KEYED, Routing.SPREAD}
 def proto_of(build: Callable[[Any], Any]) -> Any:
     p = beam.Pipeline()
     build(p)
-    return p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+    return pipeline_proto(p)
 
 
 def plan_of(build: Callable[[Any], Any], **kwargs: Any) -> Plan:

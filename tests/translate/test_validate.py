@@ -12,7 +12,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.testing.test_stream import TestStream
-from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.trigger import (
     AccumulationMode,
@@ -28,6 +27,7 @@ from apache_beam.transforms.window import FixedWindows
 
 from arcbeam.errors import InvalidPipelineError, UnsupportedPipelineError
 from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 
 TRANSFORMS = common_urns.primitives
 
@@ -44,7 +44,7 @@ def keyed(p: Any) -> Any:
 def proto_of(build: Callable[[Any], Any] = keyed) -> Any:
     p = beam.Pipeline()
     build(p)
-    return p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
+    return pipeline_proto(p)
 
 
 def transform(proto: Any, name: str) -> Any:
@@ -282,7 +282,7 @@ def test_triggers_that_cannot_be_meant(trigger: Any, wrong: str) -> None:
     p = beam.Pipeline(options=PipelineOptions(["--allow_unsafe_triggers"]))
     p | beam.Create([("a", 1)]) | "Windows" >> windowing | beam.GroupByKey()
     with pytest.raises(InvalidPipelineError) as caught:
-        translate(p.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
+        translate(pipeline_proto(p))
     assert "Windows: a trigger" in str(caught.value)
     assert wrong in str(caught.value)
 

@@ -25,6 +25,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import RESIDUAL, Row, TaskReport
 from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 
 SHARDS = 3
 
@@ -73,7 +74,7 @@ def drive(
     settings = settings or Settings(shards=SHARDS)
     pipeline = beam.Pipeline()
     build(pipeline)
-    plan = translate(pipeline.to_runner_api(), drain=drain, fusion=fusion)
+    plan = translate(pipeline_proto(pipeline), drain=drain, fusion=fusion)
     channels: dict[int, list[Row]] = {}
     driven = Driven()
     for stage in plan.stages:

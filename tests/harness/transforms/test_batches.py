@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import AsSingleton
-from apache_beam.transforms import environments
 from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
 from apache_beam.typehints.batch import BatchConverter, N, NumpyArray
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +21,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.transforms.batches import BatchOperation
 from arcbeam.harness.transforms.batchforms import batch_maker, exploder
 from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.test_values import Outcome, exact
 
@@ -118,9 +118,7 @@ def wide(value: int) -> np.int64:
 
 
 def plan_of(p: Driven) -> Any:
-    return translate(
-        p.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default()), name=p.run_id
-    )
+    return translate(pipeline_proto(p), name=p.run_id)
 
 
 def by_name(outcome: Outcome) -> Counter[Any]:

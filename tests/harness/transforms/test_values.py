@@ -18,7 +18,6 @@ from apache_beam.metrics import Metrics
 from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.portability.api import metrics_pb2
 from apache_beam.pvalue import AsIter, AsList, AsSingleton, TaggedOutput
-from apache_beam.transforms import environments
 from apache_beam.transforms.userstate import BagStateSpec
 from apache_beam.transforms.window import (
     FixedWindows,
@@ -43,6 +42,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.transforms import chains, claims
 from arcbeam.options import OPTIMIZATIONS
 from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven, drive
 
 # What is compared.
@@ -113,7 +113,7 @@ def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **setting
     p = Driven()
     made = build(p)
     names = made if isinstance(made, list) else list(names)
-    proto = p.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
+    proto = pipeline_proto(p)
     plan = translate(proto, name=p.run_id)
     off, on = (Outcome(p, plan, names, Settings(**dict.fromkeys(SWITCHES, on), **settings)) for on in (False, True))
     assert on.error == off.error

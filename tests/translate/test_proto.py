@@ -1,0 +1,83 @@
+"""One way from a pipeline to its plan: coders and types are what the SDK's runners make of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability import common_urns
+
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.options import ArcbeamOptions
+from arcbeam.translate.proto import pipeline_proto, plan_of
+
+
+def differently_typed(*arguments: str) -> beam.Pipeline:
+    """Two inputs whose values have different types: what is grouped has a union for a type."""
+    p = beam.Pipeline(options=PipelineOptions(list(arguments)))
+    start = p | beam.Create([1])
+    counts, names = start | "Counts" >> beam.Map(lambda x: ("a", x)), start | "Names" >> beam.Map(lambda x: ("a", "b"))
+    {"counts": counts, "names": names} | beam.CoGroupByKey()
+    return p
+
+
+def ours(*arguments: str) -> ArcbeamOptions:
+    return PipelineOptions(list(arguments)).view_as(ArcbeamOptions)
+
+
+def test_a_union_that_is_grouped() -> None:
+    proto = pipeline_proto(differently_typed())
+    (group,) = [
+        t for t in proto.components.transforms.values() if t.spec.urn == common_urns.primitives.GROUP_BY_KEY.urn
+    ]
+    (given,), (made,) = group.inputs.values(), group.outputs.values()
+    coders, of = proto.components.coders, proto.components.pcollections
+    key, value = coders[of[given].coder_id].component_coder_ids
+    made_key, values = coders[of[made].coder_id].component_coder_ids
+    assert (made_key, coders[values].component_coder_ids) == (key, [value])
+    assert plan_of(proto, ours()).stages
+
+
+def test_a_second_proto_of_a_pipeline_is_the_same() -> None:
+    p = differently_typed()
+    first, second = (pipeline_proto(p).components.coders for _ in range(2))
+    assert sorted(first) == sorted(second)
+
+
+def test_keys_without_a_deterministic_coder_are_refused_unless_they_are_allowed() -> None:
+    def grouped(*arguments: str) -> Any:
+        p = beam.Pipeline(options=PipelineOptions(list(arguments)))
+        pairs = p | beam.Create([1]) | beam.Map(lambda x: (Key(), x)).with_output_types(tuple[Key, int])
+        _ = pairs | "Group" >> beam.GroupByKey()
+        return pipeline_proto(p)
+
+    class Key:
+        pass
+
+    class Loose(beam.coders.PickleCoder):
+        def as_deterministic_coder(self, step_label: str, error_message: str | None = None) -> beam.coders.Coder:
+            raise ValueError(error_message or step_label)
+
+    beam.coders.registry.register_coder(Key, Loose)
+    try:
+        with pytest.raises(InvalidPipelineError, match="Group"):
+            grouped()
+        assert grouped("--allow_non_deterministic_key_coders")
+    finally:
+        beam.coders.registry._coders.pop(Key)
+
+
+def test_the_plan_says_what_the_options_say() -> None:
+    proto = pipeline_proto(differently_typed())
+    fused, apart = plan_of(proto, ours(), name="a"), plan_of(proto, ours("--no_fusion"), name="b")
+    assert (fused.name, apart.name) == ("a", "b")
+    assert len(fused.stages) < len(apart.stages)
+    with pytest.raises(InvalidPipelineError, match="shards=0"):
+        plan_of(proto, ours("--shards=0"))
+
+
+def test_a_pipeline_of_nothing() -> None:
+    with pytest.raises(InvalidPipelineError, match="no transforms"):
+        plan_of(pipeline_proto(beam.Pipeline()), ours())
