@@ -53,11 +53,7 @@ BEAM_FREE = ("model", "store", "engine", "errors", "web")
 OPTIONS_ONLY = "apache_beam.options"
 """All that arcbeam.options may import of Beam."""
 
-TO_GO = (
-    {f"arcbeam.harness.{name}" for name in ("transforms.chains", "transforms.values")},
-    {f"arcbeam.harness.bounded.{name}" for name in ("feeds", "keyed", "restrictions", "triggered")}
-    | {"arcbeam.harness.bundle.processor"},
-)
+TO_GO = ({f"arcbeam.harness.transforms.{name}" for name in ("chains", "values")},)
 """Circles that are still there."""
 
 

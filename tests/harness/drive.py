@@ -17,7 +17,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from arcbeam.harness.boundedstage import BoundedStage
+from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage

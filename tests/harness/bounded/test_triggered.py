@@ -46,9 +46,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.grouping.triggers import AfterTime, Moment
+from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.panes import Pane, Panes
 from arcbeam.harness.bounded.triggered import TriggeredFeed, strategy_of, trigger_of
-from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Routing

@@ -3,7 +3,7 @@
 The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
 processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. What elements go
 through a task's bundles, and in which order, is the business of who drives it: a feed of a bounded stage
-(`harness.boundedstage`) or a step (`harness.step`). Must not know Spark.
+(`harness.bounded.boundedstage`) or a step (`harness.step`). Must not know Spark.
 """
 
 from __future__ import annotations
