@@ -101,7 +101,8 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
 
 _OF_MAIN = re.compile(
     r"Can't pickle <(?:class|function) '?__main__\.([\w.<>]+)"
-    r"|Can't get (?:local )?attribute '([\w.<>]+)' on <module '(?:__main__|(?:arcbeam\.spark\.session|pyspark)\.daemon)'"
+    r"|Can't get (?:local )?attribute '([\w.<>]+)'"
+    r" on <module '(?:__main__|(?:arcbeam\.spark\.session|pyspark)\.daemon)'"
 )
 
 
