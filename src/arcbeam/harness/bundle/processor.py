@@ -29,6 +29,7 @@ from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
+from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
 
@@ -103,7 +104,7 @@ class StageProcessor:
                 self.bundles.abandon()
                 raise
             self.bundles.end_task()
-        named = {(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in caught}
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
         report.warnings = sorted(named)
         report.metrics = self.bundles.metrics()
         report.bundles, report.elements_in = self.bundles.count, self.bundles.elements
