@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import dataclasses
 import pickle
+import subprocess
 
 import pytest
 
@@ -16,6 +19,7 @@ MADE = [
     ),
     errors.InvalidPipelineError("no transforms"),
     errors.EnvironmentMismatchError("driver has Python 3.11, worker 3.12"),
+    errors.MissingModuleError("module 'x' is missing on the worker", "install it"),
     errors.JobFailedError("failed"),
     errors.UserCodeError("A/Map", "ValueError('x')", "Traceback…"),
     errors.CoderError("A/Map", "'x' does not fit VarIntCoder", "Traceback…"),
@@ -61,3 +65,96 @@ def test_a_user_error_names_step_and_traceback() -> None:
     assert "ValueError('x')" in text
     assert "A/Map" in text
     assert "line 1" in text
+
+
+class Located(ValueError):
+    __slots__ = ("line",)
+
+    def __init__(self, line: int) -> None:
+        super().__init__(f"line {line}")
+        self.line = line
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class Named(Exception):
+    @property
+    def message(self) -> str:
+        return "mine"
+
+
+class Picky(type):
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, object]) -> type:
+        if name != "Childless":
+            raise TypeError("no children")
+        return super().__new__(cls, name, bases, body)
+
+
+class Childless(LookupError, metaclass=Picky):
+    pass
+
+
+def _raised(kind: type[Exception], *above: type[Exception], args: object = ()) -> errors.UserCodeError:
+    kinds = tuple((k.__module__, k.__qualname__) for k in (kind, *above))
+    return errors.UserCodeError("Step", "what", "trace", errors.Raised(kinds, pickle.dumps(args)))
+
+
+def _travelled(error: errors.UserCodeError) -> errors.UserCodeError:
+    found = pickle.loads(pickle.dumps(error))
+    assert isinstance(found, errors.UserCodeError)
+    assert str(found) == str(error) == "what [while running 'Step']\ntrace"
+    again = pickle.loads(pickle.dumps(found))
+    assert type(again) is type(found)
+    assert again.args == found.args
+    return found
+
+
+# ExceptionGroup cannot be made without its parts; MemoryError never is a user's error, but tried again.
+BUILTIN = [
+    kind
+    for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, Exception) and kind not in (Exception, ExceptionGroup, MemoryError)
+]
+
+
+@pytest.mark.parametrize("kind", [*BUILTIN, Located, Frozen, subprocess.CalledProcessError], ids=lambda k: k.__name__)
+def test_a_user_error_is_caught_by_its_own_type(kind: type[Exception]) -> None:
+    found = _travelled(_raised(kind, args=("a", 1)))
+    assert isinstance(found, kind)
+    assert found.args == ("a", 1)
+    with pytest.raises(kind, match="while running"):
+        raise found
+
+
+def test_what_an_exception_knows_comes_with_it() -> None:
+    raised = errors.Raised(
+        (("builtins", "OSError"),),
+        pickle.dumps((2, "gone")),
+        tuple((k, pickle.dumps(v)) for k, v in {"errno": 2, "strerror": "gone", "step": "mine", "own": [1]}.items()),
+    )
+    found = _travelled(errors.UserCodeError("Step", "what", "trace", raised))
+    assert isinstance(found, OSError)
+    assert (found.errno, found.strerror, found.step) == (2, "gone", "Step")
+    assert vars(found)["own"] == [1]
+
+
+@pytest.mark.parametrize("kind", [Named, ExceptionGroup, type("Local", (ValueError,), {})], ids=lambda k: k.__name__)
+def test_a_type_that_cannot_be_had_here_leaves_the_plain_error(kind: type[Exception]) -> None:
+    assert type(_travelled(_raised(kind))) is errors.UserCodeError
+
+
+@pytest.mark.parametrize("kind", [Childless, type("Local", (LookupError,), {})], ids=lambda k: k.__name__)
+def test_the_nearest_class_that_can_be_had_takes_its_place(kind: type[Exception]) -> None:
+    found = _travelled(_raised(kind, LookupError))
+    assert isinstance(found, LookupError)
+    assert not isinstance(found, kind)
+
+
+def test_a_coder_error_stays_one() -> None:
+    raised = errors.Raised((("builtins", "TypeError"),))
+    found = pickle.loads(pickle.dumps(errors.CoderError("Step", "what", "trace", raised)))
+    assert isinstance(found, errors.CoderError)
+    assert isinstance(found, TypeError)

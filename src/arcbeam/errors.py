@@ -7,8 +7,13 @@ Knows nothing of Beam or Spark.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import pickle
+import sys
+import types
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 
 class ArcbeamError(Exception):
@@ -20,7 +25,9 @@ class ArcbeamError(Exception):
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message, remedy)
+        # SUBTLE: not `super()`: beside an error of ours there may be the user's own class (see `Raised`), whose
+        # constructor is none of our business.
+        Exception.__init__(self, message, remedy)
         self.message = message
         self.remedy = remedy
 
@@ -70,30 +77,107 @@ class EnvironmentMismatchError(ArcbeamError):
     """Driver and worker run different versions of Python, Beam or arcbeam, or something is missing on one side."""
 
 
+class MissingModuleError(EnvironmentMismatchError, ModuleNotFoundError):
+    """User code needs a module that the workers do not have; an `ImportError` too, as with any other runner."""
+
+
 class JobFailedError(ArcbeamError):
     """A job ended FAILED. Subclasses say whose fault it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What user code raised, in parts, each of which travels for itself: an exception often does not pickle as a whole.
+
+    Attributes:
+        kinds: module and qualified name of its class and of those that this one inherits from, below `Exception`, in
+            the order of their resolution; empty for what a driver must not raise (`SystemExit`, `StopIteration`).
+        args: its `args`, pickled; empty if they cannot be.
+        attributes: its other attributes by name, pickled, those that can be.
+    """
+
+    kinds: tuple[tuple[str, str], ...] = ()
+    args: bytes = b""
+    attributes: tuple[tuple[str, bytes], ...] = ()
 
 
 class UserCodeError(JobFailedError):
     """User code raised. Never retried.
 
+    One that has come from a worker is an instance of the user's own class, too, so that `except ValueError` around a
+    pipeline means what it says; of the nearest class above it where its own cannot be found by name in this process, or
+    does not take part in multiple inheritance. It has the `args` and attributes of what was raised, but for
+    those that have names of ours. The user's constructor is not called.
+
     Attributes:
         step: full name of the transform that raised ("" if unknown).
         traceback: the user's traceback, as text.
-        error: `repr` of the exception.
+        error: what the exception says, as the last line of a traceback does.
+        raised: what was raised; None if nothing is known of it.
     """
 
     _tagged_with_step = True
     """Tells the SDK's step annotation, through which it passes on its way up, that the step is known."""
 
-    def __init__(self, step: str, error: str, traceback: str) -> None:
-        super().__init__(f"{error} [while running '{step}']\n{traceback}")
+    _ours: ClassVar[type[UserCodeError] | None] = None
+    """The class of ours in one that is the user's, too."""
+
+    def __init__(self, step: str, error: str, traceback: str, raised: Raised | None = None) -> None:
+        ArcbeamError.__init__(self, f"{error} [while running '{step}']\n{traceback}")
         self.step = step
         self.error = error
         self.traceback = traceback
+        self.raised = raised
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.step, self.error, self.traceback))
+        return (_user_code_error, (self._ours or type(self), self.step, self.error, self.traceback, self.raised))
+
+
+def _user_code_error(
+    ours: type[UserCodeError], step: str, error: str, traceback: str, raised: Raised | None
+) -> UserCodeError:
+    """The error as this process can have it: of the user's class, too, if it has that."""
+    for module, name in raised.kinds if raised else ():
+        # Whatever a class of the user's has against it: there is the next one, and the plain error.
+        with contextlib.suppress(Exception):
+            kind = functools.reduce(getattr, name.split("."), sys.modules[module])
+            if isinstance(kind, type) and issubclass(kind, Exception) and kind is not Exception:
+                return _as_kind(kind, ours(step, error, traceback, raised))
+    return ours(step, error, traceback, raised)
+
+
+_STATIC = 1 << 9
+"""Not set in the flags of a class that is written in C: the interpreter's `Py_TPFLAGS_HEAPTYPE`."""
+
+_SAFE = ("__delattr__", "__eq__", "__getattribute__", "__hash__", "__reduce_ex__", "__repr__", "__setattr__")
+"""What Python needs to raise, print and pickle an exception: not the user's, who may have frozen it, for example."""
+
+
+@functools.lru_cache(maxsize=64)
+def _mixed(ours: Any, kind: Any) -> Any:
+    """A class that is both, and looks like ours."""
+    namespace = {name: getattr(ours, name) for name in ("__module__", "__qualname__", "__doc__")}
+    namespace |= {name: getattr(Exception, name) for name in _SAFE} | {"_ours": ours}
+    return types.new_class(ours.__name__, (ours, kind), exec_body=lambda body: body.update(namespace))
+
+
+def _as_kind(kind: Any, error: Any) -> UserCodeError:
+    """The same error as an instance of `kind`, too; raises whatever keeps it from being one."""
+    ours: Any = type(error)
+    raised = error.raised
+    assert raised is not None
+    builtin: Any = next(k for k in kind.__mro__ if not k.__flags__ & _STATIC)
+    made: UserCodeError = builtin.__new__(_mixed(ours, kind))
+    UserCodeError.__init__(made, error.step, error.error, error.traceback, raised)
+    own = set(vars(made))
+    for name, value in raised.attributes:
+        if name not in own:
+            with contextlib.suppress(Exception):
+                setattr(made, name, pickle.loads(value))
+    made.args = (error.message,)
+    with contextlib.suppress(Exception):
+        made.args = pickle.loads(raised.args)
+    return made
 
 
 class CoderError(UserCodeError):

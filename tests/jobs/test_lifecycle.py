@@ -297,3 +297,14 @@ def test_closing_cancels_what_runs(jobs: Jobs, fake: Fake) -> None:
     assert jobs.registry.job(id).state is JobState.CANCELLED
     with pytest.raises(SubmissionError, match="stopping"):
         jobs.run(jobs.prepare("words", b"", {}, b"", needs_files=False), {})
+
+
+def test_an_error_whose_text_cannot_be_encoded_ends_the_job(jobs: Jobs, fake: Fake) -> None:
+    def fail(submission: Submission, events: JobEvents) -> None:
+        events.message(Level.WARNING, "odd \udcff")
+        raise ValueError("bad name \ud800")
+
+    fake.behave = fail
+    id = start(jobs)
+    assert states(jobs, id)[-1] is JobState.FAILED
+    assert r"bad name \ud800" in errors(jobs, id)[0]

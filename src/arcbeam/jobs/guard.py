@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, JobNotFoundError, SubmissionError
+from arcbeam.model import texts
 
 _LOG = logging.getLogger("arcbeam.jobs")
 
@@ -42,7 +43,7 @@ def status_of(error: BaseException) -> grpc.StatusCode:
 
 def details_of(error: BaseException) -> str:
     """The text for an error, short enough for a status; the rest is in the server's log."""
-    text = str(error) if isinstance(error, ArcbeamError | NotImplementedError) else repr(error)
+    text = texts.said(str if isinstance(error, ArcbeamError | NotImplementedError) else repr, error)
     size, end = 0, 0
     for character in text:
         # As gRPC's percent-encoding counts: what is not printable ASCII takes three bytes per byte.

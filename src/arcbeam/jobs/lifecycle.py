@@ -32,6 +32,7 @@ from arcbeam.jobs.execution import (
     Submission,
 )
 from arcbeam.jobs.registry import JobEvent, Registry, StateChanged
+from arcbeam.model import texts
 
 _LOG = logging.getLogger("arcbeam.jobs")
 
@@ -227,7 +228,7 @@ class Jobs:
                 live.executor.cancel()
             except Exception as error:
                 _LOG.exception("cancelling %s", id)
-                self.registry.log(id, Level.ERROR, f"cancelling did not work: {error!r}", self.now())
+                self.registry.log(id, Level.ERROR, f"cancelling did not work: {texts.said(repr, error)}", self.now())
         return self.registry.job(id).state
 
     def follow(
@@ -294,7 +295,9 @@ class Jobs:
             if error is None:
                 self._move(id, JobState.DONE)
             elif cancelled:
-                self.registry.log(id, Level.DEBUG, f"how the cancelled run ended: {error!r}", self.now())
+                self.registry.log(
+                    id, Level.DEBUG, f"how the cancelled run ended: {texts.said(repr, error)}", self.now()
+                )
                 # As an error: that is what a submitter's runner repeats when a job has not ended well.
                 self.registry.log(id, Level.ERROR, "the job was cancelled", self.now())
                 self._move(id, JobState.CANCELLED)
@@ -342,5 +345,5 @@ class _Events:
 def error_text(error: BaseException) -> str:
     """What the user is told: our own errors as they are (with step and user traceback), others with our traceback."""
     if isinstance(error, ArcbeamError):
-        return str(error)
-    return "".join(traceback.format_exception(error)).rstrip()
+        return texts.said(str, error, 2 * texts.LONGEST)
+    return texts.said(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)

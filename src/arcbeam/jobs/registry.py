@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from arcbeam.errors import JobNotFoundError, SetupError
 from arcbeam.jobs.execution import TERMINAL, JobState, Level
+from arcbeam.model import texts
 
 VERSION = 1
 """Of the schema; kept in the file's `user_version`."""
@@ -246,7 +248,10 @@ class Registry:
         with self._transaction():
             if self.job(id).state.terminal:
                 return False
-            self._db.execute("INSERT INTO event (job, level, text, at) VALUES (?, ?, ?, ?)", (id, int(level), text, at))
+            self._db.execute(
+                "INSERT INTO event (job, level, text, at) VALUES (?, ?, ?, ?)",
+                (id, int(level), texts.fit(text, sys.maxsize), at),
+            )
             return True
 
     def events(self, id: str, after: int, states_only: bool = False) -> list[JobEvent]:

@@ -16,6 +16,7 @@ from arcbeam.harness.bounded.restrictions import RestrictionFeed
 from arcbeam.harness.bounded.triggered import TriggeredFeed
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
 
@@ -61,7 +62,7 @@ class BoundedStage:
             except BaseException:
                 processor.abandon_task()
                 raise
-        named = {(f"{w.category.__module__}.{w.category.__qualname__}", str(w.message)) for w in caught}
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
         report.warnings = sorted(named)
         return report
 

@@ -11,17 +11,23 @@ from collections.abc import Iterable
 from typing import Any
 
 from arcbeam.errors import ArcbeamError, CoderError
+from arcbeam.model import texts
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+_LONGEST_REPR = 2000
+"""Of containers of containers, whose parts are shortened each for itself."""
 
 
 def shortened(value: Any) -> str:
-    """A value's repr, for people; never raises."""
-    try:
-        return _REPR.repr(value)
-    except Exception:
-        return f"a {type(value).__name__} without repr"
+    """A value's repr, for people; never raises, and ends in bounded time."""
+    return texts.said(_REPR.repr, value, _LONGEST_REPR)
+
+
+def coder_name(coder: Any) -> str:
+    """What people call a coder."""
+    said = texts.said(repr, coder, _LONGEST_REPR)
+    return type(coder).__name__ if "object at 0x" in said else texts.said(str, coder, _LONGEST_REPR)
 
 
 def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], where: str = "") -> CoderError:
@@ -36,9 +42,12 @@ def coder_error(coder: Any, step: str, error: Exception, values: Iterable[Any], 
     """
     impl = coder.get_impl() if hasattr(coder, "get_impl") else coder
     culprit = next((v for v in values if not _encodes(impl, v)), None)
-    name = str(coder) if "object at 0x" not in repr(coder) else type(coder).__name__
-    what = f"{name} cannot encode {shortened(culprit)}{where}: {type(error).__name__}: {error}"
-    return CoderError(step, what, "".join(traceback.format_exception(error)))
+    what = f"{coder_name(coder)} cannot encode {shortened(culprit)}{where}"
+    return CoderError(step, f"{what}: {type(error).__name__}: {texts.said(str, error)}", texts.said(_whole, error))
+
+
+def _whole(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def key_error(coder: Any, step: str, error: Exception, pairs: Iterable[Any]) -> CoderError | None:

@@ -19,6 +19,7 @@ from apache_beam.runners.worker import operations
 
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.encoding.blocks import Block
+from arcbeam.model import texts
 
 LONGEST = 4093
 """Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
@@ -204,8 +205,8 @@ def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing:
 
 def user_error(operation: Any, error: Exception) -> UserCodeError:
     """What user code raised that an operation called itself, with the operation's step."""
-    text = "".join(traceback.format_exception(error))
-    return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {error}", text)
+    text = texts.said(lambda e: "".join(traceback.format_exception(e)), error)
+    return UserCodeError(operation.name_context.step_name, f"{type(error).__name__}: {texts.said(str, error)}", text)
 
 
 def once(results: Iterable[Any]) -> Iterator[Any]:

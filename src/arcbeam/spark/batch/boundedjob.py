@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +28,15 @@ from arcbeam.spark.session.sessions import default_parallelism, interrupt, tagge
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.failure import as_job_failure
 from arcbeam.spark.tasks.pulse import pulsing, unreported
-from arcbeam.spark.tasks.task import StageTask
+from arcbeam.spark.tasks.task import HOLDERS, StageTask
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
+
+_LOOKS_SECONDS = 0.1
+"""How often the driver looks for a user's error that a task has recorded: in a folder, which costs next to nothing."""
+
+_REMOTE_LOOKS_SECONDS = 5.0
+"""The same in an object store, where each look is a request."""
 
 
 @dataclass(slots=True)
@@ -121,7 +127,13 @@ class BatchRun:
     def _tear_down(self, failed: bool) -> None:
         """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
         holders = {report.worker for report in self._outcome.reports if report.needs_teardown}
-        if holders or (failed and self._attempted):
+        needed = bool(holders)
+        if failed:
+            # Which of them the failure has left alive is not known: whoever comes by in one round is torn down.
+            holders.clear()
+            with contextlib.suppress(Exception):
+                needed = self._attempted and bool(self._location.list(HOLDERS))
+        if needed:
             tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark))
 
     # Building.
@@ -247,7 +259,7 @@ class BatchRun:
     def _collect(self, frame: DataFrame) -> list[TaskReport]:
         self._attempted = True
         try:
-            with tagged(self._spark, self._job):
+            with tagged(self._spark, self._job), self._ending_at_first_error():
                 rows = frame.collect()
         except Exception as e:
             # It knows whether Spark's own text adds anything.
@@ -260,6 +272,30 @@ class BatchRun:
                 self._side_files.setdefault(file.channel, []).append(file)
             self._on_report(report)
         return reports
+
+    @contextlib.contextmanager
+    def _ending_at_first_error(self) -> Iterator[None]:
+        """Cancels the Spark job in the block once a task has recorded a user's error.
+
+        Spark itself tries a failed task again, three times as a rule, each time in a new worker.
+        """
+        ended = threading.Event()
+        seconds = _LOOKS_SECONDS if self._location.folder is not None else _REMOTE_LOOKS_SECONDS
+
+        def look() -> None:
+            while not ended.wait(seconds):
+                with contextlib.suppress(Exception):
+                    if self._location.list("errors/"):
+                        # Again and again, as long as it has not ended: what is cancelled may just be starting.
+                        interrupt(self._spark, self._job)
+
+        watch = threading.Thread(target=look, name=f"errors-{self._job}", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watch.join()
 
     def interrupt(self) -> None:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""

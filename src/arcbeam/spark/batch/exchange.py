@@ -15,6 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import REPORT
+from arcbeam.spark.tasks.failure import Guarded
 
 _ROW = StructType(
     [
@@ -57,4 +58,4 @@ def exchanged(frame: DataFrame, routing: Routing, shards: int) -> DataFrame:
 
 def mapped(frame: DataFrame, task: Any) -> DataFrame:
     """Runs a task (a callable over Arrow batches) on every partition."""
-    return frame.mapInArrow(task.__call__, _ROW)
+    return frame.mapInArrow(Guarded(task).__call__, _ROW)

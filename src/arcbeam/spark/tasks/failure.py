@@ -8,11 +8,13 @@ Imports no Spark: both ends use it.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import traceback
-from collections.abc import Iterable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
 from arcbeam.errors import (
@@ -21,10 +23,13 @@ from arcbeam.errors import (
     EnvironmentMismatchError,
     JobCancelledError,
     JobFailedError,
+    MissingModuleError,
+    Raised,
     UserCodeError,
     WorkerLostError,
 )
-from arcbeam.harness.encoding.codererrors import shortened
+from arcbeam.harness.encoding.codererrors import coder_name, shortened
+from arcbeam.model import texts
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOST = (
@@ -59,7 +64,7 @@ class TaskFailedError(Exception):
 
 
 def described(error: BaseException, step: str) -> ArcbeamError | None:
-    """What an exception in a task is.
+    """What an exception in a task is. Never raises, and returns in bounded time, whatever the exception does.
 
     Args:
         error: what left the bundle.
@@ -69,34 +74,120 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
         One of ours, to be recorded and never retried; None for what may go better the next time (memory, a killed
         task).
     """
+    try:
+        return texts.within(texts.SECONDS, lambda: _described(error, step))
+    except MemoryError:
+        return None
+    except Exception as e:
+        # Its text, its arguments or its elements are user code that raises or never returns.
+        mute = f"{type(error).__name__} (it cannot be described: {texts.said(str, e, _LONGEST_CAUSE)})"
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _HARNESS.search(f.filename)]
+        return UserCodeError(texts.fit(step), texts.fit(mute), texts.fit("".join(traceback.format_list(frames))))
+
+
+def _described(error: BaseException, step: str) -> ArcbeamError | None:
     while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
         # The SDK raises a copy of the user's exception that names the step; the original is its context.
-        named = _STEP.findall(str(error))
+        named = _STEP.findall(texts.said(str, error))
         step = named[-1] if named else step
         if error.__context__ is None:
             break
         error = error.__context__
     if isinstance(error, MemoryError | KeyboardInterrupt):
         return None
-    if isinstance(error, CoderError):
+    if isinstance(error, UserCodeError):
+        # Of ours, for something that the user's code, or a coder, has raised.
         cause = error.__cause__
-        return CoderError(error.step or step, error.error, error.traceback if cause is None else user_traceback(cause))
+        return (error._ours or type(error))(
+            texts.fit(error.step or step),
+            texts.fit(error.error),
+            texts.fit(error.traceback if cause is None else user_traceback(cause)),
+            raised_by(cause) if cause is not None else error.raised,
+        )
     if isinstance(error, ArcbeamError):
         return error
     missing = _missing_module(error)
     if missing:
-        return EnvironmentMismatchError(
-            f"module '{missing}' is missing on the worker (needed by '{step}')",
+        found = MissingModuleError(
+            texts.fit(f"module '{missing}' is missing on the worker (needed by '{step}')"),
             "install it on every executor, or ship it with --requirements_file, --extra_package, --setup_file or "
             "--files_to_stage",
         )
-    what = "".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip()
+        found.name = texts.fit(missing)
+        return found
+    what = texts.fit("".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip())
     # The SDK's note may be left in the text where an exception was raised again.
     what = _STEP.sub("", what).rstrip() + _advice_on_main(what)
     coder = _coder_failure(error)
-    if coder:
-        return CoderError(step, f"{coder}: {what}", user_traceback(error))
-    return UserCodeError(step, what, user_traceback(error))
+    kind, what = (CoderError, f"{texts.fit(coder)}: {what}") if coder else (UserCodeError, what)
+    return kind(texts.fit(step), what, texts.fit(user_traceback(error)), raised_by(error))
+
+
+_TOLD = ("_tagged_with_step", "__notes__")
+"""Attributes of an exception whose content is in the error's text."""
+
+
+def raised_by(error: BaseException) -> Raised:
+    """The parts of a user's exception, as far as they travel."""
+    if not isinstance(error, Exception) or isinstance(error, StopIteration | StopAsyncIteration):
+        return Raised()
+    classes = type(error).__mro__
+    kinds = tuple(
+        (k.__module__, k.__qualname__) for k in classes[: classes.index(Exception)] if issubclass(k, Exception)
+    )
+    found = {name: value for name, value in vars(error).items() if name not in _TOLD}
+    for kind in classes[: classes.index(Exception)]:
+        for name, slot in vars(kind).items():
+            if isinstance(slot, MemberDescriptorType | GetSetDescriptorType) and not name.startswith("__"):
+                with contextlib.suppress(Exception):
+                    found.setdefault(name, getattr(error, name))
+    pickled = {name: data for name, value in found.items() if (data := _pickled(value))}
+    return Raised(kinds, _pickled(error.args), tuple(pickled.items()))
+
+
+def _pickled(value: Any) -> bytes:
+    """The value, pickled; empty if it cannot be, or is so large that it would be in the way."""
+    try:
+        data = pickle.dumps(value)
+    except Exception:
+        return b""
+    return data if len(data) <= texts.LONGEST else b""
+
+
+def fit_for_spark(error: BaseException) -> BaseException:
+    """The exception, or one in its place that PySpark's worker can send: encodable, and of a readable length.
+
+    SUBTLE: the worker announces an error before it encodes it; if that fails, the JVM waits for the text for ever.
+    """
+    try:
+        text = texts.within(texts.SECONDS, lambda: "".join(traceback.format_exception(error)))
+    except Exception as e:
+        return TaskFailedError(f"{texts.fit(type(error).__name__)} (it cannot be described: {type(e).__name__})")
+    fitting = texts.fit(text)
+    return error if text == fitting else TaskFailedError(fitting)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A task whose exceptions Spark can take, whatever they are.
+
+    Attributes:
+        task: what `mapInArrow` would run.
+    """
+
+    task: Callable[[Iterator[Any]], Iterator[Any]]
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """What `mapInArrow` runs."""
+        try:
+            yield from self.task(batches)
+            return
+        except GeneratorExit:
+            raise
+        except BaseException as e:
+            error = fit_for_spark(e)
+        # SUBTLE: out here, so that what has been replaced is not its context, which would be printed with it.
+        raise error
 
 
 _OF_MAIN = re.compile(
@@ -175,15 +266,11 @@ def _coder_failure(error: BaseException) -> str:
         if isinstance(owner, coders.Coder | coder_impl.CoderImpl):
             arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
             element = frame.f_locals.get(arguments[0]) if arguments else None
-            return f"{_coder_name(owner)} cannot {verb} {shortened(element)}"
+            return f"{coder_name(owner)} cannot {verb} {shortened(element)}"
         if "coder_impl" in frame.f_code.co_filename:  # compiled: no locals to look at
             compiled = frame.f_code.co_name.split(".")
             return f"{compiled[-2] if len(compiled) > 1 else 'a coder'} cannot {verb} {_element_of(error)}"
     return ""
-
-
-def _coder_name(owner: Any) -> str:
-    return str(owner) if "object at 0x" not in repr(owner) else type(owner).__name__
 
 
 def _element_of(error: BaseException) -> str:
@@ -216,7 +303,7 @@ def one_line(error: ArcbeamError) -> TaskFailedError:
     else:
         what, where = error.message, ""
     first = what.splitlines()[0] if what else type(error).__name__
-    return TaskFailedError(f"{first[:300]}{where} (traceback: see the driver)")
+    return TaskFailedError(texts.fit(f"{first[:300]}{where} (traceback: see the driver)"))
 
 
 def recorded(location: JobLocation) -> ArcbeamError | None:

@@ -13,6 +13,7 @@ import queue
 import socket
 import sys
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ _LOG = logging.getLogger("arcbeam.task")
 ARROW_SCHEMA = pa.schema(
     [("channel", pa.int32()), ("shard", pa.int32()), ("bucket", pa.int32()), ("blob", pa.binary())]
 )
+
+HOLDERS = "holders/"
+"""Names in a job's location that say: there are workers with DoFns whose teardown does something."""
 
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 8192
@@ -304,6 +308,8 @@ class _Stages:
                 freeze_imported_objects()
             sides = SideReader(task.location, task.side_files, task.settings.shards) if task.stage.side_inputs else None
             stage = self._cache[key] = BoundedStage(task.stage, task.settings, sides)
+            if stage.processor.needs_teardown():
+                task.location.put_bytes(f"{HOLDERS}{uuid.uuid4().hex}", _worker().encode())
             while len(self._cache) > _CACHED_PROCESSORS:
                 self._close(self._cache.popitem(last=False)[1])
         self._cache.move_to_end(key)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arcbeam.spark.tasks import task
+from arcbeam.spark.tasks.failure import Guarded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +67,7 @@ def tear_down_workers(spark: SparkSession, job: str, workers: set[str], slots: i
         # a later attempt holds each for longer, in case they are handed out otherwise.
         tasks = max(slots, len(workers)) * (2 + attempt)
         frame = spark.range(0, tasks, 1, tasks).mapInArrow(
-            TearDownTask(job, _WAIT_SECONDS * attempt).__call__, "worker string"
+            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt)).__call__, "worker string"
         )
         try:
             left -= {str(row[0]) for row in frame.collect()}

@@ -1,0 +1,62 @@
+"""Texts of strangers: encodable, bounded, in time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from arcbeam.model import texts
+
+
+def test_an_ordinary_text_stays_as_it_is() -> None:
+    assert texts.fit("äöü 日本 \n\0 \N{PILE OF POO}") == "äöü 日本 \n\0 \N{PILE OF POO}"
+
+
+def test_a_lone_surrogate_is_spelled_out() -> None:
+    assert texts.fit("bad name \ud800!") == "bad name \\ud800!"
+    assert texts.fit("\udcff.txt").encode() == b"\\udcff.txt"
+
+
+def test_a_long_text_is_cut_in_the_middle() -> None:
+    cut = texts.fit("a" * 1000 + "b" * 1000, 100)
+    assert cut == "a" * 75 + " … (1900 characters left out) … " + "b" * 25
+
+
+class Mute:
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __str__(self) -> str:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [ValueError("\ud800"), SystemExit(3), KeyboardInterrupt(), RecursionError()])
+def test_what_cannot_say_its_text_is_named_by_its_type(error: BaseException) -> None:
+    told = texts.said(str, Mute(error))
+    assert told.startswith("<Mute: ")
+    assert told.encode()
+
+
+def test_what_never_says_its_text_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "SECONDS", 0.01)
+    never = threading.Event()
+
+    def speak(of: Any) -> str:
+        never.wait()
+        return "late"
+
+    try:
+        assert texts.said(speak, 7) == "<int: its text did not come within 0.01 s>"
+    finally:
+        never.set()
+
+
+def test_within_gives_what_was_returned_or_raised() -> None:
+    assert texts.within(60, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        texts.within(60, lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match="ended by SystemExit"):
+        texts.within(60, sys.exit)
