@@ -22,9 +22,9 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
-from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
+from arcbeam.testing.simulate.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.playing.jobs import Job
 from arcbeam.testing.simulate.playing.keeping import WAYS
 from arcbeam.testing.simulate.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
@@ -39,7 +39,7 @@ class Attempt(Protocol):
     job: Job
     plan: StepPlan
     name: str
-    side_rows: dict[tuple[str, int], list[tuple[bytes, bytes]]]
+    side_rows: dict[tuple[str, int], list[tuple[Window, bytes]]]
 
     def send_out(self, out: Out) -> None:
         """Something goes to all that read it."""
@@ -94,7 +94,7 @@ class StageDesk:
         for reader in run.job.pipeline.side_readers.get(port, ()):
             if out.atoms:
                 rows = run.side_rows.setdefault((reader.name, self._shard), [])
-                rows += [(window.ordered(), joined(out.atoms)) for window in windows_of(reader, out.time)]
+                rows += [(window, joined(out.atoms)) for window in windows_of(reader, out.time)]
                 self._published[port] = None
 
     def timed(self, fired: Fired) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.step.bundles import BundleResult, CallResult
-from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
+from arcbeam.testing.simulate.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.views import MemoryView
 
 
