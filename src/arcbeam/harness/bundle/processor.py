@@ -30,7 +30,7 @@ from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
+from arcbeam.model.rows import BundleReport, Outbox, Row, SideStore
 
 read.register()
 keycoders.register()
@@ -73,7 +73,7 @@ class StageProcessor:
         # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
         self._feed: Feed = RestrictionFeed(self) if stage.splittable else feed_of(self)
 
-    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
+    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> BundleReport:
         """Runs one task: all bundles over its rows.
 
         Args:
@@ -91,7 +91,7 @@ class StageProcessor:
         for op in wiring.writers:
             op.begin_task()  # type: ignore[attr-defined]
         self.bundles.begin_task()
-        report = TaskReport(stage=self.stage.id, shard=partition)
+        report = BundleReport(stage=self.stage.id, shard=partition)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             try:
