@@ -15,7 +15,7 @@ from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
 from arcbeam.job import Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
@@ -72,7 +72,7 @@ class SparkExecutor:
             )
         prelude = prelude_for(spark, options, _staged(submission))
 
-        def reported(report: TaskReport) -> None:
+        def reported(report: BundleReport) -> None:
             events.message(
                 Level.DETAILED,
                 f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",

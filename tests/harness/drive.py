@@ -20,8 +20,9 @@ import apache_beam as beam
 from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
-from arcbeam.model.rows import RESIDUAL, Row, SideFile, TaskReport
+from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 
@@ -76,7 +77,7 @@ class Driven(beam.Pipeline):
         super().__init__()
         self.run_id = f"run{next(_runs)}"
         self.plan: Plan
-        self.reports: list[TaskReport] = []
+        self.reports: list[BundleReport] = []
         self._driven_settings = Settings(shards=shards, bundle_elements=bundle_elements, **settings)
         self._fusion, self._edit, self._prepare = fusion, edit, prepare
 
@@ -106,7 +107,7 @@ class Driven(beam.Pipeline):
 
 def drive(
     plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None] = lambda stage: None
-) -> list[TaskReport]:
+) -> list[BundleReport]:
     """Runs a plan; returns the reports of all tasks."""
     return _Drive(plan, settings, prepare).run()
 
@@ -116,9 +117,9 @@ class _Drive:
         self._plan, self._settings, self._prepare = plan, settings, prepare
         self._outputs: dict[str, list[list[Row]]] = {}
         self._sides = MemorySides()
-        self._reports: list[TaskReport] = []
+        self._reports: list[BundleReport] = []
 
-    def run(self) -> list[TaskReport]:
+    def run(self) -> list[BundleReport]:
         for stage in self._plan.stages:
             self._run(stage)
         return self._reports
@@ -212,4 +213,4 @@ class _SideWriter:
         self._iterables[self._channel, window].append(chunk)
 
     def close(self) -> SideFile | None:
-        return SideFile(self._channel, "", -1, 0)
+        return SideFile(self._channel, -1, "", 0)

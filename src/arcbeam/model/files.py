@@ -66,8 +66,8 @@ class SideFile:
         name: where it is, below the job's folder or temporary location.
         size: in bytes.
         crc: the CRC-32 of its bytes; None where whoever wrote it gave none.
-        until: of a step: when the input watermark of all that read the channel has passed that, nobody reads it any
-            more, and it leaves the manifest. None: it stays.
+        until: of a step: when the input watermark of all that read the channel has passed that, and what it lets fire
+            has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
     """
 
     channel: int

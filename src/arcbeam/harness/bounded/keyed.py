@@ -30,7 +30,7 @@ from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.rows import BundleReport, Row
 
 bags.register()
 
@@ -91,7 +91,7 @@ class KeyedFeed:
         self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
         self._parkings = 0
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         self._parked, self._parkings = [], 0
         self._state.begin_task()

@@ -24,7 +24,7 @@ from arcbeam.harness.bounded.panes import Panes, Strategy
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
-from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.timestamps import Duration
 
 _DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
@@ -62,7 +62,7 @@ class TriggeredFeed:
         self._batch: list[Any] = []
         self._batch_values = 0
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         self._batch, self._batch_values = [], 0
         closed = late = 0

@@ -28,7 +28,7 @@ from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import Outbox, SideStore, TaskReport
+from arcbeam.model.rows import BundleReport, Outbox, SideStore
 
 read.register()
 keycoders.register()
@@ -91,7 +91,7 @@ class StageProcessor:
             op.begin_task()  # type: ignore[attr-defined]
         self.bundles.begin_task()
 
-    def end_task(self, report: TaskReport) -> None:
+    def end_task(self, report: BundleReport) -> None:
         """Ends a task: closes its bundle, hands over all that writes still hold, and tells what the bundles did.
 
         Args:

@@ -39,7 +39,7 @@ class Attempt(Protocol):
     job: Job
     plan: StepPlan
     name: str
-    side_rows: dict[tuple[str, int], list[tuple[bytes, bytes]]]
+    side_rows: dict[tuple[str, int], list[tuple[Window, bytes]]]
 
     def send_out(self, out: Out) -> None:
         """Something goes to all that read it."""
@@ -94,7 +94,7 @@ class StageDesk:
         for reader in run.job.pipeline.side_readers.get(port, ()):
             if out.atoms:
                 rows = run.side_rows.setdefault((reader.name, self._shard), [])
-                rows += [(window.ordered(), joined(out.atoms)) for window in windows_of(reader, out.time)]
+                rows += [(window, joined(out.atoms)) for window in windows_of(reader, out.time)]
                 self._published[port] = None
 
     def timed(self, fired: Fired) -> None:
