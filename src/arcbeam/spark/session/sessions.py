@@ -25,8 +25,8 @@ from pyspark.sql import functions as F
 
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
-from arcbeam.spark.launch import launching
 from arcbeam.spark.session import sparklog
+from arcbeam.spark.session.launch import launching
 
 _DEFAULT_MASTER = "local[*,4]"
 """All cores; a task whose worker died is tried again (a plain local[*] tries once)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark import java_gateway
 
-from arcbeam.spark.launch import launching
+from arcbeam.spark.session.launch import launching
 
 INCUBATOR = "WARNING: Using incubator modules: jdk.incubator.vector\n"
 
