@@ -304,3 +304,7 @@ def test_coders_tell_what_they_are_made_of() -> None:
 def test_what_a_named_tuple_is_made_with() -> None:
     assert is_named_tuple(Point)
     assert Point.__reduce_ex__ is object.__reduce_ex__
+
+
+def test_in_front_of_a_global_combine_elements_get_the_key_none() -> None:
+    assert list(core._KeyWithNone().process(7)) == [(None, 7)]
