@@ -24,6 +24,7 @@ from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms import core
 from apache_beam.transforms.sideinputs import get_sideinput_index
 
+from arcbeam.harness.groupby import shortened
 from arcbeam.harness.transforms.values import FlattenOperation, Given, ValueOperation
 from arcbeam.harness.transforms.windowing import create_window_into
 
@@ -117,6 +118,9 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
     given = Given(list(args), dict(kwargs), side_inputs(factory, transform_id, transform, payload), windowing)
     name = common.NameContext(transform.unique_name, transform_id)
     op = ValueOperation(name, spec, factory, _windowed(factory, pcoll), fn, given)
+    short = shortened(op.user)
+    if short is not None:
+        op.user = op.call = short
     return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
 
 

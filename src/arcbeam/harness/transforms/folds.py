@@ -15,6 +15,8 @@ from typing import Any
 
 from apache_beam.transforms import combiners, core, cy_combiners
 
+from arcbeam.harness.tuplefolds import tuple_fold_of
+
 _KEY = operator.itemgetter(0)
 
 Fold = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
@@ -149,7 +151,7 @@ def fold_of(combine_fn: Any) -> Fold | None:
     base = cy_combiners.AccumulatorCombineFn
     if isinstance(combine_fn, base) and kind.__module__ == base.__module__ and kind.add_input is base.add_input:
         return _accumulating(combine_fn._accumulator_type)
-    return None
+    return tuple_fold_of(combine_fn)
 
 
 def _by_size(combine_fn: Any) -> bool:
