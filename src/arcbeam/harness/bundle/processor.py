@@ -16,6 +16,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
+from arcbeam.harness import statefulclaims
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
@@ -38,6 +39,7 @@ precombine.register()
 combine.register()
 batches.register()
 claims.register()
+statefulclaims.register()
 
 _instructions = itertools.count()
 
@@ -233,20 +235,30 @@ class Bundles:
         take = self._processor.root.output_blocks.emit
         position, total = 0, len(block)
         while position < total:
-            self.open()
-            taken = min(self._limit - self._in_bundle, total - position)
+            taken = min(self.room(), total - position)
             take(block if taken == total else block.slice(position, position + taken))
             position += taken
-            self._in_bundle += taken
-            self.elements += taken
-            if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
-                self.close()
+            self.took(taken)
+
+    def room(self) -> int:
+        """How many elements the open bundle may still take; opens one if there is none."""
+        self.open()
+        return self._limit - self._in_bundle
+
+    def took(self, elements: int) -> None:
+        """The bundle has taken elements; where bundles are cut as the settings say."""
+        self.elements += elements
+        self._in_bundle += elements
+        self._cut()
 
     def fire(self, operation: Any, family: str, timer: Any) -> None:
         """Fires a timer; where bundles are cut it counts like an element."""
         self.open()
         operation.process_timer(family, timer)
         self._in_bundle += 1
+        self._cut()
+
+    def _cut(self) -> None:
         if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
             self.close()
 
@@ -263,6 +275,7 @@ def _descriptor(stage: Stage, settings: Settings) -> Any:
         claims.claim(components.transforms)
         for transform in components.transforms.values():
             combine.claim(transform)
+            statefulclaims.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,
         transforms=components.transforms,

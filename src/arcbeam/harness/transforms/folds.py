@@ -17,6 +17,8 @@ from typing import Any
 
 from apache_beam.transforms import combiners, core, cy_combiners
 
+from arcbeam.harness.tuplefolds import tuple_fold_of
+
 _KEY = operator.itemgetter(0)
 
 Fold = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
@@ -222,7 +224,7 @@ def fold_of(combine_fn: Any) -> Fold | None:
         return _largest(combine_fn._n)
     if _is_accumulating(combine_fn):
         return _accumulating(combine_fn._accumulator_type)
-    return None
+    return tuple_fold_of(combine_fn)
 
 
 def same_key_fold_of(combine_fn: Any) -> SameKeyFold | None:

@@ -123,13 +123,13 @@ class Slices:
                 accumulator = self.add((window,), pairs, times)
             return accumulator
         kinds = set(map(type, map(_KEY, pairs)))
-        kind = kinds.pop() if len(kinds) == 1 else None
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
         if kind is type(None) and self._same_key_fold is not None:
             return self.add_to_none(windows, [value for _, value in pairs], times)
         found = self._slice(windows)
         self.added += len(pairs)
         if kind not in _PLAIN_KEYS:
-            accumulator = self._add_each(found, pairs)
+            accumulator = self._add_each(found, pairs, kinds)
         else:
             accumulator = self._add_plain(found.plain.setdefault(kind, {}), pairs)
         if self._choose_time is not None:
@@ -171,8 +171,14 @@ class Slices:
         self.entries += len(table) - before
         return table[pairs[-1][0]]
 
-    def _add_each(self, to: _Slice, pairs: list[tuple[Any, Any]]) -> Any:
+    def _add_each(self, to: _Slice, pairs: list[tuple[Any, Any]], kinds: set[type]) -> Any:
         """Adds pairs with keys of any type."""
+        if self._fold is not None and not kinds.intersection(_PLAIN_KEYS):
+            encode, before = self._encode, len(to.encoded)
+            encoded = [(encode(key), value) for key, value in pairs]
+            self._fold(to.encoded, encoded)
+            self.entries += len(to.encoded) - before
+            return to.encoded[encoded[-1][0]]
         add, create = self._fn.add_input, self._fn.create_accumulator
         accumulator: Any = None
         for key, value in pairs:

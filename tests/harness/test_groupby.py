@@ -1,0 +1,186 @@
+"""`GroupBy` with fields, expressions and aggregates: the same as through the SDK's functions."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam.internal import pickler
+from apache_beam.transforms import combiners, core
+from apache_beam.transforms.combiners import (
+    MeanCombineFn,
+    ToListCombineFn,
+    TopCombineFn,
+    ToSetCombineFn,
+    TupleCombineFn,
+)
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcbeam.harness.groupby import shortened
+from arcbeam.harness.transforms.values import unwrapped
+from arcbeam.harness.tuplefolds import tuple_fold_of
+from tests.harness.drive import Collect, Driven
+from tests.harness.transforms.test_values import same
+
+
+class Sale(NamedTuple):
+    shop: int
+    kind: str
+    amount: float
+
+
+SALES = [Sale(n % 7, "abc"[n % 3], n / 2) for n in range(60)]
+
+
+def function_of(transform: Any) -> Any:
+    """The function of the Map with which a `GroupBy` begins, as it comes to a worker."""
+    p = beam.Pipeline()
+    _ = p | beam.Create(SALES) | transform
+    maps: list[Any] = []
+
+    class Visitor(beam.pipeline.PipelineVisitor):  # type: ignore[misc]
+        def visit_transform(self, node: Any) -> None:
+            if isinstance(node.transform, beam.ParDo) and "/Map(<lambda at core.py" in node.full_label:
+                maps.append(node.transform.fn)
+
+    p.visit(Visitor())
+    fn = pickler.loads(pickler.dumps(maps[0]))
+    found = unwrapped(fn.process)
+    assert found is not None
+    return found[1]
+
+
+GROUPINGS = {
+    "field": lambda: beam.GroupBy("shop").aggregate_field("amount", sum, "total"),
+    "fields": lambda: beam.GroupBy("shop", "kind").aggregate_field("amount", max, "most"),
+    "expressions": lambda: beam.GroupBy(lambda x: x.shop % 2, big=lambda x: x.amount > 9).aggregate_field(
+        lambda x: x.amount * 2, sum, "twice"
+    ),
+    "of the same field": lambda: (
+        beam.GroupBy("shop")
+        .aggregate_field("amount", min, "least")
+        .aggregate_field(attrgetter("amount"), MeanCombineFn(), "mean")
+    ),
+    "no aggregate": lambda: beam.GroupBy("shop", "kind"),
+    "no aggregate, one expression by name": lambda: beam.GroupBy(shop=lambda x: x.shop),
+}
+
+
+@pytest.mark.parametrize("name", GROUPINGS)
+def test_one_function_does_what_the_sdks_do(name: str) -> None:
+    sdk = function_of(GROUPINGS[name]())
+    ours = shortened(sdk)
+    assert ours is not None, "the SDK's functions are not what they were"
+    for sale in SALES:
+        expected, got = sdk(sale), ours(sale)
+        assert got == expected
+        assert [type(part) for part in got] == [type(part) for part in expected]
+        assert got[0]._fields == expected[0]._fields
+
+
+def test_other_functions_are_left_alone() -> None:
+    key_func, value_func = (lambda x: x), (lambda x: [x])
+    for function in (lambda x: (key_func(x), value_func(x)), len, attrgetter("x"), SALES[0].count):
+        assert shortened(function) is None
+    # One expression without a name is no tuple: the SDK's function is not one that is known.
+    assert shortened(function_of(beam.GroupBy("shop"))) is None
+
+
+def test_a_field_that_is_not_there_is_named_with_its_step() -> None:
+    p = Driven()
+    rows = p | beam.Create(SALES) | beam.Map(lambda sale: beam.Row(shop=int(sale.shop)))
+    rows | "Group" >> beam.GroupBy("shop").aggregate_field("price", sum, "all") | Collect()
+    with pytest.raises(AttributeError, match=r"no attribute 'price'.*\[while running 'Group/Map"):
+        p.run()
+
+
+# Folds.
+
+PARTS = {
+    "sum": lambda: sum,
+    "max": lambda: max,
+    "user": lambda: lambda values: sorted(values)[0],
+    "count": combiners.CountCombineFn,
+    "mean": MeanCombineFn,
+    "list": ToListCombineFn,
+    "set": ToSetCombineFn,
+}
+
+
+@given(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=4), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_fold_of_several_gives_the_accumulators_of_add_input(names: list[str], data: Any) -> None:
+    fn = TupleCombineFn(*(PARTS[name]() for name in names))
+    for part in fn._combiners:
+        if hasattr(part, "_buffer_size"):
+            part._buffer_size = 2
+    fold = tuple_fold_of(fn)
+    assert fold is not None
+    values = st.lists(st.integers(0, 9), min_size=len(names), max_size=len(names))
+    pairs = data.draw(st.lists(st.tuples(st.integers(0, 2), values)))
+    expected: dict[int, Any] = {}
+    table: dict[int, Any] = {}
+    for key, values in pairs:
+        expected[key] = fn.add_input(expected.get(key) or fn.create_accumulator(), values)
+    fold(table, pairs[: len(pairs) // 2])
+    fold(table, pairs[len(pairs) // 2 :])
+    assert table == expected
+
+
+def test_values_of_another_number_are_left_to_the_combine_fn() -> None:
+    fn = TupleCombineFn(sum, max)
+    fold = tuple_fold_of(fn)
+    assert fold is not None
+    table: dict[str, Any] = {}
+    fold(table, [("a", [1, 2]), ("a", [3])])
+    assert table == {"a": fn.add_input(fn.add_input(fn.create_accumulator(), [1, 2]), [3])}
+
+
+def test_what_is_not_known_has_no_fold() -> None:
+    class Own(MeanCombineFn):  # type: ignore[misc]
+        pass
+
+    for fn in (TupleCombineFn(sum, Own()), TupleCombineFn(), TupleCombineFn(sum, TopCombineFn(3)), core.CombineFn()):
+        assert tuple_fold_of(fn) is None
+
+
+# Whole pipelines.
+
+
+def sums_of_rows(p: Driven, windowed: bool) -> None:
+    rows = (
+        p
+        | beam.Create(range(3000), reshuffle=False)
+        | beam.Map(lambda n: TimestampedValue(n, n % 40)).with_output_types(int)
+        | beam.Map(lambda n: beam.Row(shop=int(n % 150), kind=str(n % 3), amount=int(n)))
+    )
+    if windowed:
+        rows |= beam.WindowInto(FixedWindows(10))
+    (
+        rows
+        | beam.GroupBy("shop", "kind", odd=lambda x: x.amount % 2 == 1)
+        .aggregate_field("amount", sum, "total")
+        .aggregate_field("amount", max, "most")
+        .aggregate_field(lambda x: x.amount / 2, MeanCombineFn(), "mean")
+        | Collect()
+    )
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_aggregates_of_rows(windowed: bool) -> None:
+    on = same(lambda p: sums_of_rows(p, windowed))
+    assert on.error is None
+    assert len(on.values()) == (600 if windowed else 150)
+
+
+def test_aggregates_of_more_keys_than_memory_holds() -> None:
+    def sums(**ways: Any) -> list[Any]:
+        with Driven(**ways) as p:
+            sums_of_rows(p, windowed=True)
+        return sorted(tuple(row) for row in p.values())
+
+    assert sums(group_memory_bytes=2_000) == sums() == sums(value_chains=False, folds=False)
