@@ -170,7 +170,7 @@ class InProcessStateHandler:
             self._decoded.clear()
             self._sides = sides
 
-    # What handles of ours call; see `arcbeam.harness.handles.Storage`.
+    # What handles of ours call; see `arcbeam.harness.state.handles.Storage`.
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
         """The elements of a bag as they are now."""

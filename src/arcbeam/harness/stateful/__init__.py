@@ -1,0 +1,1 @@
+"""DoFns with state and timers, driven key by key."""
