@@ -18,7 +18,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms import environments
 
-from arcbeam.harness.boundedstage import BoundedStage
+from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
@@ -85,7 +85,10 @@ class Driven(beam.Pipeline):
         proto = self.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
         self._edit(proto)
         self.plan = translate(proto, name=self.run_id, fusion=self._fusion)
-        self.reports = drive(self.plan, self._driven_settings, self._prepare)
+        self.reports = self._drive(self.plan, self._driven_settings, self._prepare)
+
+    def _drive(self, *around: Any) -> list[TaskReport]:
+        return drive(*around)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:

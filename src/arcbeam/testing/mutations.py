@@ -37,7 +37,7 @@ from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards import compaction
 from arcbeam.testing.simulate.__main__ import seeds_of
-from arcbeam.testing.simulate.buffered import Committing
+from arcbeam.testing.simulate.playing.buffered import Committing
 from arcbeam.testing.simulate.playing.world import play
 from arcbeam.testing.simulate.scenario.choosing import scenario_of
 from arcbeam.testing.simulate.shrinking import Failure, played, shrunk

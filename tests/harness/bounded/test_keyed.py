@@ -26,8 +26,8 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
+from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.keyed import KeyedFeed
-from arcbeam.harness.boundedstage import BoundedStage
 from tests.harness.drive import Collect, Driven
 
 CUTS = [(1, 500_000), (1, 1), (2, 3), (7, 1)]

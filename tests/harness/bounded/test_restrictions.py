@@ -19,8 +19,8 @@ from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTr
 from apache_beam.transforms.window import SlidingWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.restrictions import Waiting, _unpacked
-from arcbeam.harness.boundedstage import BoundedStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import RESIDUAL, Row, TaskReport

@@ -15,7 +15,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.window import TimestampedValue
 
-from arcbeam.harness.boundedstage import BoundedStage
+from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.transforms.values import ValueOperation
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.test_values import same

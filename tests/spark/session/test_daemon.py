@@ -29,7 +29,7 @@ def test_the_sdk_is_imported_before_workers_are_forked(monkeypatch: pytest.Monke
     daemon.main()
     assert seen == [
         "arcbeam.spark.tasks.task",
-        "arcbeam.harness.boundedstage",
+        "arcbeam.harness.bounded.boundedstage",
         "arcbeam.spark.tasks.task",
         "settled",
         "manager",
@@ -49,7 +49,7 @@ def test_a_worker_that_spark_hangs_up_on_ends_quietly(monkeypatch: pytest.Monkey
 
 def test_what_modules_hold_is_looked_at_no_more() -> None:
     program = (
-        "import gc, arcbeam.harness.boundedstage, arcbeam.spark.tasks.task as task\n"
+        "import gc, arcbeam.harness.bounded.boundedstage, arcbeam.spark.tasks.task as task\n"
         "task.leave_imports_alone()\n"
         "frozen = gc.get_freeze_count()\n"
         "assert frozen > 100_000 > len(gc.get_objects())\n"

@@ -3,7 +3,7 @@
 The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
 processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. What elements go
 through a task's bundles, and in which order, is the business of who drives it: a feed of a bounded stage
-(`harness.boundedstage`) or a step (`harness.step`). Must not know Spark.
+(`harness.bounded.boundedstage`) or a step (`harness.step`). Must not know Spark.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class StageProcessor:
     Args:
         stage: what to run.
         settings: of the job.
+        state: user state and side inputs; in this process' memory if None.
     """
 
-    def __init__(self, stage: Stage, settings: Settings) -> None:
+    def __init__(self, stage: Stage, settings: Settings, state: InProcessStateHandler | None = None) -> None:
         self.stage = stage
         self.settings = settings
         self.wiring = TaskContext(settings)
-        channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
-        self.state = InProcessStateHandler(channels)
+        self.state = InProcessStateHandler(stage.side_channels) if state is None else state
         self.sdk: Any = bundle_processor.BundleProcessor(
             frozenset(), _descriptor(stage, settings), self.state, self.wiring
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark import daemon
 
-_NEEDED = ("arcbeam.spark.tasks.task", "arcbeam.harness.boundedstage")
+_NEEDED = ("arcbeam.spark.tasks.task", "arcbeam.harness.bounded.boundedstage")
 """Imported for their effect on the forks. By name, because an import that nothing uses is soon tidied away."""
 
 _run_worker = daemon.worker

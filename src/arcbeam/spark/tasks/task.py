@@ -295,7 +295,7 @@ class _Stages:
             if task.prelude is not None:
                 task.prelude()
             # SUBTLE: imported late, for the prelude silences what the SDK says at import.
-            from arcbeam.harness.boundedstage import BoundedStage
+            from arcbeam.harness.bounded.boundedstage import BoundedStage
             from arcbeam.store.jobtemp.sidefiles import SideReader
 
             if not task.settings.quick_tasks:

@@ -22,9 +22,9 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
-from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
+from arcbeam.testing.simulate.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.simulate.playing.jobs import Job
 from arcbeam.testing.simulate.playing.keeping import WAYS
 from arcbeam.testing.simulate.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner

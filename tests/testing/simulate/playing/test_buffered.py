@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.step.bundles import BundleResult, CallResult
-from arcbeam.testing.simulate.buffered import Buffered, Committing, commits_at_the_end_of_calls
+from arcbeam.testing.simulate.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
 from arcbeam.testing.views import MemoryView
 
 
