@@ -64,6 +64,8 @@ class Driven(beam.Pipeline):
         reports: of all tasks, in the order in which they ran.
     """
 
+    _bounded = True
+
     def __init__(
         self,
         shards: int = 2,
@@ -84,7 +86,7 @@ class Driven(beam.Pipeline):
         """Translates and runs; raises what user code raises."""
         proto = self.to_runner_api(default_environment=environments.EmbeddedPythonEnvironment.default())
         self._edit(proto)
-        self.plan = translate(proto, name=self.run_id, fusion=self._fusion)
+        self.plan = translate(proto, name=self.run_id, fusion=self._fusion, bounded=self._bounded)
         self.reports = self._drive(self.plan, self._driven_settings, self._prepare)
 
     def _drive(self, *around: Any) -> list[TaskReport]:

@@ -73,6 +73,8 @@ class Stepped(Driven):
         drops: what came too late.
     """
 
+    _bounded = False
+
     def __init__(self, cut: Cut, **settings: Any) -> None:
         super().__init__(shards=1, **settings)
         self._cut = cut

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -35,8 +35,8 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.step.bundles import BundleResult, CallResult
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.harness.step.runner import StepRunner
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from tests.harness.bounded.test_keyed import NOW, VirtualClock
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from tests.harness.bounded.test_keyed import NOW, VirtualClock, require_time_sorted
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
 
@@ -212,10 +212,15 @@ class Pipeline:
     Attributes:
         elements: (key, orders, time in seconds), in the order in which they come.
         windowing: of the input.
+
+    Args:
+        seed: of all chance.
+        in_order: its input is to be in order of time.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, in_order: bool = False) -> None:
         self.chance = random.Random(seed)
+        self._in_order = in_order
         chance = self.chance
         self.windowing = chance.choice(
             [window.GlobalWindows(), window.FixedWindows(10), window.SlidingWindows(10, 5), Halves()]
@@ -233,7 +238,8 @@ class Pipeline:
         self._timers += 1
         moment = chance.randrange(5) * SECOND + self._timers
         tag = str(chance.randrange(4))
-        match chance.randrange(10):
+        # In order of time, timers come between elements: in steps only. So there are none.
+        match chance.choice([0, 1, 2, 3, 8, 9]) if self._in_order else chance.randrange(10):
             case 0 | 1:
                 return "read", chance.choice(KINDS), 0
             case 2:
@@ -262,10 +268,12 @@ class Cutting:
 
     Args:
         seed: of it.
+        honest: how far the watermark may move before an element has come.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, honest: Callable[[WindowedElement], Timestamp]) -> None:
         self.chance = random.Random(seed)
+        self._honest = honest
 
     def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         chance = self.chance
@@ -277,7 +285,7 @@ class Cutting:
             self._settle(shard, [(key, [one]) for key, one in now])
             if chance.random() < 0.5:
                 # Nothing of a window's own time has come before all its elements are there.
-                self._advance(shard, min((_begin(one) for _, one in came), default=self._watermark))
+                self._advance(shard, min((self._honest(one) for _, one in came), default=self._watermark))
         self._advance(shard, MAX_TIMESTAMP)
 
     def _advance(self, shard: Shard, to: Timestamp) -> None:
@@ -285,7 +293,9 @@ class Cutting:
         for end in [end for end in self._ends if end < to]:
             self._ends.remove(end)
             for _ in range(self.chance.randrange(3)):
-                self._watermark = Timestamp(self.chance.randint(max(self._watermark, -SECOND), min(end, 50 * SECOND)))
+                begin = max(self._watermark, -SECOND)
+                behind = end if end < END_OF_GLOBAL_WINDOW else max(begin, 50 * SECOND)
+                self._watermark = Timestamp(self.chance.randint(begin, behind))
                 self._settle(shard)
             self._watermark = end
             self._settle(shard)
@@ -315,16 +325,16 @@ def told(p: Driven) -> dict[tuple[str, Any], list[Any]]:
     return dict(found)
 
 
-def bounded(pipeline: Pipeline) -> Driven:
+def bounded(pipeline: Pipeline, edit: Any = lambda proto: None) -> Driven:
     """The bounded run."""
-    with Driven(shards=1, prepare=VirtualClock().install) as p:
+    with Driven(shards=1, prepare=VirtualClock().install, edit=edit) as p:
         pipeline.build(p)
     return p
 
 
-def stepped(pipeline: Pipeline, seed: int) -> Stepped:
+def stepped(pipeline: Pipeline, seed: int, edit: Any = lambda proto: None, honest: Any = None) -> Stepped:
     """The same in steps."""
-    with Stepped(Cutting(seed)) as p:
+    with Stepped(Cutting(seed, _begin if honest is None else honest), edit=edit) as p:
         pipeline.build(p)
     return p
 
@@ -337,6 +347,17 @@ SEEDS = range(25)
 def test_a_stateful_pipeline_in_steps_is_its_bounded_run_and_leaves_nothing(seed: int) -> None:
     pipeline = Pipeline(seed)
     there, here = bounded(pipeline), stepped(pipeline, seed)
+    assert told(here) == told(there)
+    assert here.left == []
+    assert here.drops == []
+
+
+@pytest.mark.contract("ENG-13")
+@pytest.mark.parametrize("seed", range(8))
+def test_input_in_order_of_time_is_in_order_however_it_comes(seed: int) -> None:
+    pipeline = Pipeline(seed, in_order=True)
+    there = bounded(pipeline, require_time_sorted)
+    here = stepped(pipeline, seed, require_time_sorted, lambda came: came[1])
     assert told(here) == told(there)
     assert here.left == []
     assert here.drops == []

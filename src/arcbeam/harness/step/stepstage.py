@@ -71,8 +71,6 @@ class StepStage:
         if self.keyed:
             self.decode_key: Callable[[bytes], Any] = coder.key_coder().get_impl().decode
             coder = coder.value_coder()
-        if isinstance(self.kind, Grouped):
-            coder = coder.value_coder()
         in_order = isinstance(self.kind, Stateful) and self.kind.in_order is not None
         waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs)
         self.codec = Codec(coder, self.windows, waits)
