@@ -65,6 +65,8 @@ class Driven(beam.Pipeline):
         reports: of all tasks, in the order in which they ran.
     """
 
+    _bounded = True
+
     def __init__(
         self,
         shards: int = 2,
@@ -85,8 +87,11 @@ class Driven(beam.Pipeline):
         """Translates and runs; raises what user code raises."""
         proto = pipeline_proto(self)
         self._edit(proto)
-        self.plan = translate(proto, name=self.run_id, fusion=self._fusion)
-        self.reports = drive(self.plan, self._driven_settings, self._prepare)
+        self.plan = translate(proto, name=self.run_id, fusion=self._fusion, bounded=self._bounded)
+        self.reports = self._drive(self.plan, self._driven_settings, self._prepare)
+
+    def _drive(self, *around: Any) -> list[BundleReport]:
+        return drive(*around)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:

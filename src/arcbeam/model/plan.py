@@ -127,6 +127,11 @@ class Stage:
         """Whether it keeps state or timers per key."""
         return bool(self.states or self.timers)
 
+    @property
+    def side_channels(self) -> dict[tuple[str, str], int]:
+        """The channels of its side inputs, by transform and the transform's name for it."""
+        return {(side.transform, side.tag): side.channel for side in self.side_inputs}
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -22,7 +22,7 @@ _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
 _MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
 
 
-def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool = False) -> Plan:
+def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool = False, bounded: bool = True) -> Plan:
     """Translates a Beam pipeline proto.
 
     Args:
@@ -30,6 +30,8 @@ def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool
         name: the job's name, for people.
         fusion: whether transforms may share a stage.
         drain: put a truncation in front of every splittable DoFn.
+        bounded: all input is there before a grouping puts anything out; in steps it is not, and a grouping needs the
+            time of each of its elements.
 
     Raises:
         InvalidPipelineError: the proto is malformed.
@@ -37,7 +39,7 @@ def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool
     """
     validate(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain)
-    return _Lowering(context.components, stages).plan(name)
+    return _Lowering(context.components, stages, bounded).plan(name)
 
 
 @dataclass(slots=True)
@@ -55,8 +57,9 @@ class _Edge:
 class _Lowering:
     """One translation. Invariant: stage ids are given in topological order."""
 
-    def __init__(self, components: Any, stages: list[Any]) -> None:
+    def __init__(self, components: Any, stages: list[Any], bounded: bool) -> None:
         self._components = components
+        self._bounded = bounded
         self._stages = [s for s in stages if s.transforms]
         self._edges: dict[tuple[bytes, Routing], _Edge] = {}
         self._side_routings: dict[str, set[Routing]] = defaultdict(set)
@@ -105,7 +108,7 @@ class _Lowering:
             return Routing.SPREAD
         if kind == b"group":
             strategy = self._components.windowing_strategies[self._grouped[read.spec.payload]]
-            return Routing.GROUPED if describe.one_plain_pane(strategy) else Routing.KEYED
+            return Routing.GROUPED if self._bounded and describe.one_plain_pane(strategy) else Routing.KEYED
         for transform in _consumers_of(stage, read):
             payload = phases.par_do_payload(transform)
             if payload is not None and (payload.state_specs or payload.timer_family_specs):

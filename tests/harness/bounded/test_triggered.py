@@ -48,8 +48,9 @@ from hypothesis import strategies as st
 from arcbeam.engine.grouping.triggers import AfterTime, Moment
 from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.panes import Pane, Panes
-from arcbeam.harness.bounded.triggered import TriggeredFeed, strategy_of, trigger_of
+from arcbeam.harness.bounded.triggered import TriggeredFeed, strategy_of
 from arcbeam.harness.bundle.metrics import merge_metrics
+from arcbeam.harness.bundle.strategies import trigger_of
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Routing
 from tests.harness.drive import Collect, Driven

@@ -79,6 +79,11 @@ class Values:
                 yield from values
         yield from self._rest
 
+    @property
+    def size(self) -> int:
+        """How many bytes they take, about."""
+        return sum(map(len, self._chunks)) + sum(map(len, self._rest))
+
     def __repr__(self) -> str:
         return f"Values({sum(map(len, self._chunks))} bytes and {len(self._rest)} more elements)"
 

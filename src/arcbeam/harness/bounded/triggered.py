@@ -1,8 +1,7 @@
 """GroupByKey with a trigger that may fire more than once, or whose panes have timestamps of their own.
 
-Owns reading a windowing strategy's proto, and driving `harness.bounded.panes` over one key at a time: the watermark
-stays at the beginning of time while the key's elements arrive, then passes everything. What a key holds beyond the
-budget goes to a local file.
+Owns driving `harness.bounded.panes` over one key at a time: the watermark stays at the beginning of time while the
+key's elements arrive, then passes everything. What a key holds beyond the budget goes to a local file.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from apache_beam.metrics.metricbase import MetricName
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.windowed_value import WindowedValue
 
-from arcbeam.engine.grouping import composites, triggers
-from arcbeam.engine.grouping.delays import AlignTo, Delay, Transform
+from arcbeam.engine.grouping import triggers
 from arcbeam.harness.bounded.feeds import payload_decoder
 from arcbeam.harness.bounded.keyed import Clock, WallClock
 from arcbeam.harness.bounded.panes import Panes, Strategy
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
 from arcbeam.model.rows import BundleReport, Row
-from arcbeam.model.timestamps import Duration
 
 _DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
 _DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
@@ -51,7 +49,7 @@ class TriggeredFeed:
         self._root: Any = processor.root
         self._clock: Clock = clock or WallClock()
         self._memory = processor.settings.group_memory_bytes
-        self._strategy = strategy_of(_windowing_proto(processor), processor.root.windowing.windowfn)
+        self._strategy = strategy_of(windowing_proto(processor), processor.root.windowing.windowfn)
         coder = processor.root.pcoll_coder
         element = coder.wrapped_value_coder
         value_coder = element.value_coder().value_coder()
@@ -128,13 +126,6 @@ class TriggeredFeed:
         self._bundles.emit(batch)
 
 
-def _windowing_proto(processor: StageProcessor) -> Any:
-    components = runner_pb.Components.FromString(processor.stage.payload)
-    root = components.transforms[processor.root.transform_id]
-    pcoll = components.pcollections[next(iter(root.outputs.values()))]
-    return components.windowing_strategies[pcoll.windowing_strategy_id]
-
-
 def strategy_of(proto: Any, windowfn: Any) -> Strategy:
     """How to group, for a `WindowingStrategy`; the SDK's object of it has lost half of what it says.
 
@@ -142,58 +133,16 @@ def strategy_of(proto: Any, windowfn: Any) -> Strategy:
         proto: the strategy.
         windowfn: the same strategy's window function.
     """
-    on_time, closing = runner_pb.OnTimeBehavior, runner_pb.ClosingBehavior
-    # SUBTLE: the Python SDK writes "always" for both whatever the user wants, and itself makes no empty last panes.
-    # Any other pair was chosen.
-    unchosen = proto.on_time_behavior == on_time.FIRE_ALWAYS and proto.closing_behavior == closing.EMIT_ALWAYS
+    empty_on_time, empty_last = empty_panes(proto)
     return Strategy(
         windowfn=windowfn,
-        trigger=trigger_of(proto.trigger),
+        # Synchronized processing time is at its end when a bounded input is.
+        trigger=trigger_of(proto.trigger, triggers.Never),
         accumulating=proto.accumulation_mode == runner_pb.AccumulationMode.ACCUMULATING,
         timestamp={runner_pb.OutputTime.EARLIEST_IN_PANE: min, runner_pb.OutputTime.LATEST_IN_PANE: max}.get(
             proto.output_time
         ),
         lateness=proto.allowed_lateness * 1000,
-        empty_on_time=proto.on_time_behavior != on_time.FIRE_IF_NONEMPTY,
-        empty_last=proto.closing_behavior == closing.EMIT_ALWAYS and not unchosen,
+        empty_on_time=empty_on_time,
+        empty_last=empty_last,
     )
-
-
-def trigger_of(proto: Any) -> triggers.Trigger:
-    """The state machine of a `Trigger`; ValueError for one that is not known."""
-    kind = proto.WhichOneof("trigger")
-    spec: Any = getattr(proto, kind) if kind else None
-    match kind:
-        case None | "default":
-            return composites.Repeatedly(composites.AfterWatermark())
-        case "after_end_of_window":
-            return composites.AfterWatermark(
-                trigger_of(spec.early_firings) if spec.HasField("early_firings") else None,
-                trigger_of(spec.late_firings) if spec.HasField("late_firings") else None,
-            )
-        case "element_count":
-            return triggers.AfterCount(max(1, spec.element_count))
-        case "after_processing_time":
-            return triggers.AfterTime(*map(_transform, spec.timestamp_transforms))
-        case "never" | "after_synchronized_processing_time":
-            # The second comes when everything upstream has seen that time: on a bounded input, at its end.
-            return triggers.Never()
-        case "always":
-            return triggers.Always()
-        case "repeat":
-            return composites.Repeatedly(trigger_of(spec.subtrigger))
-        case "or_finally":
-            return composites.OrFinally(trigger_of(spec.main), trigger_of(getattr(spec, "finally")))
-        case "after_any":
-            return composites.AfterAny(*map(trigger_of, spec.subtriggers))
-        case "after_all":
-            return composites.AfterAll(*map(trigger_of, spec.subtriggers))
-        case "after_each":
-            return composites.AfterEach(*map(trigger_of, spec.subtriggers))
-    raise ValueError(f"a trigger that is not known: {kind}")
-
-
-def _transform(proto: Any) -> Transform:
-    if proto.HasField("align_to"):
-        return AlignTo(Duration(proto.align_to.period * 1000), Duration(proto.align_to.offset * 1000))
-    return Delay(Duration(proto.delay.delay_millis * 1000))

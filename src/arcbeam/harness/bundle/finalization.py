@@ -36,6 +36,10 @@ class Callbacks:
     def __init__(self) -> None:
         self._kept: list[Callable[[], None]] = []
 
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._kept)
+
     def keep_from(self, reset: Callable[[], None]) -> None:
         """Resets a processor's operations, keeping the callbacks that they would forget."""
         _keeping.callbacks = self._kept

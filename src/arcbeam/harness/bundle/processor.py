@@ -53,14 +53,14 @@ class StageProcessor:
     Args:
         stage: what to run.
         settings: of the job.
+        state: user state and side inputs; in this process' memory if None.
     """
 
-    def __init__(self, stage: Stage, settings: Settings) -> None:
+    def __init__(self, stage: Stage, settings: Settings, state: InProcessStateHandler | None = None) -> None:
         self.stage = stage
         self.settings = settings
         self.wiring = TaskContext(settings)
-        channels = {(s.transform, s.tag): s.channel for s in stage.side_inputs}
-        self.state = InProcessStateHandler(channels)
+        self.state = InProcessStateHandler(stage.side_channels) if state is None else state
         self.sdk: Any = bundle_processor.BundleProcessor(
             frozenset(), _descriptor(stage, settings), self.state, self.wiring
         )

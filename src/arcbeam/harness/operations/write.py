@@ -32,7 +32,13 @@ class Write(BlockOperation):
         self._shards = self._wiring.settings.shards
         self._windowed_coder = coder
         self._written = 0
+        self._count = 0
         self.producer = ""
+
+    @property
+    def taken(self) -> int:
+        """Elements that have come in this task and are no bundle's any more; some may not be written yet."""
+        return self._written + self._count
 
     def _put(self, shard: int, bucket: int, blob: bytes) -> None:
         self._wiring.outbox.put(Row(self._channel, shard, bucket, blob))

@@ -39,7 +39,7 @@ _CACHED_SIDES_BYTES = 16 << 20
 _ENTRY_OVERHEAD = 200
 
 
-class _Done:
+class Done:
     """A finished request; the SDK waits for each of its writes."""
 
     __slots__ = ()
@@ -48,7 +48,7 @@ class _Done:
         """Returns at once."""
 
 
-_DONE: Final = _Done()
+_DONE: Final = Done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class InProcessStateHandler:
             return list_elements(cell, *list_range(state, cell), coder) if cell else ()
         return self._side(kind, state_key, coder)
 
-    def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> _Done:
+    def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> Done:
         """Adds elements to a cell; arguments as of `blocking_get`."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
@@ -141,7 +141,7 @@ class InProcessStateHandler:
             raise _unserved(kind)
         return _DONE
 
-    def clear(self, state_key: Any) -> _Done:
+    def clear(self, state_key: Any) -> Done:
         """Empties a cell; of an ordered list, the range that the key names, or all of it."""
         kind = state_key.WhichOneof("type")
         if kind not in ("bag_user_state", "ordered_list_user_state"):

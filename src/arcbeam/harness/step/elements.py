@@ -1,0 +1,132 @@
+"""What comes to a stage of a step: rows of an exchange as the engine's elements.
+
+Owns in which form a value goes through the engine. One that may have to wait in the shard's state is bytes; any other
+is the SDK's object, which the engine does not look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from apache_beam.coders import coder_impl
+from apache_beam.utils.windowed_value import create
+
+from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.encoding.frames import key_groups
+from arcbeam.harness.step.windows import Windows, our_pane, their_pane
+from arcbeam.model.rows import Row
+from arcbeam.model.timestamps import Timestamp
+
+NO_KEY: Final = b""
+_EAGER_BYTES: Final = 1 << 20
+"""The values of a pane up to this size (encoded) are given to user code as a list, more of them as an iterable."""
+
+
+class Codec:
+    """Elements of one PCollection on their way through the engine.
+
+    Args:
+        coder: of their values.
+        windows: of the PCollection.
+        waits: whether they may have to wait in the shard's state.
+
+    Attributes:
+        decode: makes a value of its bytes.
+    """
+
+    def __init__(self, coder: Any, windows: Windows, waits: bool) -> None:
+        impl = coder.get_impl()
+        self._encode, self.decode = impl.encode, impl.decode
+        self._windows = windows
+        self.waits = waits
+
+    def elements(self, block: Block) -> Iterator[WindowedElement]:
+        """The elements of a block for the engine."""
+        all_ours = self._windows.all_ours
+        for element in block.elements():
+            value = self._encode(element.value) if self.waits else element.value
+            yield value, Timestamp(element.timestamp_micros), all_ours(element.windows), our_pane(element.pane_info)
+
+    def value(self, came: WindowedElement) -> Any:
+        """The value of an element, for the SDK."""
+        return self.decode(came[0]) if self.waits else came[0]
+
+    def windowed(self, came: WindowedElement, value: Any) -> Any:
+        """The SDK's windowed value of an element, with that value."""
+        _, time, windows, pane = came
+        return create(value, time, tuple(map(self._windows.theirs, windows)), their_pane(pane))
+
+
+class BlockElements:
+    """A block that is taken apart only if somebody looks. See `arcbeam.engine.grouping.groupings.Elements`.
+
+    Attributes:
+        block: as it came.
+    """
+
+    __slots__ = ("_codec", "block")
+
+    def __init__(self, block: Block, codec: Codec) -> None:
+        self.block = block
+        self._codec = codec
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def __iter__(self) -> Iterator[WindowedElement]:
+        return self._codec.elements(self.block)
+
+
+def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iterator[tuple[bytes, Elements]]:
+    """What comes to a stage without keys."""
+    for row in rows:
+        for block in coder.read(row.blob):
+            yield NO_KEY, BlockElements(block, codec)
+
+
+def keyed_elements(
+    rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int
+) -> Iterator[tuple[bytes, Elements]]:
+    """What comes to a stage with keys: each encoded key with its values.
+
+    Args:
+        rows: in ascending order of bucket.
+        coder: of blocks of values.
+        codec: of values.
+        memory: bytes of a bucket to hold; beyond it they move to a local file.
+    """
+    for key, chunks in key_groups(rows, memory):
+        for payload in chunks[b""]:
+            for block in coder.read(payload):
+                yield key, BlockElements(block, codec)
+
+
+class PaneValues:
+    """The values of a pane that is too large to be decoded at once; may be iterated any number of times.
+
+    SUBTLE: what they are decoded from stays with the pane, not with the state, so it may be kept.
+    """
+
+    __slots__ = ("_codec", "_contents")
+
+    def __init__(self, contents: Values, codec: Codec) -> None:
+        self._contents = contents
+        self._codec = codec
+
+    @staticmethod
+    def of(contents: Values, codec: Codec) -> Any:
+        """The values of a pane, for the SDK: a list if they are few."""
+        values = PaneValues(contents, codec)
+        return list(values) if contents.size <= _EAGER_BYTES else values
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._codec.decode, self._contents)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(PaneValues)

@@ -1,0 +1,134 @@
+"""User code of a stage in a shard, for the length of a step: the engine's runner on the SDK's bundles.
+
+Owns what a call of the engine is to the SDK, and what the call has led to. Must not know when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from apache_beam.utils.windowed_value import create
+
+from arcbeam.engine.grouping.effects import EmitPane
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.state.residuals import Remainder, Restriction
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.errors import ArcbeamError
+from arcbeam.harness.step.elements import BlockElements, PaneValues
+from arcbeam.harness.step.stepstage import StepStage
+from arcbeam.harness.step.windows import their_pane
+from arcbeam.model.seams import StateView
+from arcbeam.model.windows import Window
+
+
+class StepRunner:
+    """See `arcbeam.engine.step.bundles.Runner`: one bundle, or several where they are cut, for all calls.
+
+    What a call has changed of user state is in the view when it returns, though the SDK would keep it until its bundle
+    ends.
+
+    Args:
+        stage: whose user code it is. No other runner of it is in use before this one is finished.
+        view: of the shard's state.
+        number: the stage's, in rows.
+    """
+
+    def __init__(self, stage: StepStage, view: StateView, number: int) -> None:
+        self._stage = stage
+        self._bundles = stage.processor.bundles
+        self._writers: Any = stage.processor.wiring.writers
+        self._taken = self._taken_so_far()
+        self._finalizations = len(self._bundles.callbacks)
+        self._encoded_key: bytes | None = None
+        self._key: Any = None
+        stage.state.work_on(view, number)
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `Runner`."""
+        stage, codec = self._stage, self._stage.codec
+        if not stage.keyed:
+            if isinstance(elements, BlockElements):
+                self._bundles.emit_block(elements.block)
+            else:
+                self._bundles.emit([codec.windowed(came, codec.value(came)) for came in elements])
+            return CallResult()
+        user_key = self._enter(key)
+        self._bundles.emit([codec.windowed(came, (user_key, codec.value(came))) for came in elements])
+        return self._leave()
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        """See `Runner`."""
+        stage = self._stage
+        self._bundles.emit(
+            [
+                create(
+                    (self._decoded(pane.key), PaneValues.of(pane.contents, stage.codec)),
+                    pane.timestamp,
+                    (stage.windows.theirs(pane.window),),
+                    their_pane(pane.pane),
+                )
+                for pane in panes
+            ]
+        )
+        return CallResult()
+
+    def fire(self, fired: Fired) -> CallResult:
+        """See `Runner`."""
+        stage = self._stage
+        family = stage.families[fired.family]
+        window = stage.windows.theirs(stage.windows.decode(fired.window))
+        self._bundles.fire(family.operation, family.name, family.fired(fired, self._enter(fired.key), window))
+        return self._leave()
+
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        """See `Runner`: the Python SDK has no such callback, and a stage that asks for one is refused."""
+        raise self._not_there("a callback on window expiration")
+
+    def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
+        """See `Runner`."""
+        raise self._not_there("restrictions")
+
+    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+        """See `Runner`."""
+        raise self._not_there("restrictions")
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        """See `Runner`."""
+        raise self._not_there("restrictions")
+
+    def prepare(self) -> CallResult:
+        """See `Runner`: no DoFn of the stage offers `prepare_to_shutdown`."""
+        return CallResult()
+
+    def finish(self) -> BundleResult:
+        """See `Runner`."""
+        self._bundles.close()
+        did = CallResult(self._taken_so_far() - self._taken)
+        return BundleResult(did, finalizations=len(self._bundles.callbacks) - self._finalizations)
+
+    def _enter(self, key: bytes) -> Any:
+        """A call about a user key begins; the key, for the SDK."""
+        self._stage.state.enter(key)
+        self._stage.timers.key = key
+        return self._decoded(key)
+
+    def _leave(self) -> CallResult:
+        """The call ends: state is in the view, timers are in what is returned."""
+        self._stage.state.commit()
+        return CallResult(timers=self._stage.timers.take())
+
+    def _decoded(self, key: bytes) -> Any:
+        # Many calls are about the key of the one before.
+        if key != self._encoded_key:
+            self._key = self._stage.decode_key(key)
+            self._encoded_key = key
+        return self._key
+
+    def _taken_so_far(self) -> int:
+        taken: int = sum(op.taken for op in self._writers)
+        return taken
+
+    def _not_there(self, what: str) -> ArcbeamError:
+        return ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no {what}")

@@ -1,0 +1,91 @@
+"""A stage of an unbounded pipeline in a worker: its processor, and the way of what comes through the engine.
+
+Owns what is the same for all shards and steps. What a shard's user code does is `runner`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from apache_beam import coders
+
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.plan.stagekinds import Grouped, Stateful
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.state import bags
+from arcbeam.harness.step import state
+from arcbeam.harness.step.elements import Codec, keyed_elements, plain_elements
+from arcbeam.harness.step.specs import family_names, kind_of
+from arcbeam.harness.step.state import ViewState
+from arcbeam.harness.step.timers import StepFamily, TimerLog
+from arcbeam.harness.step.windows import Windows
+from arcbeam.model.plan import Stage, TimeDomain
+from arcbeam.model.rows import Row
+
+bags.register()
+state.register()
+
+
+class StepStage:
+    """One stage, ready to run steps in this process. One shard after the other has it.
+
+    Args:
+        stage: what to run.
+        settings: of the job.
+
+    Attributes:
+        processor: its tasks are begun and ended by who runs the step; its bundles are the runners'.
+        state: user state, in the view of the shard that has its turn.
+        windows: of what the stage reads.
+        kind: what the engine must know of it.
+        timers: what user code sets and clears.
+        families: timer families by the engine's name.
+        keyed: whether what comes has user keys.
+        decode_key: of the engine's user keys; only of a stage that has some.
+        codec: of the values that come.
+    """
+
+    def __init__(self, stage: Stage, settings: Settings) -> None:
+        names = family_names(stage)
+        self.state = ViewState(stage.side_channels, {state: names[state] for state in stage.states})
+        self.processor = StageProcessor(stage, settings, self.state)
+        root = self.processor.root
+        self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
+        self.kind = kind_of(self.processor, self.windows)
+        self.timers = TimerLog(self.windows)
+        self.families = {
+            names[timer.transform, timer.family]: StepFamily(
+                self.processor.sdk.ops[timer.transform],
+                timer.family,
+                timer.domain is TimeDomain.PROCESSING,
+                names[timer.transform, timer.family],
+                self.timers,
+            )
+            for timer in stage.timers
+        }
+        coder = root.written_coder.wrapped_value_coder
+        self.keyed = isinstance(self.kind, Grouped | Stateful)
+        if self.keyed:
+            self.decode_key: Callable[[bytes], Any] = coder.key_coder().get_impl().decode
+            coder = coder.value_coder()
+        in_order = isinstance(self.kind, Stateful) and self.kind.in_order is not None
+        waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs)
+        self.codec = Codec(coder, self.windows, waits)
+        self._blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
+
+    def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+        """What has come to the stage in a shard, as `arcbeam.engine.step.bundles.Exchange` hands it on.
+
+        Args:
+            rows: of the shard, in ascending order of bucket.
+        """
+        if self.keyed:
+            return keyed_elements(rows, self._blocks, self.codec, self.processor.settings.group_memory_bytes)
+        return plain_elements(rows, self._blocks, self.codec)
+
+    def close(self) -> None:
+        """Tears down; the stage is not used again."""
+        self.processor.close()

@@ -1,0 +1,127 @@
+"""The SDK's windows and panes as the engine knows them, and back.
+
+Owns which of the engine's windows stands for which of the SDK's. Must not know window functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.coders import coders
+from apache_beam.transforms import window as sdk
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfoTiming
+from apache_beam.utils.windowed_value import PaneInfo as SdkPaneInfo
+
+from arcbeam.harness.encoding.windowcoder import IntervalWindowCoder
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
+from arcbeam.model.windows import (
+    GLOBAL_WINDOW,
+    NO_PANE,
+    CustomWindow,
+    GlobalWindow,
+    IntervalWindow,
+    PaneInfo,
+    Timing,
+    Window,
+)
+
+_MOST_KNOWN = 10_000
+_TIMINGS = {
+    PaneInfoTiming.EARLY: Timing.EARLY,
+    PaneInfoTiming.ON_TIME: Timing.ON_TIME,
+    PaneInfoTiming.LATE: Timing.LATE,
+    PaneInfoTiming.UNKNOWN: Timing.UNKNOWN,
+}
+_SDK_TIMINGS = {ours: theirs for theirs, ours in _TIMINGS.items()}
+_GLOBAL = sdk.GlobalWindow()
+
+
+class Windows:
+    """The windows of one PCollection.
+
+    What kind they are is said by their coder, for that is what they come back from: a subclass of the SDK's interval
+    with the interval's coder is an interval to everybody behind it.
+
+    Args:
+        coder: the SDK's window coder.
+    """
+
+    def __init__(self, coder: Any) -> None:
+        self._impl = coder.get_impl()
+        self._global = isinstance(coder, coders.GlobalWindowCoder)
+        self.intervals = isinstance(coder, coders.IntervalWindowCoder | IntervalWindowCoder)
+        self._theirs: dict[Window, Any] = {}
+        self._ordered: dict[bytes, bytes] = {}
+        # With the tuple itself, or another could get its identity.
+        self._tuples: dict[int, tuple[Any, tuple[Window, ...]]] = {}
+
+    def ours(self, window: Any) -> Window:
+        """The engine's window for one of the SDK's."""
+        if self._global:
+            return GLOBAL_WINDOW
+        if self.intervals:
+            return IntervalWindow(Timestamp(window.start.micros), Timestamp(window.end.micros))
+        end = min(int(window.max_timestamp().micros), END_OF_GLOBAL_WINDOW)
+        return CustomWindow(self._impl.encode(window), Timestamp(end))
+
+    def all_ours(self, windows: Any) -> tuple[Window, ...]:
+        """The same of all windows of an element. Tuples that are one object, as most are, are looked at once."""
+        found = self._tuples.get(id(windows))
+        if found is None:
+            if len(self._tuples) > _MOST_KNOWN:
+                self._tuples.clear()
+            found = self._tuples[id(windows)] = windows, tuple(map(self.ours, windows))
+        return found[1]
+
+    def theirs(self, window: Window) -> Any:
+        """The SDK's window for one of the engine's."""
+        known = self._theirs.get(window)
+        if known is None:
+            if len(self._theirs) > _MOST_KNOWN:
+                self._theirs.clear()
+            known = self._theirs[window] = self._made(window)
+        return known
+
+    def _made(self, window: Window) -> Any:
+        match window:
+            case GlobalWindow():
+                return _GLOBAL
+            case IntervalWindow(start, end):
+                return sdk.IntervalWindow(their_time(start), their_time(end))
+            case CustomWindow(encoded):
+                return self._impl.decode(encoded)
+
+    def decode(self, ordered: bytes) -> Window:
+        """The engine's window of what its `ordered` gave."""
+        if self._global:
+            return GLOBAL_WINDOW
+        return IntervalWindow.from_ordered(ordered) if self.intervals else CustomWindow.from_ordered(ordered)
+
+    def ordered(self, encoded: bytes) -> bytes:
+        """What the engine's window has for its bytes, of a window that the SDK's coder has encoded."""
+        known = self._ordered.get(encoded)
+        if known is None:
+            if len(self._ordered) > _MOST_KNOWN:
+                self._ordered.clear()
+            known = self._ordered[encoded] = self.ours(self._impl.decode(encoded)).ordered()
+        return known
+
+
+def their_time(time: Timestamp) -> Any:
+    """The SDK's timestamp for one of the engine's."""
+    return SdkTimestamp(micros=time)
+
+
+def our_pane(pane: Any) -> PaneInfo:
+    """The engine's pane for one of the SDK's."""
+    if pane is PANE_INFO_UNKNOWN or pane == PANE_INFO_UNKNOWN:
+        return NO_PANE
+    return PaneInfo(pane.index, pane.nonspeculative_index, _TIMINGS[pane.timing], pane.is_first, pane.is_last)
+
+
+def their_pane(pane: PaneInfo) -> Any:
+    """The SDK's pane for one of the engine's."""
+    if pane is NO_PANE or pane == NO_PANE:
+        return PANE_INFO_UNKNOWN
+    return SdkPaneInfo(pane.is_first, pane.is_last, _SDK_TIMINGS[pane.timing], pane.index, pane.nonspeculative_index)
