@@ -24,6 +24,7 @@ MADE = [
     errors.UserCodeError("A/Map", "ValueError('x')", "Traceback…"),
     errors.CoderError("A/Map", "'x' does not fit VarIntCoder", "Traceback…"),
     errors.WorkerLostError("a worker was killed", "give it more memory"),
+    errors.DriverLostError("the driver died", "give it more memory"),
     errors.JobCancelledError("cancelled"),
     errors.JobNotFoundError("no job j-1"),
     errors.SetupError("no Java", "install one"),

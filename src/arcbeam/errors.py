@@ -188,6 +188,10 @@ class WorkerLostError(JobFailedError):
     """A Python worker or executor died (killed, out of memory, segmentation fault) more often than Spark retries."""
 
 
+class DriverLostError(JobFailedError):
+    """Spark's driver, the Java process of the session, died: of memory, killed, or crashed."""
+
+
 class JobCancelledError(ArcbeamError):
     """The job was cancelled."""
 

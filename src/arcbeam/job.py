@@ -17,15 +17,16 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from arcbeam.errors import JobCancelledError
+from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.progressline import ProgressLine, watched
+from arcbeam.spark import driver
 from arcbeam.spark.batch.boundedjob import BatchRun, summary
-from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, open_session, prepared
+from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, prepared
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -103,7 +104,10 @@ class Job:
         except Exception as e:
             if self.cancelled:
                 raise JobCancelledError(f"{self.id} was cancelled") from e
-            raise
+            if isinstance(e, ArcbeamError):
+                raise
+            # It may die between Spark jobs, too.
+            raise driver.lost(self._spark, e, is_own(self._spark)) or e  # noqa: B904
         finally:
             self._ended.set()
             if not options.keep_job_temp:

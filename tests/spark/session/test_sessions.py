@@ -211,3 +211,4 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
         timeout=300,
     )
     assert "step Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
+    assert "CANNOT_MODIFY" not in done.stderr

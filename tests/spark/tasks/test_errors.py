@@ -383,6 +383,7 @@ def test_an_error_that_cannot_be_recorded_goes_to_spark_whole(tmp_path: Path) ->
         ("Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 4): ExecutorLostFailure", WorkerLostError, "10.0.0.7"),
         ("x\nMemoryError\n", WorkerLostError, "out of memory"),
         ("[OPERATION_CANCELED] by user", JobCancelledError, "cancelled"),
+        ("Job 3 cancelled because SparkContext was shut down", JobFailedError, "session was stopped"),
         ("ModuleNotFoundError: No module named 'arcbeam'", EnvironmentMismatchError, "'arcbeam' is missing"),
         (
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.10 than that in driver: 3.11, PySpark",

@@ -22,10 +22,11 @@ from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.progressline import Standing
+from arcbeam.spark import driver
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.batch.multimap import MultimapTask
 from arcbeam.spark.batch.rounds import Rounds
-from arcbeam.spark.session.sessions import default_parallelism, interrupt, tagged
+from arcbeam.spark.session.sessions import default_parallelism, interrupt, is_own, tagged
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.failure import as_job_failure
 from arcbeam.spark.tasks.pulse import pulsing, unreported
@@ -120,10 +121,11 @@ class BatchRun:
             done = True
             return self._outcome
         finally:
-            for frame in self._persisted:
-                with contextlib.suppress(Exception):
-                    frame.unpersist()
-            self._tear_down(failed=not done)
+            if driver.death(self._spark) is None:
+                for frame in self._persisted:
+                    with contextlib.suppress(Exception):
+                        frame.unpersist()
+                self._tear_down(failed=not done)
 
     def _tear_down(self, failed: bool) -> None:
         """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
@@ -263,8 +265,10 @@ class BatchRun:
             with tagged(self._spark, self._job), self._ending_at_first_error():
                 rows = frame.collect()
         except Exception as e:
-            # It knows whether Spark's own text adds anything.
-            raise as_job_failure(e, self._location, self._running)  # noqa: B904
+            # They know whether Spark's own text adds anything.
+            raise driver.lost(self._spark, e, is_own(self._spark)) or as_job_failure(  # noqa: B904
+                e, self._location, self._running
+            )
         self._outcome.spark_jobs += 1
         reports = [BundleReport.from_blob(bytes(row["blob"])) for row in rows]
         for report in reports:

@@ -6,12 +6,14 @@ Owns finding, building and preparing sessions, classic and Connect alike. Must n
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import signal
 import socket
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +24,15 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.utils import is_remote
 
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
+from arcbeam.spark import driver, heap, interpreter
 from arcbeam.spark.session import sparklog
 from arcbeam.spark.session.launch import launching
+
+_LOG = logging.getLogger("arcbeam")
 
 _DEFAULT_MASTER = "local[*,4]"
 """All cores; a task whose worker died is tried again (a plain local[*] tries once)."""
@@ -67,10 +73,26 @@ def open_session(options: SessionOptions) -> SparkSession:
     """The active session if there is one, classic or Connect; else a new one from the options.
 
     Raises:
-        SetupError: a setting is malformed, or Spark cannot start (no Java, an address that does not answer).
+        SetupError: a setting is malformed, Spark cannot start (no Java, an address that does not answer), or the driver
+            of the user's own session is dead.
+        EnvironmentMismatchError: the workers of the user's own local session cannot run our tasks.
     """
     settings(options)
-    return active_session() or new_session(options)
+    active = active_session()
+    if active is not None and (why := driver.death(active)) is not None:
+        driver.drop(active, why)
+        if not is_own(active):
+            raise SetupError(
+                f"the driver of the active Spark session has died: {why}",
+                "make a new SparkSession; without one, arcbeam starts one of its own",
+            )
+        _LOG.warning("Spark's driver has died (%s): a new one is started", why)
+        active = None
+    if active is None:
+        return new_session(options)
+    if not is_own(active) and not _is_connect(active) and is_local(active):
+        interpreter.check(active)
+    return active
 
 
 def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
@@ -111,16 +133,33 @@ def new_session(options: SessionOptions) -> SparkSession:
     if starts_java:
         require_java()
         local = _LOCAL.fullmatch(options.remote or master) is not None
-        chosen = {**_OWN_SETTINGS, **chosen, **sparklog.settings(chosen, local=local)}
+        heaped = heap.settings(chosen) if local else {}
+        chosen = {**_OWN_SETTINGS, **heaped, **chosen, **sparklog.settings(chosen, local=local)}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _uninterrupted(), launching() if starts_java else contextlib.nullcontext():
+        with (
+            _uninterrupted(),
+            warnings.catch_warnings(),
+            launching() if starts_java else contextlib.nullcontext(),
+        ):
+            if starts_java:
+                # A Connect server that is started here has all settings from its beginning; PySpark sets them again.
+                warnings.filterwarnings("ignore", message=r".*CANNOT_MODIFY_(STATIC_)?CONFIG")
             session: SparkSession = builder.getOrCreate()
     except Exception as e:
         where = options.remote or master
         raise SetupError(f"no Spark session on {where}: {_first_line(e)}", _remedy(e)) from e
+    _own.add(session)
     return session
+
+
+_own: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def is_own(spark: SparkSession) -> bool:
+    """Whether the session was built here, not by the user."""
+    return spark in _own
 
 
 @contextlib.contextmanager
@@ -152,7 +191,10 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def active_session() -> SparkSession | None:
-    """The session that a pipeline would run on without further options; None if one would be built."""
+    """The session that a pipeline would run on without further options, dead or alive; None if one would be built."""
+    started = SparkSession._instantiatedSession
+    if started is not None and not is_remote() and driver.death(started) is not None:
+        return started  # to be asked nothing more
     try:
         # SUBTLE: "active" is a thread's own; the process's default session is found from any thread.
         session: SparkSession = SparkSession.active()
@@ -261,7 +303,8 @@ def prepared(spark: SparkSession) -> Iterator[None]:
             held.jobs -= 1
             if not held.jobs:
                 _prepared.pop(spark, None)
-                _put_back(spark, held.before)
+                if driver.death(spark) is None:
+                    _put_back(spark, held.before)
 
 
 def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
@@ -290,7 +333,9 @@ def tagged(spark: SparkSession, job: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(Exception):  # the session may be gone by now
-            if _is_connect(spark):
+            if driver.death(spark) is not None:
+                pass
+            elif _is_connect(spark):
                 spark.removeTag(tag)
             else:
                 spark.sparkContext.removeJobTag(tag)

@@ -43,10 +43,15 @@ def settings(chosen: Mapping[str, str], *, local: bool, environ: Mapping[str, st
     return {_DEFAULT_OPTIONS: " ".join([*options, chosen.get(_DEFAULT_OPTIONS, "")]).strip()}
 
 
+def conf_folder(env: Mapping[str, str]) -> Path:
+    """Where Spark looks for its configuration."""
+    return Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or Path(pyspark.__file__).parent, "conf"))
+
+
 def _has_own_configuration(chosen: Mapping[str, str], env: Mapping[str, str]) -> bool:
     if env.get("LOG4J_CONFIGURATION_FILE") or chosen.get(_STRUCTURED, "").lower() == "true":
         return True
-    folder = Path(env.get("SPARK_CONF_DIR") or Path(env.get("SPARK_HOME") or Path(pyspark.__file__).parent, "conf"))
+    folder = conf_folder(env)
     if any(folder.glob("log4j2*.*")):
         return True
     try:

@@ -43,6 +43,7 @@ _LOST = (
     "Broken pipe",
 )
 _CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLED", "INTERRUPTED")
+_STOPPED = re.compile(r"SparkContext was shut ?down|stopped SparkContext|SparkContext is stopping")
 _LONGEST_CAUSE = 4000
 _MOST_NAMES = 5
 
@@ -338,6 +339,8 @@ def as_job_failure(error: Exception, location: JobLocation, running: Iterable[st
 
 
 def _from_text(error: Exception, text: str, running: Iterable[str]) -> ArcbeamError:
+    if _STOPPED.search(text):
+        return JobFailedError("the Spark session was stopped while the job ran on it")
     if any(sign in text for sign in _CANCELLED):
         return JobCancelledError("the job's Spark jobs were cancelled")
     versions = _OTHER_PYTHON.search(text)

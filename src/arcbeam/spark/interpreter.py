@@ -1,0 +1,71 @@
+"""The interpreter of a local session's Python workers, compared with ours before anything runs in them.
+
+Owns the question and its answer; what workers on other machines run, they say themselves (`versions`). A session that
+was made in a virtual environment that is not activated, without `PYSPARK_PYTHON`, has the system's Python in its
+workers, and every task would fail there in Spark's own words.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.spark.session.versions import Versions
+
+_SECONDS = 30.0
+
+_ASK = """
+import importlib.util, json, sys
+needed = [name for name in %r if importlib.util.find_spec(name) is None]
+print(json.dumps(["%%d.%%d" %% sys.version_info[:2], needed]))
+"""
+_NEEDED = ("arcbeam", "apache_beam", "pyarrow", "pandas", "lmdb")
+
+
+def check(spark: Any) -> None:
+    """Raises EnvironmentMismatchError if the workers of a classic local session cannot run our tasks."""
+    command = str(getattr(spark.sparkContext, "pythonExec", "") or "")
+    found = shutil.which(command)
+    if found is None or _same_place(found, sys.executable):
+        return  # a command that is not there is Spark's to tell, in one line
+    answer = _asked(found)
+    if answer is None:
+        return
+    python, missing = answer
+    here = Versions.here().python
+    if python == here and not missing:
+        return
+    lacks = f"has no {', '.join(missing)}" if missing else "is of another version"
+    raise EnvironmentMismatchError(
+        f"the session's Python workers would run {found} (Python {python}), which {lacks}; "
+        f"this process runs {sys.executable} (Python {here})",
+        f"set PYSPARK_PYTHON={sys.executable} before the session is made, or activate the virtual environment, "
+        "or let arcbeam make the session",
+    )
+
+
+def _same_place(one: str, other: str) -> bool:
+    """Whether two commands are in one folder and lead to one file: a virtual environment is a folder of links."""
+    try:
+        return os.path.samefile(os.path.dirname(one), os.path.dirname(other)) and os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+@functools.cache
+def _asked(command: str) -> tuple[str, tuple[str, ...]] | None:
+    """The version of an interpreter and what it lacks; None if it does not answer."""
+    try:
+        done = subprocess.run(
+            [command, "-c", _ASK % (_NEEDED,)], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+        python, missing = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+    return str(python), tuple(missing)

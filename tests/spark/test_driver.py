@@ -1,0 +1,77 @@
+"""A driver that dies: told as what it is, and let go of."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.spark import driver
+
+SCRIPT = """
+import os, signal
+import apache_beam as beam
+from pyspark import SparkContext
+from arcbeam.errors import ArcbeamError
+
+def end(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+def run(*pids):
+    try:
+        with beam.Pipeline(argv=["--runner=arcbeam.ArcbeamRunner", "--spark_master=local[1]"]) as p:
+            p | beam.Create(range(3)) | beam.Reshuffle() | beam.Map(lambda x: end(pids))
+        print("done", flush=True)
+    except ArcbeamError as e:
+        print(type(e).__name__, e, flush=True)
+
+jvm = lambda: SparkContext._gateway.proc
+run()
+run(jvm().pid)
+run()
+jvm().kill()
+jvm().wait()
+run()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.contract("BAT-04")
+def test_a_driver_that_died_is_told_and_replaced(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=400)
+    told = done.stdout.splitlines()
+    assert told[0] == "done", done.stderr[-3000:]
+    assert told[1].startswith("DriverLostError Spark's driver, the Java process of the session, has died: "), told
+    assert "SIGKILL, as the system does when memory runs out" in told[1]
+    assert "spark.driver.memory" in told[2]
+    assert "the next pipeline starts a new driver" in told[2]
+    assert told[3] == "done", "the next pipeline ran on a driver of its own"
+    assert told[4] == "done", "and so did one after a death that nobody saw"
+    assert "a new one is started" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (52, "out of memory (exit code 52)"),
+        (3, "out of memory (exit code 3)"),
+        (-signal.SIGKILL, "it was ended by SIGKILL, as the system does when memory runs out (exit code -9)"),
+        (134, "it was ended by SIGABRT (exit code 134)"),
+        (1, "exit code 1"),
+    ],
+)
+def test_what_an_exit_code_says(code: int, told: str) -> None:
+    assert driver._meaning(code) == told
+
+
+def test_a_driver_that_lives_is_kept(spark: Any) -> None:
+    assert driver.death(spark) is None
+    assert driver.lost(spark, ValueError("something else"), own=True) is None
+    assert spark.range(3).count() == 3

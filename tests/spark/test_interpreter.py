@@ -1,0 +1,51 @@
+"""The interpreter of a user's own local session."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.spark import interpreter
+
+
+def _session(command: str) -> Any:
+    return SimpleNamespace(sparkContext=SimpleNamespace(pythonExec=command))
+
+
+def _python(folder: Path, arguments: str) -> str:
+    command = folder / "python3"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+    command.chmod(0o755)
+    return str(command)
+
+
+@pytest.mark.contract("API-05")
+def test_an_interpreter_without_arcbeam_is_named_beforehand(tmp_path: Path) -> None:
+    command = _python(tmp_path, "-I -S")
+    with pytest.raises(EnvironmentMismatchError) as caught:
+        interpreter.check(_session(command))
+    assert f"would run {command}" in caught.value.message
+    assert "has no arcbeam, apache_beam" in caught.value.message
+    assert f"set PYSPARK_PYTHON={sys.executable}" in caught.value.remedy
+
+
+@pytest.mark.parametrize("command", [sys.executable, "no-such-python", ""])
+def test_what_is_the_same_or_not_there_is_not_asked(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter, "_asked", None)
+    interpreter.check(_session(command))
+
+
+def test_another_way_to_the_same_environment(tmp_path: Path) -> None:
+    interpreter.check(_session(_python(tmp_path, "")))
+
+
+def test_what_does_not_answer_is_left_to_spark() -> None:
+    silent = shutil.which("true")
+    assert silent
+    interpreter.check(_session(silent))
