@@ -27,7 +27,11 @@ from bench.work import Answer
 WARM_UP = 20_000  # elements
 _CHUNK = 1_000_000
 _PRIME = 10_007
-CONF = ("spark.driver.memory=4g", "spark.driver.host=127.0.0.1", "spark.driver.bindAddress=127.0.0.1")
+CONF = (
+    "spark.session.driver.memory=4g",
+    "spark.session.driver.host=127.0.0.1",
+    "spark.session.driver.bindAddress=127.0.0.1",
+)
 
 
 def keyed_by(keys: int) -> Callable[[int], tuple[int, int]]:

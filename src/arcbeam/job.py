@@ -24,8 +24,8 @@ from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.progressline import ProgressLine, watched
-from arcbeam.spark import driver
 from arcbeam.spark.batch.boundedjob import BatchRun, summary
+from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, prepared
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation

@@ -22,10 +22,10 @@ from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
 from arcbeam.progressline import Standing
-from arcbeam.spark import driver
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.batch.multimap import MultimapTask
 from arcbeam.spark.batch.rounds import Rounds
+from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import default_parallelism, interrupt, is_own, tagged
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.failure import as_job_failure

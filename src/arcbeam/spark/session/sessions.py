@@ -28,8 +28,7 @@ from pyspark.sql.utils import is_remote
 
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
-from arcbeam.spark import driver, heap, interpreter
-from arcbeam.spark.session import sparklog
+from arcbeam.spark.session import driver, heap, interpreter, sparklog
 from arcbeam.spark.session.launch import launching
 
 _LOG = logging.getLogger("arcbeam")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from arcbeam.errors import EnvironmentMismatchError
-from arcbeam.spark import interpreter
+from arcbeam.spark.session import interpreter
 
 
 def _session(command: str) -> Any:
