@@ -193,9 +193,9 @@ def _session(heap: str, folder: str) -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[2,4]")
-        .config("spark.session.driver.memory", heap)
-        .config("spark.session.driver.host", "127.0.0.1")
-        .config("spark.session.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", heap)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.local.dir", folder)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -180,7 +180,7 @@ _STARTS = {"arcbeam": _arcbeam, "rdd": _in_context, "frames": _in_session, "sql"
 NAMES = ("arcbeam", "rdd", "frames", "sql", "local")
 CORES = 2
 SETTINGS = {
-    "spark.session.driver.memory": "4g",
+    "spark.driver.memory": "4g",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": str(CORES),
     "spark.ui.showConsoleProgress": "false",

@@ -28,9 +28,9 @@ WARM_UP = 20_000  # elements
 _CHUNK = 1_000_000
 _PRIME = 10_007
 CONF = (
-    "spark.session.driver.memory=4g",
-    "spark.session.driver.host=127.0.0.1",
-    "spark.session.driver.bindAddress=127.0.0.1",
+    "spark.driver.memory=4g",
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.bindAddress=127.0.0.1",
 )
 
 

@@ -11,12 +11,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
 from arcbeam.engine.plan import markers
+from arcbeam.engine.progress import JobMachine, Mode, committing
+from arcbeam.engine.progress.state import JobState
+from arcbeam.engine.rows import keyspace
+from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
+from arcbeam.engine.state.cells import CombiningCell
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.bundles import BundleResult
@@ -24,18 +30,18 @@ from arcbeam.engine.step.plainstage import SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks import stages as watermarks
-from arcbeam.engine.watermarks.clocks import Clock
+from arcbeam.engine.watermarks.clocks import Clock, Estimate
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
-from arcbeam.store.log import steplog
+from arcbeam.store.log import opening, steplog
 from arcbeam.store.log.steplog import Committed, Conflict, Outcome
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Manifest
-from arcbeam.store.shards import compaction
+from arcbeam.store.shards import compaction, overlay
 from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.playing.buffered import Committing
 from arcbeam.testing.simulate.playing.world import play
@@ -204,6 +210,109 @@ def _finished_unseen(self: StageStep) -> BundleResult:
     return closed
 
 
+def _outgrown_lost() -> AbstractContextManager[object]:
+    add = CombiningCell.add
+
+    def without_the_newest(self: CombiningCell, key: bytes, window: bytes, accumulator: bytes) -> None:
+        row = self._at(key, window)
+        old = self._view.get(row)
+        add(self, key, window, accumulator)
+        new = self._view.get(row)
+        if old is not None and new is not None and len(new) < len(old):
+            self._view.put(row, old)
+
+    return patch.object(CombiningCell, "add", without_the_newest)
+
+
+def _read_once() -> AbstractContextManager[object]:
+    read = Frontier._read
+
+    def and_never_again(self: Frontier) -> None:
+        read(self)
+        self._until = self._end
+
+    return patch.object(Frontier, "_read", and_never_again)
+
+
+def _block_ends_scan() -> AbstractContextManager[object]:
+    def of_a_block(self: overlay._SortedKeys, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        blocks = ([key for key in block if start <= key and (end is None or key < end)] for block in self._blocks)
+        return iter(next(filter(None, blocks), ()))
+
+    return patch.object(overlay._SortedKeys, "between", of_a_block)
+
+
+def _payload_kept() -> AbstractContextManager[object]:
+    set = Timers.set
+
+    def with_the_first(self: Timers, key: bytes, window: bytes, family: str, fire_at: Timestamp, *more: Any) -> None:
+        hold, tag, payload = (*more, "", b"")[:3] if len(more) < 3 else more
+        if self.get(key, window, family, tag) == fire_at:
+            known = (each for each in self.pending() if (each.key, each.window, each.family) == (key, window, family))
+            payload = next(each.payload for each in known if each.tag == tag)
+        set(self, key, window, family, fire_at, hold, tag, payload)
+
+    return patch.object(Timers, "set", with_the_first)
+
+
+def _savepoint_forgotten() -> AbstractContextManager[object]:
+    committed = committing.committed
+
+    def and_nothing_waits(state: JobState, proposal: Any) -> None:
+        committed(state, proposal)
+        state.savepoints.clear()
+
+    return patch.object(committing, "committed", and_nothing_waits)
+
+
+def _pins_of_the_origin() -> AbstractContextManager[object]:
+    real = opening.opening
+
+    def as_they_were(blobs: DurableBlobs, newest: Any, asked: Any, *more: Any) -> Manifest:
+        made = real(blobs, newest, asked, *more)
+        last = made.abandoned[-1].first if asked.savepoint and made.abandoned else made.step
+        return replace(made, pins=tuple(pin for pin in made.pins if pin.step < last))
+
+    return patch.object(steplog, "opening", as_they_were)
+
+
+def _suspension_unheard() -> AbstractContextManager[object]:
+    request = JobMachine._request
+
+    def unheard(self: JobMachine, mode: Mode, savepoint: str) -> None:
+        if mode is not Mode.SUSPENDING:
+            request(self, mode, savepoint)
+
+    return patch.object(JobMachine, "_request", unheard)
+
+
+def _latest_estimator() -> AbstractContextManager[object]:
+    def latest(self: Clock, output: str) -> Estimate | None:
+        start = self._estimates + keyspace.name(output)
+        times = [keyspace.time_of(time) for _, time in self._view.scan(start, keyspace.after(start))]
+        return Estimate(max(times), "") if times else None
+
+    return patch.object(Clock, "_estimate_of", latest)
+
+
+def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
+    rearm = OpenWindow._rearm
+
+    def for_the_end(self: OpenWindow, clocks: Clocks, ticked: bool = False) -> None:
+        rearm(self, clocks, ticked)
+        if self.record.passed:
+            self.record.room, self.record.alarm = 1 << 30, None
+
+    return patch.object(OpenWindow, "_rearm", for_the_end)
+
+
+def _any_run() -> AbstractContextManager[object]:
+    def of_the_step(self: JobMachine, step: int, attempt: int) -> bool:
+        return self._state.running is not None and self._state.running.step == step
+
+    return patch.object(JobMachine, "_is_running", of_the_step)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a manifest created twice": _manifest_created_twice,
@@ -221,6 +330,16 @@ MUTATIONS: Mapping[str, Mutation] = {
     "timers of the clock before those of the watermark": _clock_first,
     "the hold of a merged session lost": _merged_hold_lost,
     "state committed when bundles end": _state_committed_late,
+    "an accumulator that was outgrown lost": _outgrown_lost,
+    "an index that is read once": _read_once,
+    "a scan that ends with a block of the overlay": _block_ends_scan,
+    "a timer that keeps its first payload": _payload_kept,
+    "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
+    "savepoints lost by resuming from an older one": _pins_of_the_origin,
+    "a suspension that is not heard": _suspension_unheard,
+    "the latest of several estimators": _latest_estimator,
+    "late panes that wait for the expiry": _late_panes_at_the_expiry,
+    "the report of an abandoned run taken": _any_run,
 }
 """The mistakes by name."""
 

@@ -195,3 +195,30 @@ def test_elements_come_in_the_order_of_what_stands_in_their_rows_and_all_of_them
     for element in read:
         again.add(b"k", b"w", element)
     assert list(again.read(b"k", b"w")) == read, "it depends on the elements alone"
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize(("start", "end"), [(None, 3), (3, None), (2, 5), (3, 3), (5, 2), (None, None)])
+def test_a_range_of_an_ordered_list_is_cleared_and_nothing_beside_it(start: int | None, end: int | None) -> None:
+    view = MemoryView()
+    cell = OrderedListCell(Cells(view, 0), "o")
+    times = [Timestamp(time) for time in (-1, 2, 2, 3, 4, 5, 9)]
+    for time in times:
+        cell.add(b"k", b"w", time, b"%d" % time)
+    between = None if start is None else Timestamp(start), None if end is None else Timestamp(end)
+    read = [time for time, _ in cell.read(b"k", b"w", *between)]
+    assert read == [each for each in times if (start is None or start <= each) and (end is None or each < end)]
+    cell.clear_range(b"k", b"w", *between)
+    assert [time for time, _ in cell.read(b"k", b"w")] == [each for each in times if each not in read]
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize("map_key", [b"short", b"long" * 100])
+def test_a_map_key_that_is_removed_leaves_no_row(map_key: bytes) -> None:
+    view = MemoryView()
+    cell = MultimapCell(Cells(view, 0), "m")
+    for _ in range(300):
+        cell.add(b"k", b"w", map_key, b"v" * 20)
+    cell.remove(b"k", b"w", map_key)
+    assert not list(cell.keys(b"k", b"w"))
+    assert len(view) == 0

@@ -50,7 +50,7 @@ def test_a_driver_that_died_is_told_and_replaced(tmp_path: Path) -> None:
     assert told[0] == "done", done.stderr[-3000:]
     assert told[1].startswith("DriverLostError Spark's driver, the Java process of the session, has died: "), told
     assert "SIGKILL, as the system does when memory runs out" in told[1]
-    assert "spark.session.driver.memory" in told[2]
+    assert "spark.driver.memory" in told[2]
     assert "the next pipeline starts a new driver" in told[2]
     assert told[3] == "done", "the next pipeline ran on a driver of its own"
     assert told[4] == "done", "and so did one after a death that nobody saw"

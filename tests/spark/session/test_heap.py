@@ -20,12 +20,12 @@ def test_a_quarter_of_what_the_container_has(tmp_path: Path, name: str) -> None:
     limit = min(heap.available(tmp_path), 6 << 30)
     root = _limited(tmp_path, name, f"{limit}\n")
     assert heap.available(root) == limit
-    assert heap.settings({}, {}, root) == {"spark.session.driver.memory": f"{max(1024, limit >> 22)}m"}
+    assert heap.settings({}, {}, root) == {"spark.driver.memory": f"{max(1024, limit >> 22)}m"}
 
 
 def test_no_less_than_what_spark_takes_itself(tmp_path: Path) -> None:
     root = _limited(tmp_path, heap._LIMITS[0], str(512 << 20))
-    assert heap.settings({}, {}, root) == {"spark.session.driver.memory": "1024m"}
+    assert heap.settings({}, {}, root) == {"spark.driver.memory": "1024m"}
 
 
 def test_a_limit_that_is_none(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ def test_a_limit_that_is_none(tmp_path: Path) -> None:
 
 
 def test_what_the_user_says_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "spark-defaults.conf").write_text("spark.session.driver.memory 3g\n")
-    assert heap.settings({"spark.session.driver.memory": "2g"}, {}) == {}
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 3g\n")
+    assert heap.settings({"spark.driver.memory": "2g"}, {}) == {}
     assert heap.settings({}, {"SPARK_DRIVER_MEMORY": "2g"}) == {}
     assert heap.settings({}, {"PYSPARK_SUBMIT_ARGS": "--driver-memory 2g pyspark-shell"}) == {}
     assert heap.settings({}, {"SPARK_CONF_DIR": str(tmp_path)}) == {}

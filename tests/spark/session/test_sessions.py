@@ -98,7 +98,7 @@ except SetupError as e:
 @pytest.mark.parametrize(
     ("conf", "told"),
     [
-        ("spark.session.driver.memory=nonsense", "what to do: see above what Java said"),
+        ("spark.driver.memory=nonsense", "what to do: see above what Java said"),
         pytest.param("spark.shuffle.manager=nonsense", "ClassNotFoundException: nonsense", marks=pytest.mark.long),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from arcbeam.spark.session import sparklog
 from arcbeam.spark.tasks import failure
 
-OPTIONS = "spark.session.driver.defaultJavaOptions"
+OPTIONS = "spark.driver.defaultJavaOptions"
 
 
 def _environ(tmp_path: Path) -> dict[str, str]:

@@ -98,13 +98,14 @@ def test_many_keys_in_any_order_stay_sorted() -> None:
 
 @pytest.mark.contract("STORE-06")
 @pytest.mark.parametrize("by", [1, 50, 2000], ids=["one by one", "some at once", "all at once"])
-def test_keys_that_begin_with_one_another_are_scanned_over_blocks(by: int) -> None:
+@pytest.mark.parametrize("stride", [1, 1_009], ids=["ascending", "scattered"])
+def test_keys_that_begin_with_one_another_are_scanned_over_blocks(by: int, stride: int) -> None:
     """Wherever a block of changed keys ends: what follows is a key that its last one is a prefix of."""
     keys = [b"k%03d" % (i // 20) + b"\0" * (i % 20) for i in range(2_000)]
     view = Overlay(DictBase(dict.fromkeys(keys[::7], b"base")))
     for at in range(0, len(keys), by):
         for i in range(at, min(at + by, len(keys))):
-            view.put(keys[i * 1_009 % len(keys)], b"new")
+            view.put(keys[i * stride % len(keys)], b"new")
         next(view.scan(b""))
     for start, end in ((0, 1_999), (511, 512), (511, 514), (100, 1_700), (1_023, 1_025)):
         assert list(view.scan(keys[start], keys[end])) == [(key, b"new") for key in keys[start:end]]

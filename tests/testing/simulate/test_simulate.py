@@ -11,6 +11,7 @@ import pytest
 
 from arcbeam.testing.simulate import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
 from arcbeam.testing.simulate.__main__ import main
+from arcbeam.testing.simulate.judging.wishes import TOLD, WHILE_COMMITTING
 from arcbeam.testing.simulate.shrinking import played
 
 SEEDS = range(200)
@@ -58,6 +59,10 @@ def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) ->
         "sweeps",
         "tasks were rescaled",
         "what was not published was taken over",
+        "late panes",
+        "panes by the clock",
+        WHILE_COMMITTING,
+        TOLD,
     ],
 )
 def test_this_did_happen_too(what: str, happened: Counter[str]) -> None:

@@ -74,9 +74,7 @@ def lost(spark: Any, error: Exception, own: bool) -> DriverLostError | None:
         return None
     drop(spark, why)
     memory = (
-        "give it more memory (--spark_conf spark.session.driver.memory=8g)"
-        if own
-        else "set its spark.session.driver.memory to more"
+        "give it more memory (--spark_conf spark.driver.memory=8g)" if own else "set its spark.driver.memory to more"
     )
     found = DriverLostError(
         f"Spark's driver, the Java process of the session, has died: {why}",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from arcbeam.spark.session.sparklog import conf_folder
 
-_KEY = "spark.session.driver.memory"
+_KEY = "spark.driver.memory"
 _LEAST, _MOST = 1 << 30, 16 << 30
 _SHARE = 4
 """A quarter, as Java takes it when nobody says more: the rest is for the Python workers and the page cache."""

@@ -15,7 +15,7 @@ import pyspark
 
 _CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
-_DEFAULT_OPTIONS = "spark.session.driver.defaultJavaOptions"
+_DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 """SUBTLE: not `extraJavaOptions`, which come after them on Java's command line: whatever the user says there wins."""
 
 _STRUCTURED = "spark.log.structuredLogging.enabled"

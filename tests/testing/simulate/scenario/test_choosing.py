@@ -1,24 +1,33 @@
-"""Scenarios are chosen, not played: whatever may be chosen is, and not once in a blue moon."""
+"""Whatever may be chosen is, and not once in a blue moon; and what only many elements reach is reached."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from inspect import getmembers, isabstract, isclass
-from typing import get_args
+from typing import Any, get_args
+from unittest.mock import patch
 
 import pytest
 
 from arcbeam.engine.grouping import composites, triggers
+from arcbeam.engine.grouping.contents import Bag
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.rows.frontier import Frontier
+from arcbeam.engine.state.cells import CombiningCell
+from arcbeam.store.shards.overlay import _SortedKeys
 from arcbeam.testing import calendars
 from arcbeam.testing import windowfns as windows
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
 from arcbeam.testing.simulate.playing.keeping import WAYS
-from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Source
+from arcbeam.testing.simulate.playing.world import play
+from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
 from arcbeam.testing.simulate.scenario.pipelines import ZONES
 from arcbeam.testing.simulate.scenario.plans import Stage
+from arcbeam.testing.simulate.scenario.special import HEAVY
 from arcbeam.testing.simulate.scenario.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
 
 SCENARIOS = 400
@@ -39,6 +48,8 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield ("expand", "side", kind.side is not None)
         case Join():
             yield ("join", kind.windowing.name)
+        case Pass() if kind.behind:
+            yield ("estimators", kind.estimators)
         case Source():
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
@@ -57,6 +68,7 @@ def _of(scenario: Scenario) -> set[object]:
     chosen |= {fault.kind for fault in scenario.faults} | {request.kind for request in scenario.requests}
     chosen |= {("shards", pipeline.shards), ("levels", pipeline.levels), ("hosts", scenario.hosts)}
     chosen |= {("drivers", len(scenario.tasks)), ("real cache", scenario.real_cache)}
+    chosen |= {("heavy", scenario.seed % HEAVY == HEAVY - 1)}
     return chosen
 
 
@@ -89,6 +101,8 @@ def chosen() -> Counter[object]:
         *(("levels", n) for n in (2, 3, 4, 5)),
         *((name, n) for name in ("hosts", "drivers") for n in (1, 2, 3)),
         ("real cache", True),
+        ("heavy", True),
+        *(("estimators", n) for n in (1, 2, 3)),
     ],
     ids=str,
 )
@@ -117,6 +131,52 @@ def test_the_engine_has_no_trigger_that_is_never_chosen() -> None:
         if issubclass(trigger, Trigger) and not isabstract(trigger) and not name.startswith("_")
     }
     assert theirs == set[type[Trigger]]().union(*(inside(make(2)) for make in TRIGGERS.values()))
+
+
+@pytest.fixture(scope="module")
+def reached() -> Counter[str]:
+    """How often second paths are taken in the first of the heavy scenarios, which is one of the 200."""
+    counts: Counter[str] = Counter()
+
+    def counted(of: Any, name: str, what: str, when: Callable[..., bool]) -> AbstractContextManager[object]:
+        real = getattr(of, name)
+
+        def count(*args: Any, **more: Any) -> Any:
+            counts[what] += when(*args)
+            return real(*args, **more)
+
+        return patch.object(of, name, count)
+
+    with (
+        counted(sequences, "_sealed", "sealed rows", lambda view, start, tail: True),
+        counted(sequences, "_all", "reads of sealed rows", lambda view, start, tail: True),
+        counted(CombiningCell, "add", "outgrown accumulators", _outgrown),
+        counted(Frontier, "_read", "second reads of an index", lambda front: front._until != front.start),
+        counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
+        counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
+    ):
+        play(scenario_of(HEAVY - 1))
+    return counts
+
+
+def _outgrown(cell: CombiningCell, key: bytes, window: bytes, accumulator: bytes) -> bool:
+    row = cell._view.get(cell._at(key, window)) or bytes(4)
+    return len(row) + 1 + len(accumulator) > 2 * int.from_bytes(row[:4], "big") + cell._SLACK
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "sealed rows",
+        "reads of sealed rows",
+        "outgrown accumulators",
+        "second reads of an index",
+        "several blocks of an overlay",
+        "windows with entries",
+    ],
+)
+def test_a_second_path_is_taken(what: str, reached: Counter[str]) -> None:
+    assert reached[what] >= 2
 
 
 def test_a_seed_is_always_the_same_scenario() -> None:

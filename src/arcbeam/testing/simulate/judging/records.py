@@ -62,8 +62,10 @@ class Part(NamedTuple):
 
     Attributes:
         step, epoch: for which it was made.
+        time: of the run of the step.
     """
 
     step: int
     epoch: int
     records: tuple[Record, ...]
+    time: Timestamp

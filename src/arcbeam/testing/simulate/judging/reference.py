@@ -62,7 +62,7 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
                 sure = True
             case Pass():
                 # Which way an element goes is told by its bytes, and so by the order of its atoms.
-                sure = above and (len(stage.outputs) == 1 or all(_single(pipeline, port) for port in stage.inputs))
+                sure = above and (len(stage.outputs) == 1 or all(is_single(pipeline, port) for port in stage.inputs))
             case Expand() | Join() | Buffer():
                 sure = above
             case Keep(way=way):
@@ -74,12 +74,12 @@ def certain(pipeline: Pipeline) -> frozenset[str]:
     return frozenset(found)
 
 
-def _single(pipeline: Pipeline, port: Port) -> bool:
+def is_single(pipeline: Pipeline, port: Port) -> bool:
     """Whether elements of a port have one atom each."""
     stage = pipeline.by_name[port.stage]
     if isinstance(stage.kind, (Source, Expand)):
         return True
-    return not isinstance(stage.kind, Group) and all(_single(pipeline, each) for each in stage.inputs)
+    return not isinstance(stage.kind, Group) and all(is_single(pipeline, each) for each in stage.inputs)
 
 
 def _settled(group: Group) -> bool:

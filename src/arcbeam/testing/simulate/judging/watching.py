@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from arcbeam.engine.progress import Command, Event, Propose
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import CommitMode
@@ -19,10 +20,13 @@ from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Kind, Manifest, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.blobs import MemoryBlobs
-from arcbeam.testing.simulate.judging import reference, results
+from arcbeam.testing.simulate.judging import punctual, reference, results
+from arcbeam.testing.simulate.judging.estimating import Estimates
+from arcbeam.testing.simulate.judging.punctual import RestrictionResult
 from arcbeam.testing.simulate.judging.records import Broken, Out, Part, Record
 from arcbeam.testing.simulate.judging.reference import Item, Items, Reference
 from arcbeam.testing.simulate.judging.results import items_of
+from arcbeam.testing.simulate.judging.wishes import Wishes
 from arcbeam.testing.simulate.scenario.kinds import Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
@@ -37,15 +41,22 @@ class Watcher:
         blobs: where it really is.
         parts: what may be published, by id.
         tell: for the story.
+        note: takes note of what is worth counting.
 
     Attributes:
+        wishes: what was asked for.
         head: the newest manifest.
         published: ids of all parts that were published.
         drained: a drain has begun.
     """
 
     def __init__(
-        self, pipeline: Pipeline, blobs: MemoryBlobs, parts: dict[bytes, Part], tell: Callable[[str], None]
+        self,
+        pipeline: Pipeline,
+        blobs: MemoryBlobs,
+        parts: dict[bytes, Part],
+        tell: Callable[[str], None],
+        note: Callable[[str], None],
     ) -> None:
         self._tell = tell
         self._pipeline, self._blobs, self._parts = pipeline, blobs, parts
@@ -58,6 +69,21 @@ class Watcher:
         self._committed: set[bytes] = set()
         self._read: dict[int, tuple[bytes, Manifest]] = {}
         self._ledger = Ledger(pipeline)
+        self._estimates = Estimates(pipeline)
+        self.wishes = Wishes(note)
+        self._note = note
+        # By epoch and step that were proposed, the stages and shards that did not come to the end of what was due, None
+        # if no step was run; and what is known of all steps that were run, and are real.
+        self._leftover: dict[tuple[int, int], frozenset[tuple[str, int]] | None] = {}
+        self._ran: dict[int, RestrictionResult] = {}
+
+    def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
+        """The driver of an epoch has taken in an event, and that is what is to be done."""
+        self.wishes.handled(epoch, event, commands)
+        for command in commands:
+            if isinstance(command, Propose):
+                left = ((stage.stage, stage.shard) for of in command.reports for stage in of.stages if stage.leftover)
+                self._leftover[epoch, command.step] = frozenset(left) if command.reports else None
 
     def counting(self, head: Manifest | None = None) -> dict[int, tuple[bytes, ...]]:
         """By step, the parts of all steps that led to a manifest, or to the head."""
@@ -69,10 +95,10 @@ class Watcher:
         steps = sorted(self.counting().items())
         return [record for _, ids in steps for id in ids for record in self._parts[id].records]
 
-    def begin_at(self, manifest: Manifest, records: Mapping[int, tuple[bytes, ...]]) -> None:
+    def begin_at(self, manifest: Manifest, records: Mapping[int, tuple[bytes, ...]], other: Watcher) -> None:
         """The store was made by copying another one, of whose steps these count."""
         self.head = manifest
-        self._every = dict(records)
+        self._every, self._ran = dict(records), other._ran.copy()
         self._committed = {id for ids in records.values() for id in ids}
         self.published = dict.fromkeys(self._committed)
         self._recount()
@@ -111,6 +137,13 @@ class Watcher:
             raise Broken(f"{lost} is real, and was never published")
         self._nothing_left()
         results.check(self._pipeline, self.all_records(), drained=self.drained)
+        ran = [(self._ran[step], self._of(ids)) for step, ids in sorted(self.counting().items()) if step in self._ran]
+        for what, count in punctual.check(self._pipeline, ran).items():
+            for _ in range(count):
+                self._note(what)
+
+    def _of(self, ids: Iterable[bytes]) -> list[Record]:
+        return [record for id in ids for record in self._parts[id].records]
 
     def _pinned(self, step: int) -> Manifest:
         """The manifest of a savepoint; read once, as long as its bytes are the same."""
@@ -138,9 +171,14 @@ class Watcher:
         head = self.head
         if manifest.kind is Kind.OPENING:
             before = self._opened(head, manifest)
+            origin = before
+            if head is not None and origin is None:
+                origin = self._pinned(manifest.abandoned[-1].first - 1)
+            self.wishes.opened(head, origin, manifest)
         else:
             before = head
             assert head is not None
+            self.wishes.real(head, manifest)
             if wrong := contradictions(head, manifest):
                 raise Broken(f"step {manifest.step} was committed: {wrong}")
             if (
@@ -154,6 +192,12 @@ class Watcher:
                 raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
             self.commits += 1
             self._steps_records(manifest)
+            self._estimates.add(self._of(self._every[manifest.step]))
+            self._estimates.check(head, manifest)
+            leftover = self._leftover[manifest.epoch, manifest.step]
+            if leftover is not None:
+                inputs = {of.stage: of.input for of in manifest.watermarks}
+                self._ran[manifest.step] = RestrictionResult(manifest.time, inputs, leftover)
             self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
         self._has_files(manifest)
         _monotone(before, manifest)
@@ -189,15 +233,18 @@ class Watcher:
         return None
 
     def _recount(self) -> None:
-        self._ledger = Ledger(self._pipeline)
-        self._ledger.add(self.all_records())
+        self._ledger, self._estimates = Ledger(self._pipeline), Estimates(self._pipeline)
+        records = self.all_records()
+        self._ledger.add(records)
+        self._estimates.add(records)
 
     def _steps_records(self, manifest: Manifest) -> None:
         ids = tuple(each.payload for each in manifest.committables)
         for id in ids:
             part = self._parts[id]
-            if id in self._committed or (part.step, part.epoch) != (manifest.step, manifest.epoch):
-                raise Broken(f"{id!r} is committed with step {manifest.step} of epoch {manifest.epoch}")
+            of = part.step, part.epoch, part.time
+            if id in self._committed or of != (manifest.step, manifest.epoch, manifest.time):
+                raise Broken(f"{id!r} is committed with step {manifest.step} of epoch {manifest.epoch}, made for {of}")
             self._committed.add(id)
         self._every[manifest.step] = ids
         if manifest.mode not in (CommitMode.DRAINING, CommitMode.DRAINED) and not self.drained:

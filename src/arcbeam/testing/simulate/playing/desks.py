@@ -130,7 +130,7 @@ class StageDesk:
             return None
         run = self._run
         id = f"{run.name}/{self.stage.name}/{self._shard}".encode()
-        run.job.parts[id] = Part(run.plan.step, run.job.epoch, tuple(self.records))
+        run.job.parts[id] = Part(run.plan.step, run.job.epoch, tuple(self.records), run.plan.time)
         return Committable(self.stage.name, id)
 
 

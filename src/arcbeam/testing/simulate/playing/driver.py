@@ -75,6 +75,9 @@ class Surroundings(Protocol):
     def before(self, driver: Driver, command: Command) -> None:
         """A command is about to be carried out. `Killed` may come out of it."""
 
+    def handled(self, driver: Driver, event: Event, commands: Sequence[Command]) -> None:
+        """An event was taken in, and that is what is to be done."""
+
     def publish(self, ids: list[bytes]) -> bool:
         """Publishes parts; whether it went well."""
 
@@ -89,6 +92,9 @@ class Surroundings(Protocol):
 
     def report_again(self) -> bool:
         """Whether the report of the step that runs comes a second time, later."""
+
+    def gives_up(self) -> bool:
+        """Whether nobody waits for the step that runs, though it will report."""
 
     def took(self) -> int:
         """How long the next thing takes, in microseconds."""
@@ -208,6 +214,7 @@ class Driver:
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         """See `seams.Watch`: nothing is committed, published or shut down behind an error; no whole step is refused."""
         self.machine.validate()
+        self.around.handled(self, event, commands)
         reports = event.reports if isinstance(event, StepReported) else ()
         torn = bool(self._torn & {report.token for report in reports})
         for command in commands:
@@ -268,6 +275,11 @@ class Driver:
             return
         if outcome.torn:
             self._torn |= {report.token for report in outcome.reports}
+        if self.around.gives_up():
+            given_up = StepFailed(self.around.now, plan.step, plan.attempt, "it has not reported in time", True)
+            self.tell_later(given_up, took)
+            # When the pause before the next run is over.
+            took += 100_000 + self.around.took()
         event = StepReported(self.around.now, plan.step, plan.attempt, Duration(took), outcome.reports)
         self.tell_later(event, took)
         if self.around.report_again():

@@ -99,12 +99,18 @@ class UntilEnd(Keeping):
             yield TimerSet(key, window, "end", Timestamp(time + 1), time, tag="never")
             yield TimerSet(key, window, "end", Timestamp(end + 1), end)
             yield TimerCleared(key, window, "end", tag="never")
-            yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end)
+            # Set again for every element, with only another payload.
+            count = self.count.read(key, at) or b""
+            yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end, payload=count)
 
     def fired(self, fired: Fired) -> CallResult:
         """See `Keeping`."""
         if fired.tag:
             raise Broken(f"a timer of {self.name} fired that was cleared")
+        if fired.payload != self.count.read(fired.key, fired.window):
+            raise Broken(
+                f"a timer of {self.name} fired with {fired.payload!r}, which it was set with before the last time"
+            )
         window = self.window_of(fired)
         self.desk.over(window)
         return self._let_go(fired.key, window)
@@ -140,6 +146,7 @@ class ByTheClock(Keeping):
         first = next(iter(self.in_time.read(key, at)))[0]
         due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.pause)
         self.count.write(key, at, due)
+        self.sum.add(key, at, b"1")
         yield from self._timers(key, window, Timestamp(int(due)), first)
 
     def fired(self, fired: Fired) -> CallResult:
@@ -147,6 +154,8 @@ class ByTheClock(Keeping):
         window = self.window_of(fired)
         if fired.family == "clock":
             due = self.count.read(fired.key, fired.window)
+            if fired.payload != self.sum.read(fired.key, fired.window):
+                raise Broken(f"a timer of {self.name} fired with {fired.payload!r}, an older payload")
             if fired.fire_at > self.desk.now or due != b"%d" % fired.fire_at:
                 raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
             if self.kind.way == "clock" and window == GLOBAL_WINDOW:
@@ -163,6 +172,7 @@ class ByTheClock(Keeping):
             self.count.write(fired.key, fired.window, b"%d" % again)
             return CallResult(len(values), list(self._timers(fired.key, window, again, half)))
         self.count.clear(fired.key, fired.window)
+        self.sum.clear(fired.key, fired.window)
         if self.kind.way != "clock":
             return CallResult(len(values))
         other = "end" if fired.family == "clock" else "clock"
@@ -174,7 +184,8 @@ class ByTheClock(Keeping):
         return times[len(times) // 2] if len(times) > 1 else None
 
     def _timers(self, key: bytes, window: Window, due: Timestamp, first: Timestamp) -> Iterator[TimerSet]:
-        yield TimerSet(key, window, "clock", due, first)
+        # Most times with only another payload, too.
+        yield TimerSet(key, window, "clock", due, first, payload=self.sum.read(key, window.ordered()) or b"")
         if self.kind.way == "clock":
             yield TimerSet(key, window, "end", window.max_timestamp, first)
 

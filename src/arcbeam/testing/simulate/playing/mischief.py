@@ -48,7 +48,7 @@ class Mischief:
         self._storm, self._storm_until = _FAIR, -1
         self._unclear: list[Faults] = []
         self._publishing_fails = self._deaths_at_the_end = 0
-        self._report_again = False
+        self._report_again = self._gives_up = False
 
     def of_task(self) -> Fault | None:
         """The fault of the next attempt of a task, if any."""
@@ -97,6 +97,13 @@ class Mischief:
             self._note(FaultKind.LATE_REPORT)
         return again
 
+    def gives_up(self) -> bool:
+        """Whether nobody waits for the step that runs, though it will report."""
+        gives_up, self._gives_up = self._gives_up, False
+        if gives_up:
+            self._note(FaultKind.GIVEN_UP)
+        return gives_up
+
     def _strike(self, fault: Fault, driver: Driver, number: int) -> None:
         self._tell(f"FAULT: {fault.kind.value}")
         match fault.kind:
@@ -122,6 +129,8 @@ class Mischief:
                 self._deaths_at_the_end = fault.number
             case FaultKind.LATE_REPORT:
                 self._report_again = True
+            case FaultKind.GIVEN_UP:
+                self._gives_up = True
             case FaultKind.HOST_LOST:
                 self._note(fault.kind)
                 self._lose(fault.number)

@@ -132,15 +132,12 @@ class Passing(Runner):
         """See `bundles.Runner`."""
         outputs, kind = self.desk.stage.outputs, self.desk.stage.kind
         assert isinstance(kind, Pass)
-        latest = MAX_TIMESTAMP
+        seen: dict[str, Timestamp] = {}
         for value, time, _, _ in elements:
-            latest = time
+            who = kind.estimator(atoms_of(value))
+            seen[who] = max(kind.estimate(time), seen.get(who, MIN_TIMESTAMP))
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
-        estimates = (
-            {("seen", output): Timestamp(max(latest - kind.behind, MIN_TIMESTAMP)) for output in outputs}
-            if kind.behind
-            else {}
-        )
+        estimates = {(who, output): time for who, time in seen.items() for output in outputs} if kind.behind else {}
         return CallResult(len(elements), estimates=estimates)
 
 

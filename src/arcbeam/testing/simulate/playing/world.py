@@ -9,7 +9,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -77,7 +77,7 @@ class World:
         self._folder = folder
         self._blobs = MemoryBlobs() if blobs is None else blobs
         self._parts: dict[bytes, Part] = {} if parts is None else parts
-        self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts, self.tell)
+        self.watcher = Watcher(scenario.pipeline, self._blobs, self._parts, self.tell, self._count)
         self._chance = random.Random(f"world {scenario.seed}")
         self._hosts = [self._host(number) for number in range(scenario.hosts)]
         self._mischief = Mischief(scenario.faults, self._note, self.tell, self._start, self._lose)
@@ -178,6 +178,8 @@ class World:
         self.tell(f"{name} takes over at step {log.head.step} with tasks {tasks} {savepoint}")
         self._count_start(log.head, savepoint, tasks)
         self.watcher.look()
+        if savepoint:
+            self.watcher.wishes.resumed(log.head, savepoint)
         layout = scenario.pipeline.layout(tasks)
         last = max(
             (e.time for s in scenario.pipeline.stages if isinstance(s.kind, Source) for e in s.kind.events), default=0
@@ -213,6 +215,9 @@ class World:
             HostCache(folder, map_bytes=1 << 20) if self.scenario.real_cache else MemoryHost(self._folder / "scratch")
         )
 
+    def _count(self, what: str) -> None:
+        self.happened[what] += 1
+
     def _note(self, kind: FaultKind) -> None:
         self.happened[kind.value] += 1
 
@@ -226,6 +231,10 @@ class World:
     def before(self, driver: Driver, command: Command) -> None:
         """See `Surroundings`."""
         self._mischief.before(driver, command)
+
+    def handled(self, driver: Driver, event: Event, commands: Sequence[Command]) -> None:
+        """See `Surroundings`."""
+        self.watcher.handled(driver.log.epoch, event, commands)
 
     def publish(self, ids: list[bytes]) -> bool:
         """See `Surroundings`."""
@@ -255,6 +264,10 @@ class World:
     def report_again(self) -> bool:
         """See `Surroundings`."""
         return self._mischief.report_again()
+
+    def gives_up(self) -> bool:
+        """See `Surroundings`."""
+        return self._mischief.gives_up()
 
     def took(self) -> int:
         """See `Surroundings`."""
@@ -301,7 +314,9 @@ class World:
             case RequestKind.RELEASE:
                 if not self._pins(driver):
                     return
-                driver.release(self._pins(driver)[0].name)
+                name = self._pins(driver)[0].name
+                driver.release(name)
+                self.watcher.wishes.release(driver.log.epoch, name)
         if event is not None:
             driver.tell_later(event, self.took())
         self.happened[request.kind.value] += 1
@@ -327,7 +342,7 @@ class World:
         world = World(replace(self.scenario, faults=(), requests=()), self._folder, target, dict(self._parts))
         world.story, world.happened = self.story, self.happened
         world.now = self.now
-        world.watcher.begin_at(copy, records)
+        world.watcher.begin_at(copy, records, self.watcher)
         return world
 
 

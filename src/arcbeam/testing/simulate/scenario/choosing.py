@@ -10,18 +10,22 @@ import random
 from collections.abc import Iterator, Sequence
 
 from arcbeam.testing.faults import Faults
+from arcbeam.testing.simulate.scenario import special
 from arcbeam.testing.simulate.scenario.pipelines import pipeline_of
 from arcbeam.testing.simulate.scenario.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
+from arcbeam.testing.simulate.scenario.special import EVENTS, HEAVY
 
 _OF_TASKS = sorted(OF_TASKS - {FaultKind.USER_ERROR}, key=lambda kind: kind.name)
 _AT_THE_END = FaultKind.DRIVER_DIES_AT_THE_END
-_OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS and kind is not _AT_THE_END]
+_RARE = frozenset({_AT_THE_END, FaultKind.GIVEN_UP})
+_OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
 
 
 def scenario_of(seed: int) -> Scenario:
     """The scenario of a seed."""
     chance = random.Random(f"scenario {seed}")
-    pipeline = pipeline_of(chance)
+    heavy = seed % HEAVY == HEAVY - 1
+    pipeline = special.heavy(chance) if heavy else special.varied(pipeline_of(chance), random.Random(f"varied {seed}"))
     tasks = tuple(
         tuple(chance.randint(1, pipeline.shards) for _ in range(pipeline.levels)) for _ in range(chance.randint(1, 3))
     )
@@ -30,7 +34,7 @@ def scenario_of(seed: int) -> Scenario:
         pipeline,
         tasks,
         hosts=chance.randint(1, 3),
-        looks=chance.choice((1, 3, 8, 30, 1000)),
+        looks=chance.choice((1, 3, 8, 30, 1000)) if not heavy else chance.choice((EVENTS // 2, EVENTS * 10)),
         keep=chance.choice((1, 3, 10)),
         real_cache=chance.random() < 0.05,
         faults=(*_faults(chance), *_rare_faults(random.Random(f"rare {seed}"))),
@@ -58,6 +62,8 @@ def _rare_faults(chance: random.Random) -> Iterator[Fault]:
         yield Fault(_AT_THE_END, 0, chance.choice((1, 1, 2)))
     if chance.random() < 0.07:
         yield Fault(FaultKind.USER_ERROR, chance.randint(0, 80))
+    if chance.random() < 0.2:
+        yield Fault(FaultKind.GIVEN_UP, chance.randint(0, 40))
     if chance.random() < 0.05:
         for _ in range(6):
             yield from _faults(chance)

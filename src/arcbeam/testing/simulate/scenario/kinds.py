@@ -8,21 +8,26 @@ which events of which source it was made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from arcbeam.engine.grouping.composites import AfterAll, AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
 from arcbeam.engine.grouping.delays import AlignTo, Delay
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterSynchronizedTime, AfterTime, Always, Never, Trigger
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.scenario.combining import Atoms
 from arcbeam.testing.simulate.scenario.windowings import TENS, Windowing
 
 MAIN, OTHER = "main", "other"
+SOON: Final = 700
+"""Delay of triggers that have a count, too."""
+ALIGNED: Final = 5000
+"""Period to which the alarms of a trigger are moved on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +91,20 @@ class Pass:
     """Elements go on as they come; with two outputs, by the sum of their bytes.
 
     Attributes:
-        behind: if not 0, it has an estimator, which reports a time so much behind that of what came last.
+        behind: if not 0, it has estimators, each of which reports a time so much behind that of the latest it has seen.
+        estimators: how many; each sees some of the elements.
     """
 
     behind: int = 0
+    estimators: int = 1
+
+    def estimator(self, atoms: Iterable[bytes]) -> str:
+        """Who sees an element of these atoms."""
+        return f"estimator {sum(map(sum, atoms)) % self.estimators}"
+
+    def estimate(self, time: Timestamp) -> Timestamp:
+        """What is reported of an element."""
+        return Timestamp(max(time - self.behind, MIN_TIMESTAMP))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +202,14 @@ TRIGGERS: Mapping[str, Callable[[int], Trigger]] = {
     "repeated watermark": lambda count: Repeatedly(AfterWatermark()),
     "counts": lambda count: Repeatedly(AfterCount(count)),
     "clock": lambda count: Repeatedly(AfterTime(Delay(Duration(count * 1000)))),
-    "count or clock": lambda count: Repeatedly(AfterAny(AfterCount(count), AfterTime(Delay(Duration(700))))),
+    "count or clock": lambda count: Repeatedly(AfterAny(AfterCount(count), AfterTime(Delay(Duration(SOON))))),
     "each": lambda count: Repeatedly(AfterEach(AfterCount(count), AfterCount(1))),
     "count once": lambda count: AfterCount(count),
     "watermark or count": lambda count: OrFinally(AfterWatermark(), AfterCount(count + 1)),
     "watermark and count": lambda count: AfterAll(AfterWatermark(), AfterCount(count)),
-    "count and clock": lambda count: Repeatedly(AfterAll(AfterCount(count), AfterTime(Delay(Duration(700))))),
+    "count and clock": lambda count: Repeatedly(AfterAll(AfterCount(count), AfterTime(Delay(Duration(SOON))))),
     "aligned clock": lambda count: Repeatedly(
-        AfterTime(Delay(Duration(count * 300)), AlignTo(Duration(5000), Duration(300)))
+        AfterTime(Delay(Duration(count * 300)), AlignTo(Duration(ALIGNED), Duration(300)))
     ),
     "synchronized": lambda count: Repeatedly(AfterSynchronizedTime()),
     "always": lambda count: Always(),

@@ -132,8 +132,15 @@ class Pipeline:
 
     def specs(self, layout: Layout) -> dict[str, StageSpec]:
         """What the engine is told of what stages do."""
-        placed = {each.name: each for each in layout.stages}
-        return {stage.name: _spec(stage, placed[stage.name]) for stage in self.stages}
+        known = self._specs.get(layout.tasks)
+        if known is None:
+            placed = {each.name: each for each in layout.stages}
+            known = self._specs[layout.tasks] = {s.name: _spec(s, placed[s.name]) for s in self.stages}
+        return known
+
+    @cached_property
+    def _specs(self) -> dict[tuple[int, ...], dict[str, StageSpec]]:
+        return {}
 
 
 def _spec(stage: Stage, placed: Placed) -> StageSpec:

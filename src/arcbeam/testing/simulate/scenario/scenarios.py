@@ -33,6 +33,7 @@ class FaultKind(Enum):
     PUBLISHING_FAILS = "publishing fails"
     HOST_LOST = "a host loses all it has"
     LATE_REPORT = "a step is reported a second time, when it is decided"
+    GIVEN_UP = "a step that was given up is reported, when it runs again"
 
 
 OF_TASKS = frozenset(
