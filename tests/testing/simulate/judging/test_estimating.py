@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.testing.test_wishes import manifest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
@@ -14,6 +13,7 @@ from arcbeam.testing.simulate.judging.estimating import Estimates
 from arcbeam.testing.simulate.judging.records import Broken, Out
 from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Pass, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
+from tests.testing.simulate.judging.test_wishes import manifest
 
 PIPELINE = Pipeline(
     (

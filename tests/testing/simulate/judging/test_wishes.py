@@ -22,8 +22,9 @@ from arcbeam.engine.progress import (
     Warn,
 )
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.manifest.values import JobShape, Kind, Manifest, Mode, Pin
+from arcbeam.store.manifest.values import JobShape, Kind, Manifest, Pin
 from arcbeam.testing.simulate.judging.records import Broken
 from arcbeam.testing.simulate.judging.wishes import TOLD, WHILE_COMMITTING, Wishes
 
@@ -31,7 +32,9 @@ NOW = Timestamp(0)
 TOLD_SO = Warn("savepoint 's' is not made: the job is cancelling")
 
 
-def manifest(step: int, *pins: Pin, mode: Mode = Mode.RUNNING, opening: int = 0, progress: bytes = b"") -> Manifest:
+def manifest(
+    step: int, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, opening: int = 0, progress: bytes = b""
+) -> Manifest:
     """A manifest of epoch 1, or an opening of another epoch."""
     kind = Kind.OPENING if opening else Kind.STEP
     shape = JobShape("p", 1, ())
@@ -63,7 +66,7 @@ class Played:
         self.wishes.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), command))
         return self
 
-    def commits(self, *pins: Pin, mode: Mode = Mode.RUNNING, step: int = 1) -> Played:
+    def commits(self, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, step: int = 1) -> Played:
         made = manifest(step, *pins, mode=mode)
         self.wishes.real(self.head, made)
         self.head = made
@@ -80,8 +83,10 @@ MADE = pin("s", 1)
 
 def test_what_comes_into_being() -> None:
     Played(SAVE).proposes().commits(MADE).ends(EndState.FAILED)
-    Played(SUSPEND).proposes().commits(MADE, mode=Mode.SUSPENDED).ends(EndState.STOPPED)
-    Played(DRAIN).proposes().commits(mode=Mode.DRAINING).proposes(2).commits(pin("s", 2), mode=Mode.DRAINED, step=2)
+    Played(SUSPEND).proposes().commits(MADE, mode=CommitMode.SUSPENDED).ends(EndState.STOPPED)
+    Played(DRAIN).proposes().commits(mode=CommitMode.DRAINING).proposes(2).commits(
+        pin("s", 2), mode=CommitMode.DRAINED, step=2
+    )
     waiting = Played().proposes().hears(SAVE).commits().proposes(2).commits(pin("s", 2), step=2).ends(EndState.DONE)
     assert waiting.happened == {WHILE_COMMITTING: 1}
     told = Played(SAVE).hears(CancelRequested(NOW), says=(TOLD_SO, TearDown((), NOW))).ends(EndState.CANCELLED)
@@ -94,9 +99,9 @@ def test_what_comes_into_being() -> None:
         (lambda: Played(SAVE).proposes().commits(), "has not the savepoints ['s'], which were asked for"),
         (lambda: Played().proposes().commits(MADE), "for which nobody has asked"),
         (lambda: Played(SUSPEND).proposes().commits(), "was proposed when SuspendRequested had been heard"),
-        (lambda: Played(SUSPEND).proposes().commits(mode=Mode.SUSPENDED), "has not the savepoints"),
-        (lambda: Played().proposes().commits(mode=Mode.SUSPENDED), "was proposed when None"),
-        (lambda: Played(DRAIN).proposes().commits(mode=Mode.DRAINED), "has not the savepoints"),
+        (lambda: Played(SUSPEND).proposes().commits(mode=CommitMode.SUSPENDED), "has not the savepoints"),
+        (lambda: Played().proposes().commits(mode=CommitMode.SUSPENDED), "was proposed when None"),
+        (lambda: Played(DRAIN).proposes().commits(mode=CommitMode.DRAINED), "has not the savepoints"),
         (lambda: Played(DRAIN, SUSPEND), "heading elsewhere"),
         (lambda: Played(SAVE).ends(EndState.DONE), "neither made nor told"),
         (lambda: Played().ends(EndState.STOPPED), "nobody has asked for that"),
