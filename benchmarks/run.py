@@ -11,36 +11,56 @@ import datetime
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench.peers import NAMES, Peer, open_session, peers
-from bench.report import Conditions, Series, as_text, memory_table, replace_section, rows, section, speed_table
-from bench.work import WORKS, StageLogic
+from bench.processor import processor_seconds
+from bench.registry import WORKS
+from bench.report import (
+    Conditions,
+    Series,
+    as_text,
+    memory_table,
+    replace_section,
+    rows,
+    section,
+    speed_table,
+    ways_table,
+)
+from bench.work import StageLogic
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 20_000
 """Elements of the small run before each."""
+CLOCKS = {"wall": time.perf_counter, "processor": processor_seconds}
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     logging.disable(logging.WARNING)
     works = [WORKS[name] for name in options.work]
-    conditions = Conditions(options.runs, datetime.datetime.now().astimezone().date().isoformat())
+    conditions = Conditions(options.runs, options.runs_of_ways, datetime.datetime.now().astimezone().date().isoformat())
     print("starting Spark …", file=sys.stderr, flush=True)
     session = open_session()
     try:
-        contenders = peers(tuple(options.peers), session)
+        contenders = peers(tuple(options.peers), session, CLOCKS[options.clock])
         series: list[Series] = []
         for work in works:
-            series += _measure(work, contenders, options.runs, options.elements)
+            able = [peer for peer in contenders if peer.does(work)]
+            series += _measure(work, able, options.runs_of_ways if work.way else options.runs, options.elements)
             _write_rows(series)
     finally:
         session.stop()
-    print(as_text(speed_table(series, options.peers)))
-    print("\npeak memory, MiB: Python + JVM")
-    print(as_text(memory_table(series, options.peers)))
+    works_of, ways_of = ([s for s in series if s.work.way is way] for way in (False, True))
+    if works_of:
+        print(as_text(speed_table(works_of, options.peers)))
+        print("\npeak memory, MiB: Python + JVM")
+        print(as_text(memory_table(works_of, options.peers)))
+    if ways_of:
+        print("\nways to write it, M elements/s")
+        print(as_text(ways_table(ways_of)))
     for failed in (s for s in series if s.error):
         print(f"\n{failed.work.name}, {failed.peer}: {failed.error}")
     if options.record:
@@ -49,7 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(work: StageLogic, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
-    """One work: the peers in turns, once for memory, then `runs` times for speed. One that fails gets no other turn."""
+    """One work: the peers in turns, once for memory, then `runs` times for speed. One that fails gets no other turn.
+
+    Of ways no memory is told, so the first turn only warms up what is shared.
+    """
     series = []
     for peer in contenders:
         size = min(elements or work.elements, work.elements)
@@ -61,7 +84,12 @@ def _measure(work: StageLogic, contenders: list[Peer], runs: int, elements: int 
             try:
                 warm_up = min(WARM_UP, one.elements)
                 # The first full one is for memory: what it finds cold is warm for the others.
-                if number == 0:
+                if number == 0 and work.way:
+                    # A process that is new for each run has nothing to warm up.
+                    outcome = (
+                        "warm" if peer.name == "local" else f"{peer.run(work, one.elements, warm_up):.2f} s, warming up"
+                    )
+                elif number == 0:
                     one.memory = peer.memory(work, one.elements, warm_up)
                     outcome = f"{one.memory.python:.0f} MiB of Python"
                 else:
@@ -71,7 +99,7 @@ def _measure(work: StageLogic, contenders: list[Peer], runs: int, elements: int 
                 one.error = _first_line(error)
                 one.runs.clear()
                 outcome = f"failed: {one.error}"
-            print(f"{work.name:<10} {number}/{runs} {peer.name:<8} {outcome}", file=sys.stderr, flush=True)
+            print(f"{work.name:<14} {number}/{runs} {peer.name:<8} {outcome}", file=sys.stderr, flush=True)
     return series
 
 
@@ -105,6 +133,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", type=_names(NAMES), default=list(NAMES), help=f"of {','.join(NAMES)}")
     parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
     parser.add_argument("--runs", type=int, default=5, help="of each work and peer (default 5)")
+    parser.add_argument("--runs-of-ways", type=int, default=3, help="of each way to write it and peer (default 3)")
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="what is measured: wall clock, or what all processes spent of the processors (if others use them, too)",
+    )
     parser.add_argument("--quick", action="store_true", help="one run of 100,000 elements: does everything work?")
     parser.add_argument(
         "--record",
@@ -112,13 +147,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         help="write docs/performance.md (default: if everything was measured at full size)",
     )
     options = parser.parse_args(arguments)
-    if options.runs < 1 or (options.elements is not None and options.elements < 1):
-        parser.error("--runs and --elements are at least 1")
+    if min(options.runs, options.runs_of_ways) < 1 or (options.elements is not None and options.elements < 1):
+        parser.error("--runs, --runs-of-ways and --elements are at least 1")
     if options.quick:
-        options.runs, options.elements = 1, options.elements or 100_000
+        options.runs, options.runs_of_ways, options.elements = 1, 1, options.elements or 100_000
     if options.record is None:
         complete = len(options.work) == len(WORKS) and len(options.peers) == len(NAMES)
-        options.record = complete and options.elements is None
+        options.record = complete and options.elements is None and options.clock == "wall"
     return options
 
 

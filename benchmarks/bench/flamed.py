@@ -11,7 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
-from bench import pipelines
+from bench import registry
 from tests.harness.drive import Driven
 
 WARM_UP = 20_000  # elements
@@ -20,7 +20,7 @@ WARM_UP = 20_000  # elements
 def run(name: str, elements: int, off: dict[str, Any]) -> None:
     """One run of a work; its answer is not looked at."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, Driven(shards=2, **off) as pipeline:
-        pipelines.PIPELINES[name](pipeline, elements, folder)
+        registry.jobs("arcbeam")[name](pipeline, elements, folder)
 
 
 def main() -> None:

@@ -11,13 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from bench import registry
 from bench.memory import Sampler
+from bench.processor import Clock, processor_seconds
 from bench.work import Answer, StageLogic
 
 if TYPE_CHECKING:
@@ -52,11 +53,15 @@ class Peer(Protocol):
 
     name: str
 
+    def does(self, work: StageLogic) -> bool:
+        """Whether it has a job for a work."""
+        ...
+
     def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         """Does a work once with `warm_up` elements, then timed; raises what goes wrong.
 
         Returns:
-            Seconds of wall clock, from building the job to having its result.
+            Seconds by the peer's clock, from building the job to having its result.
         """
         ...
 
@@ -66,31 +71,46 @@ class Peer(Protocol):
 
 
 class SparkPeer:
-    """A peer in the shared session, with Python workers of its own (told by a variable in their environment)."""
+    """A peer in the shared session, with Python workers of its own (told by a variable in their environment).
 
-    def __init__(self, name: str, session: SparkSession, job: Callable[[SparkSession, str, int], Answer]) -> None:
+    Args:
+        start: does one of the peer's jobs.
+        clock: what time is taken by.
+    """
+
+    def __init__(
+        self, name: str, session: SparkSession, start: Callable[[SparkSession, Any, int], Answer], clock: Clock
+    ) -> None:
         self.name = name
         self._session = session
-        self._job = job
+        self._start = start
+        self._clock = clock
+        self._jobs = registry.jobs(name)
+
+    def does(self, work: StageLogic) -> bool:
+        return work.name in self._jobs
 
     def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         self._warm_up(work, warm_up)
-        start = time.perf_counter()
-        answer = self._job(self._session, work.name, elements)
-        seconds = time.perf_counter() - start
+        start = self._clock()
+        answer = self._job(work, elements)
+        seconds = self._clock() - start
         _check(work, elements, answer)
         return seconds
+
+    def _job(self, work: StageLogic, elements: int) -> Answer:
+        return self._start(self._session, self._jobs[work.name], elements)
 
     def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
         self._warm_up(work, warm_up)
         with Sampler(f"{_TAG}={self.name}", jvm=True) as memory:
-            answer = self._job(self._session, work.name, elements)
+            answer = self._job(work, elements)
         _check(work, elements, answer)
         return Memory(memory.python / _MIB, memory.jvm / _MIB, memory.total / _MIB)
 
     def _warm_up(self, work: StageLogic, elements: int) -> None:
         self._session.sparkContext.environment[_TAG] = self.name
-        _check(work, elements, self._job(self._session, work.name, elements))
+        _check(work, elements, self._job(work, elements))
         # What earlier runs left is not the next one's to clean up.
         gc.collect()
         jvm = self._session.sparkContext._jvm
@@ -103,6 +123,12 @@ class LocalPeer:
 
     name = "local"
 
+    def __init__(self, clock: Clock) -> None:
+        self._clock = "processor" if clock is processor_seconds else "wall"
+
+    def does(self, work: StageLogic) -> bool:
+        return work.name in registry.jobs(self.name)
+
     def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         return self._run(work, elements, warm_up)
 
@@ -113,7 +139,7 @@ class LocalPeer:
 
     def _run(self, work: StageLogic, elements: int, warm_up: int) -> float:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            command = [sys.executable, "-m", "bench.local", work.name, str(elements), str(warm_up), folder]
+            command = [sys.executable, "-m", "bench.local", work.name, str(elements), str(warm_up), folder, self._clock]
             environment = os.environ | {_TAG: self.name}
             done = subprocess.run(
                 command, cwd=_FOLDER, env=environment, capture_output=True, text=True, timeout=_LOCAL_TIMEOUT
@@ -132,33 +158,25 @@ def _check(work: StageLogic, elements: int, answer: Answer) -> None:
         raise WrongAnswerError(f"{work.name} of {elements}: {answer} instead of {right}")
 
 
-def _arcbeam(session: SparkSession, name: str, elements: int) -> Answer:
+def _arcbeam(session: SparkSession, build: Any, elements: int) -> Answer:
     from arcbeam import ArcbeamRunner
     from bench import pipelines
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        return pipelines.run(name, elements, ArcbeamRunner(), folder)
+        return pipelines.run(build, elements, ArcbeamRunner(), folder)
 
 
-def _rdd(session: SparkSession, name: str, elements: int) -> Answer:
-    from bench import rdd
-
-    return rdd.JOBS[name](session.sparkContext, elements)
-
-
-def _frames(session: SparkSession, name: str, elements: int) -> Answer:
-    from bench import frames
-
-    return frames.JOBS[name](session, elements)
+def _in_context(session: SparkSession, job: Any, elements: int) -> Answer:
+    answer: Answer = job(session.sparkContext, elements)
+    return answer
 
 
-def _sql(session: SparkSession, name: str, elements: int) -> Answer:
-    from bench import sql
+def _in_session(session: SparkSession, job: Any, elements: int) -> Answer:
+    answer: Answer = job(session, elements)
+    return answer
 
-    return sql.JOBS[name](session, elements)
 
-
-_SPARK_JOBS = {"arcbeam": _arcbeam, "rdd": _rdd, "frames": _frames, "sql": _sql}
+_STARTS = {"arcbeam": _arcbeam, "rdd": _in_context, "frames": _in_session, "sql": _in_session}
 NAMES = ("arcbeam", "rdd", "frames", "sql", "local")
 CORES = 2
 SETTINGS = {
@@ -186,6 +204,6 @@ def open_session() -> SparkSession:
     return session
 
 
-def peers(names: tuple[str, ...], session: SparkSession) -> list[Peer]:
+def peers(names: tuple[str, ...], session: SparkSession, clock: Clock) -> list[Peer]:
     """The peers of those names, in that order."""
-    return [LocalPeer() if name == "local" else SparkPeer(name, session, _SPARK_JOBS[name]) for name in names]
+    return [LocalPeer(clock) if name == "local" else SparkPeer(name, session, _STARTS[name], clock) for name in names]

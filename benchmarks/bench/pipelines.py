@@ -179,7 +179,10 @@ def _tiny_group(p: beam.Pipeline, elements: int, folder: str) -> None:
     )
 
 
-PIPELINES: dict[str, Callable[[beam.Pipeline, int, str], None]] = {
+Pipeline = Callable[[beam.Pipeline, int, str], None]
+"""Adds a work to a pipeline: for a number of elements, with a folder for the parts of the answer."""
+
+PIPELINES: dict[str, Pipeline] = {
     "map": _map,
     "group": _group,
     "count": _count,
@@ -194,10 +197,10 @@ PIPELINES: dict[str, Callable[[beam.Pipeline, int, str], None]] = {
 }
 
 
-def run(name: str, elements: int, runner: Any, folder: str) -> Answer:
+def run(build: Pipeline, elements: int, runner: Any, folder: str) -> Answer:
     """Builds and runs a work's pipeline; `folder` is an empty one for the parts of the answer."""
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
-    PIPELINES[name](pipeline, elements, folder)
+    build(pipeline, elements, folder)
     pipeline.run().wait_until_finish()
     parts = [tuple(map(int, file.read_text().split())) for file in Path(folder).iterdir()]
     return Answer(sum(count for count, _ in parts), sum(total for _, total in parts))

@@ -92,7 +92,9 @@ def _tiny_group(sc: SparkContext, elements: int) -> Answer:
     return tally(groups.mapValues(sum), work.digest_pair)
 
 
-JOBS: dict[str, Callable[[SparkContext, int], Answer]] = {
+Job = Callable[[SparkContext, int], Answer]
+
+JOBS: dict[str, Job] = {
     "map": _map,
     "group": _group,
     "count": _count,

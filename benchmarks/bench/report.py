@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import CORES, SETTINGS, Memory
-from bench.work import TINY, WORKS, StageLogic
+from bench.registry import WORKS
+from bench.work import TINY, StageLogic
 
 TITLES = {
     "arcbeam": "arcbeam",
@@ -63,6 +64,7 @@ class Conditions:
     """What a table was measured with."""
 
     runs: int
+    runs_of_ways: int
     started: str
 
     def lines(self) -> list[str]:
@@ -75,8 +77,8 @@ class Conditions:
             f"{platform.system()} {platform.machine()}.",
             f"- Python {platform.python_version()}, {versions}.",
             f"- The Spark peers share one session `local[{CORES}]` ({settings}); Beam's local runner has one process.",
-            f"- Median of {self.runs}; the peers take turns, each run after a small one of the same work, "
-            "all of them after one of full size, whose memory is sampled.",
+            f"- Median of {self.runs} (of the ways: {self.runs_of_ways}); the peers take turns, each run after a small "
+            "one of the same work, all of them after one of full size (whose memory is sampled, but of the ways).",
         ]
 
 
@@ -91,7 +93,7 @@ def rows(series: Sequence[Series]) -> list[dict[str, Any]]:
             continue
         extra = {"elements": one.elements}
         found.append({**fixed, **_row(one.unit, one.values, base.values if base else []), **extra})
-        for part in ("total", "python", "jvm"):
+        for part in ("total", "python", "jvm") if one.memory else ():
             values, reference = ([getattr(s.memory, part)] if s and s.memory else [] for s in (one, base))
             found.append({**fixed, **_row(f"MiB {part}", values, reference), **extra})
     return found
@@ -118,6 +120,14 @@ def speed_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str
         ratios = [_ratio(mine.get("arcbeam"), mine.get(peer)) for peer in others]
         table.append([work.name, next(iter(mine.values())).unit, *cells, *ratios])
     return table
+
+
+def ways_table(series: Sequence[Series]) -> list[list[str]]:
+    """The ways to write it: medians and ratios as in the speed table, of the peers that have any; and what they do."""
+    found = {s.peer for s in series}
+    table = speed_table(series, [peer for peer in TITLES if peer in found])
+    what = ["what", *(work.what for work in _works(series))]
+    return [[name, *cells, text] for (name, _, *cells), text in zip(table, what, strict=True)]
 
 
 def memory_table(series: Sequence[Series], peers: Sequence[str]) -> list[list[str]]:
@@ -147,8 +157,9 @@ def as_markdown(table: Sequence[Sequence[str]], left: int = 1) -> str:
 
 def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditions) -> str:
     """What stands between the markers in docs/performance.md."""
+    works, ways = ([s for s in series if s.work.way is way] for way in (False, True))
     sizes = [["work", "what", "elements", f"elements, {TITLES['local']}"]]
-    for work in _works(series):
+    for work in _works(works):
         spark = next((s.elements for s in series if s.work is work and s.peer != "local"), None)
         local = next((s.elements for s in series if s.work is work and s.peer == "local"), None)
         numbers = ["-" if size is None else f"{size or TINY:,}" for size in (spark, local)]
@@ -156,16 +167,30 @@ def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditio
     errors = [f"- {s.work.name}, {TITLES[s.peer]}: {s.error}" for s in series if s.error]
     parts = [
         "Speed (medians), and how many times as fast arcbeam is:",
-        as_markdown(speed_table(series, peers)),
+        as_markdown(speed_table(works, peers)),
         "Peak memory in MiB: Python's workers and the growth of the driver, plus the JVM.",
-        as_markdown(memory_table(series, peers)),
+        as_markdown(memory_table(works, peers)),
         "\n".join(conditions.lines()),
         "Sizes:",
         as_markdown(sizes, left=2),
+        *_ways_section(ways),
     ]
     if errors:
         parts += ["Failed:", "\n".join(errors)]
     return "\n\n".join(parts)
+
+
+def _ways_section(ways: Sequence[Series]) -> list[str]:
+    if not ways:
+        return []
+    sizes = {(s.elements, s.peer == "local") for s in ways}
+    spark, local = (sorted({size for size, of in sizes if of is local}) for local in (False, True))
+    told = f"{_either(spark)} elements" + (f"; {TITLES['local']}: {_either(local)}" if local else "")
+    return [f"Ways to write it, in M elements/s ({told}):", as_markdown(ways_table(ways))]
+
+
+def _either(sizes: Sequence[int]) -> str:
+    return " or ".join(f"{size:,}" for size in sizes)
 
 
 def replace_section(path: Path, text: str, name: str = "bench") -> None:

@@ -25,6 +25,7 @@ WINDOW_KEYS = 1_000
 WINDOW_SIZE, WINDOW_PERIOD, WINDOW_SPAN = 60, 20, 600  # seconds
 SEEDS = 8
 TINY = 10
+M = 1_000_000
 _PRIME = 10_007
 _WORD = re.compile(r"[A-Za-z']+")
 
@@ -46,6 +47,7 @@ class StageLogic:
         elements: default number of input elements; 0: a tiny pipeline, measured in seconds.
         local_elements: at most so many for Beam's local runner, which would take too long otherwise.
         answer: the right answer for a number of elements.
+        way: whether it is one of the ways to write it, which have a table of their own.
     """
 
     name: str
@@ -53,6 +55,7 @@ class StageLogic:
     elements: int
     local_elements: int
     answer: Callable[[int], Answer]
+    way: bool = False
 
 
 # ------------------------------------------------------------------------------------------------ element functions
@@ -277,8 +280,6 @@ def corpus(words: int) -> Path:
     done.touch()
     return folder
 
-
-M = 1_000_000
 
 WORKS = {
     work.name: work

@@ -11,15 +11,18 @@ import pandas
 import pyarrow
 import pytest
 from apache_beam import coders
-from apache_beam.coders import coder_impl
+from apache_beam.coders import VarIntCoder, coder_impl
 from apache_beam.internal import pickler
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, opcounters, operations
 from apache_beam.transforms import core
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, OrderedListStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
 from apache_beam.typehints.batch import BatchConverter
 from apache_beam.utils.counters import CounterFactory
+from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, WindowedValue
 
 from arcbeam.harness.bundle.finalization import Callbacks
@@ -27,6 +30,8 @@ from arcbeam.harness.encoding import keycoders
 from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.harness.encoding.untyped import is_named_tuple
 from arcbeam.harness.operations import read, writes
+from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.transforms import claims, precombine, values
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 
@@ -304,3 +309,44 @@ def test_coders_tell_what_they_are_made_of() -> None:
 def test_what_a_named_tuple_is_made_with() -> None:
     assert is_named_tuple(Point)
     assert Point.__reduce_ex__ is object.__reduce_ex__
+
+
+class Remembers(beam.DoFn):
+    BAG = BagStateSpec("bag", VarIntCoder())
+    TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Any,
+        more: Any,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        timer: Any = beam.DoFn.TimerParam(TIMER),
+        key: Any = beam.DoFn.KeyParam,
+    ) -> None: ...
+
+    @on_timer(TIMER)
+    def fires(self, tag: Any = beam.DoFn.DynamicTimerTagParam, bag: Any = beam.DoFn.StateParam(BAG)) -> None: ...
+
+
+def test_what_a_stateful_dofn_asks_for_is_read_as_the_sdk_reads_it() -> None:
+    fn = Remembers()
+    signature = common.DoFnSignature(fn)
+    process = ProcessArguments.of(signature.process_method, ["more"], {})
+    assert process.method == fn.process
+    assert (process.elements, process.args[1]) == ([0], "more")
+    assert process.states == [(2, fn.BAG)]
+    assert process.timers == [(3, fn.TIMER)]
+    assert process.keys == [4]
+    ((spec, method),) = signature.timer_methods.items()
+    timer = TimerArguments.of(method)
+    assert (spec, timer.method, timer.tags, timer.states) == (fn.TIMER, fn.fires, ["tag"], [("bag", fn.BAG)])
+
+
+def test_a_context_of_user_state_makes_handles_on_ordered_lists() -> None:
+    handler = InProcessStateHandler({}, None)
+    window_coder = GlobalWindows().get_window_coder()
+    context: Any = bundle_processor.FnApiUserStateContext(handler, "t", VarIntCoder(), window_coder)
+    ordered = context._create_state(OrderedListStateSpec("list", VarIntCoder()), 1, GlobalWindow())
+    ordered.add((Timestamp(2), 7))
+    ordered.commit()
+    assert handler.keys() == [VarIntCoder().encode_nested(1)]

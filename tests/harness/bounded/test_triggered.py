@@ -50,7 +50,7 @@ from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.panes import Pane, Panes
 from arcbeam.harness.bounded.triggered import TriggeredFeed, strategy_of
 from arcbeam.harness.bundle.metrics import merge_metrics
-from arcbeam.harness.strategies import trigger_of
+from arcbeam.harness.bundle.strategies import trigger_of
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Routing
 from tests.harness.drive import Collect, Driven

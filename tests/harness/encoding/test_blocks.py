@@ -109,3 +109,21 @@ def test_times_of_their_own_take_eight_bytes_each() -> None:
     stream = create_OutputStream()
     coder.write(Block([0] * 100, Each(range(100)), (GlobalWindow(),), PANES[0]), stream)
     assert len(stream.get()) < 930
+
+
+@pytest.mark.contract("PLAN-04")
+@given(some, st.lists(st.sampled_from([1, 2, 127, 128, 300]), max_size=4), st.booleans())
+def test_values_that_share_all_else_are_encoded_without_windowed_values(
+    stamps: list[Any], counts: list[int], bulk: bool
+) -> None:
+    coder = BlockCoder(coders.WindowedValueCoder(coders.StrUtf8Coder(), IntervalWindowCoder()), bulk=bulk)
+    for stamp in stamps:
+        encode = coder.encoder_of_alike(stamp.timestamp_micros, stamp.windows, stamp.pane_info)
+        for count in counts:
+            values = [f"v{n}" for n in range(count)]
+            encoded = encode(values)
+            expected = [stamp.with_value(value) for value in values]
+            assert encoded == coder.encode(expected)
+            assert same(coder.read_one(encoded).elements(), expected)
+    for stamp in stamps:
+        assert same(coder.read_one(coder.encode([stamp.with_value("a")])).elements(), [stamp.with_value("a")])

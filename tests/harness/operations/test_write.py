@@ -18,7 +18,7 @@ from apache_beam.runners.worker.statesampler import StateSampler
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, IntervalWindow, SlidingWindows, TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.timestamp import Timestamp
-from apache_beam.utils.windowed_value import WindowedValue
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, PaneInfoTiming, WindowedValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -216,6 +216,25 @@ class TestGrouping:
         coder = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder())
         (values,) = grouped(rows, coder).values()
         assert [(o.value, o.timestamp, o.windows) for o in values] == [(i, Timestamp(i), (window,)) for i in range(5)]
+
+    @pytest.mark.parametrize("memory", [1000, MIB])
+    @pytest.mark.parametrize("differs", ["nothing", "time", "windows", "pane"])
+    def test_keyed_says_once_what_all_share_until_one_differs(self, differs: str, memory: int) -> None:
+        rig = Rig(memory=memory)
+        coder = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder())
+        early = PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)
+        elements = []
+        for n in range(300):
+            other = 200 <= n < 250
+            time = Timestamp(3 if differs == "time" and other else 2)
+            windows = (IntervalWindow(0, 5 if differs == "windows" and other else 10),)
+            pane = early if differs == "pane" and other else PANE_INFO_UNKNOWN
+            elements.append(WindowedValue((f"k{n % 3}", n), time, windows, pane))
+        rows = rig.written(rig.op(Routing.KEYED, pairs(), IntervalWindowCoder()), elements)
+        encode = coders.FastPrimitivesCoder().get_impl().encode
+        assert grouped(rows, coder) == {
+            encode(key): [e.with_value(e.value[1]) for e in elements if e.value[0] == key] for key in ("k0", "k1", "k2")
+        }
 
     def test_a_hot_key_is_cut_into_blobs(self) -> None:
         rig = Rig()

@@ -1,7 +1,7 @@
 """Stateful stages on a bounded input: one key after the other, its data first, then its timers.
 
 Owns the order of what happens to a key, waiting for processing-time timers, and when a key's state goes. Which timer
-fires next is known by `harness.bounded.timers`, what state is by `harness.state.handler`, bundles by
+fires next is known by `harness.state.timers`, what state is by `harness.state.handler`, bundles by
 `harness.bundle.processor`.
 
 The watermark of a key's input is at the beginning of time while its elements are processed, then at the end of time:
@@ -24,11 +24,12 @@ from typing import Any, Protocol
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
-from arcbeam.harness.bounded.timers import Family, Inbox, KeyTimers
 from arcbeam.harness.bundle.processor import StageProcessor
-from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
+from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import Row, TaskReport
 
@@ -36,6 +37,8 @@ bags.register()
 
 _KEYS_PER_BUNDLE = 16_384
 """The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
+_FEW_BYTES = 64 * 1024
+"""A key's values up to this size (encoded) are one block."""
 _END = int(MAX_TIMESTAMP.micros)
 
 
@@ -76,7 +79,8 @@ class KeyedFeed:
         self._bundles = processor.bundles
         self._clock: Clock = clock or WallClock()
         self._memory = processor.settings.group_memory_bytes
-        self._state = _KeyStates(processor)
+        taker = processor.root.output_blocks.only_taker
+        self._keys: _Keys = _RunKeys(processor, taker) if isinstance(taker, StatefulOperation) else _SdkKeys(processor)
         self._inbox = Inbox()
         self._families = [
             Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._inbox)
@@ -85,8 +89,8 @@ class KeyedFeed:
         element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
-        self._payloads: Callable[[Chunks], Iterable[list[Any]]] = (
-            _TimeSorted(values, self._memory) if processor.root.how.time_sorted else _InOrder(values.decode)
+        self._blocks: Callable[[Chunks], Iterable[Block]] = (
+            _TimeSorted(values, self._memory) if processor.root.how.time_sorted else _InOrder(values.read_one)
         )
         self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
         self._parkings = 0
@@ -94,7 +98,7 @@ class KeyedFeed:
     def run(self, rows: Iterable[Row], report: TaskReport) -> None:
         """See `Feed`."""
         self._parked, self._parkings = [], 0
-        self._state.begin_task()
+        self._keys.begin_task()
         for encoded, windows in key_groups(rows, self._memory):
             self._process(encoded, windows[b""])
             while self._parked and self._parked[0][0] <= self._clock.now():
@@ -107,15 +111,14 @@ class KeyedFeed:
                 self._clock.wait_until(due)
             self._resume()
         self._bundles.close()
-        self._state.settle()
+        self._keys.settle()
 
     def _process(self, encoded: bytes, chunks: Chunks) -> None:
         """All that can be done for a key now: its data, then the timers that may fire."""
         key = self._decode_key(encoded)
-        self._state.enter(key, encoded)
-        emit = self._bundles.emit
-        for values in self._payloads(chunks):
-            emit([value.with_value((key, value.value)) for value in values])
+        self._keys.enter(key, encoded, again=False)
+        for block in self._blocks(chunks):
+            self._keys.put(key, block)
         if self._families:
             timers = self._inbox.timers
             self._fire_event_timers(timers)
@@ -123,11 +126,11 @@ class KeyedFeed:
                 now = self._clock.now()
                 if due > now:
                     self._park(due, encoded, key, timers)
-                    self._state.leave(key, encoded, done=False)
+                    self._keys.leave(key, encoded, done=False)
                     return
                 self._fire_processing_timer(timers, now)
             timers.clear()
-        self._state.leave(key, encoded, done=True)
+        self._keys.leave(key, encoded, done=True)
 
     def _park(self, due: int, encoded: bytes, key: Any, timers: KeyTimers) -> None:
         self._parkings += 1
@@ -137,7 +140,7 @@ class KeyedFeed:
     def _resume(self) -> None:
         """Fires the timer that is due first of all parked keys."""
         due, _, encoded, key, timers = heapq.heappop(self._parked)
-        self._state.enter(key, encoded)
+        self._keys.enter(key, encoded, again=True)
         self._inbox.timers = timers
         self._fire_processing_timer(timers, due)
         next_due = timers.due()
@@ -145,7 +148,7 @@ class KeyedFeed:
             self._park(next_due, encoded, key, timers)
         else:
             timers.clear()
-        self._state.leave(key, encoded, done=next_due is None)
+        self._keys.leave(key, encoded, done=next_due is None)
 
     def _fire_event_timers(self, timers: KeyTimers) -> None:
         while (taken := timers.take_event(_END)) is not None:
@@ -163,8 +166,64 @@ class KeyedFeed:
             self._fire_event_timers(timers)
 
 
-class _KeyStates:
-    """The state of keys: when it may go, or to a file until a timer is due.
+class _Keys(Protocol):
+    """Takes a stage's keys one after the other: `enter`, what is to be processed, `leave`; later perhaps again."""
+
+    def begin_task(self) -> None:
+        """No key has been seen."""
+        ...
+
+    def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
+        """A key is about to be processed; `again` if it was left with something pending."""
+        ...
+
+    def put(self, key: Any, block: Block) -> None:
+        """Processes values of the key; the values of the block are without it."""
+        ...
+
+    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+        """The key is left, for good if nothing is pending for it: its windows have expired."""
+        ...
+
+    def settle(self) -> None:
+        """No bundle is open: what is still to be done about keys that were left is done."""
+        ...
+
+
+class _RunKeys:
+    """Keys of an operation of ours, which has no state of a key any more that was left."""
+
+    def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
+        self._bundles, self._handler, self._op = processor.bundles, processor.state, operation
+        operation.counts_for(processor.root.output_blocks)
+
+    def begin_task(self) -> None:
+        """See `_Keys`."""
+        self._handler.clear_all()
+
+    def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
+        """See `_Keys`."""
+        self._op.begin_key(key, fresh=not again)
+
+    def put(self, key: Any, block: Block) -> None:
+        """See `_Keys`."""
+        self._bundles.put(self._op.put, block)
+
+    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+        """See `_Keys`."""
+        if self._op.end_key(keep=not done):
+            nested = self._op.cells.encode_key(key)
+            if done:
+                self._handler.drop_key(nested)
+            else:
+                self._handler.park(nested)
+
+    def settle(self) -> None:
+        """See `_Keys`."""
+
+
+class _SdkKeys:
+    """Keys of an operation of the SDK, which holds their state until a bundle ends: when it may go, or to a file.
 
     Invariant: `_open` are the keys that the open bundle may hold state of, by the key as the SDK knows it; `_left` are
     those that were left since the last bundle ended, and whether for good.
@@ -179,14 +238,14 @@ class _KeyStates:
         self.begin_task()
 
     def begin_task(self) -> None:
-        """No key has been seen."""
+        """See `_Keys`."""
         self._count = self._bundles.count
         self._open: dict[Any, bytes] = {}
         self._left: dict[bytes, bool] = {}
         self._handler.clear_all()
 
-    def enter(self, key: Any, encoded: bytes) -> None:
-        """A key is about to be processed."""
+    def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
+        """See `_Keys`."""
         if not self._stateful:
             return
         if self._open.get(key, encoded) != encoded or len(self._open) >= _KEYS_PER_BUNDLE:
@@ -197,8 +256,12 @@ class _KeyStates:
         self._open[key] = encoded
         self._count = self._bundles.count
 
+    def put(self, key: Any, block: Block) -> None:
+        """See `_Keys`."""
+        self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
+
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
-        """The key is left, for good if nothing is pending for it: its windows have expired."""
+        """See `_Keys`."""
         if not self._stateful:
             return
         if self._bundles.count != self._count:
@@ -220,11 +283,12 @@ class _KeyStates:
 class _InOrder:
     """Elements of a key as they came."""
 
-    def __init__(self, decode: Callable[[bytes], list[Any]]) -> None:
-        self._decode = decode
+    def __init__(self, read: Callable[[bytes], Block]) -> None:
+        self._read = read
 
-    def __call__(self, chunks: Chunks) -> Iterator[list[Any]]:
-        return map(self._decode, chunks)
+    def __call__(self, chunks: Chunks) -> Iterable[Block]:
+        blocks = map(self._read, chunks)
+        return blocks if chunks.size > _FEW_BYTES else (Block.join(list(blocks)),)
 
 
 def _micros(value: Any) -> int:
@@ -244,7 +308,7 @@ class _TimeSorted:
         self._coder = coder
         self._memory = memory
 
-    def __call__(self, chunks: Chunks) -> Iterator[list[Any]]:
+    def __call__(self, chunks: Chunks) -> Iterator[Block]:
         # Decoded elements take several times the space of their encodings.
         budget = self._memory // 8
         runs: list[Iterable[Any]] = []
@@ -260,15 +324,16 @@ class _TimeSorted:
                 run, held = [], 0
         run.sort(key=_micros)
         if not runs:
-            yield run
+            yield Block.of(run)
             return
         batch: list[Any] = []
         for value in heapq.merge(*runs, run, key=_micros):
             batch.append(value)
             if len(batch) >= self._SLICE:
-                yield batch
+                yield Block.of(batch)
                 batch = []
-        yield batch
+        if batch:
+            yield Block.of(batch)
 
     def _spilled(self, run: list[Any], spool: Spool) -> Iterator[Any]:
         places = []

@@ -20,9 +20,9 @@ from arcbeam.harness.bounded.feeds import payload_decoder
 from arcbeam.harness.bounded.keyed import Clock, WallClock
 from arcbeam.harness.bounded.panes import Panes, Strategy
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
-from arcbeam.harness.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.model.rows import Row, TaskReport
 
 _DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")

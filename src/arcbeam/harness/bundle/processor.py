@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -26,6 +27,7 @@ from arcbeam.harness.operations import read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.stateful import statefulclaims
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Outbox, SideStore, TaskReport
@@ -38,6 +40,7 @@ precombine.register()
 combine.register()
 batches.register()
 claims.register()
+statefulclaims.register()
 
 _instructions = itertools.count()
 
@@ -230,7 +233,10 @@ class Bundles:
 
     def emit_block(self, block: Block) -> None:
         """Feeds a block to the stage's root, cutting bundles as the settings say."""
-        take = self._processor.root.output_blocks.emit
+        self.put(self._processor.root.output_blocks.emit, block)
+
+    def put(self, take: Callable[[Block], None], block: Block) -> None:
+        """Feeds a block to what takes it in place of the root, cutting bundles as the settings say."""
         position, total = 0, len(block)
         while position < total:
             self.open()
@@ -239,14 +245,16 @@ class Bundles:
             position += taken
             self._in_bundle += taken
             self.elements += taken
-            if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
-                self.close()
+            self._cut()
 
     def fire(self, operation: Any, family: str, timer: Any) -> None:
         """Fires a timer; where bundles are cut it counts like an element."""
         self.open()
         operation.process_timer(family, timer)
         self._in_bundle += 1
+        self._cut()
+
+    def _cut(self) -> None:
         if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:
             self.close()
 
@@ -263,6 +271,7 @@ def _descriptor(stage: Stage, settings: Settings) -> Any:
         claims.claim(components.transforms)
         for transform in components.transforms.values():
             combine.claim(transform)
+            statefulclaims.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,
         transforms=components.transforms,

@@ -7,7 +7,7 @@ says them once. Times are exact in a block's bytes; the SDK's coder of windowed 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, repeat
 from typing import Any
 
@@ -24,6 +24,8 @@ _BULK = 8
 """The values are written in bulk; another bit of it."""
 _WHOLE = 16
 """The values are a batch (`harness.encoding.batchbytes`); another bit of it."""
+_ONE_BYTE = 128
+"""A count below this is one byte as a varint."""
 
 
 class Each(list[Any]):
@@ -76,8 +78,11 @@ class Block:
     @staticmethod
     def join(blocks: Sequence[Block]) -> Block:
         """One block of the elements of all, in order."""
+        first = blocks[0]
         if len(blocks) == 1:
-            return blocks[0]
+            return first
+        if all(block.is_like(first) for block in blocks):
+            return first.with_values([value for block in blocks for value in block.values])
         counts = [len(block.values) for block in blocks]
         values = [value for block in blocks for value in block.values]
         return Block(
@@ -89,6 +94,16 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def is_like(self, other: Block) -> bool:
+        """Whether all elements of both are known to share time, windows and pane."""
+        return (
+            self.uniform
+            and other.uniform
+            and self.micros == other.micros
+            and self.windows is other.windows
+            and self.panes is other.panes
+        )
 
     def elements(self) -> Iterator[Any]:
         """The windowed values."""
@@ -115,6 +130,10 @@ class Block:
     def windows_of_each(self) -> Iterable[tuple[Any, ...]]:
         """The windows of each element; endless if they are the same."""
         return _every(self.windows)
+
+    def panes_of_each(self) -> Iterable[Any]:
+        """The pane of each element; endless if it is one."""
+        return _every(self.panes)
 
     def in_one_window(self) -> bool:
         """Whether each element is in exactly one window."""
@@ -271,6 +290,7 @@ class BlockCoder:
         self._in_bulk = Bulk(windowed_coder.wrapped_value_coder)
         self._writes_bulk = bulk
         self.whole = whole_form(windowed_coder.wrapped_value_coder)
+        self._known: tuple[bytes, Any, Any, Any] = b"", None, None, None
 
     def write(self, block: Block, stream: Any) -> None:
         """Appends a block to the SDK's output stream."""
@@ -314,6 +334,47 @@ class BlockCoder:
         self.write(Block.of(elements), stream)
         encoded: bytes = stream.get()
         return encoded
+
+    def encoder_of_alike(self, micros: int, windows: Any, panes: Any) -> Callable[[list[Any]], bytes]:
+        """Encodes values, at least one, that share time, windows and pane, as the bytes of one block."""
+        shared = self._shared(micros, windows, panes)
+        in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self._values.encode
+
+        def encode(values: list[Any]) -> bytes:
+            bulk = None if in_bulk is None else in_bulk(values)
+            count = len(values)
+            flags = _BULK if bulk is not None else 0
+            if count < _ONE_BYTE:
+                head = bytes((flags, count))
+            else:
+                stream = coder_impl.create_OutputStream()
+                stream.write_byte(flags)
+                stream.write_var_int64(count)
+                head = stream.get()
+            return head + shared + (encode_values(values) if bulk is None else bulk)
+
+        return encode
+
+    def _shared(self, micros: int, windows: Any, panes: Any) -> bytes:
+        """What a block's bytes say once, if its elements differ in nothing but their values."""
+        stream = coder_impl.create_OutputStream()
+        stream.write_bigendian_int64(micros)
+        self._windows.encode_to_stream(windows, stream, True)
+        self._panes.encode_to_stream(panes, stream, True)
+        shared: bytes = stream.get()
+        return shared
+
+    def read_one(self, encoded: bytes) -> Block:
+        """The one block that was written."""
+        shared, *stamp = self._known
+        if shared and encoded[0] == 0 and encoded[1] < _ONE_BYTE and encoded.startswith(shared, 2):
+            return Block(self._values.decode(encoded[2 + len(shared) :]), *stamp)
+        block = next(self.read(encoded))
+        if block.uniform:
+            # The next is mostly at the same time, in the same windows and pane.
+            stamp = [block.micros, block.windows, block.panes]
+            self._known = self._shared(*stamp), *stamp
+        return block
 
     def read(self, encoded: bytes) -> Iterator[Block]:
         """The blocks that were written one after the other."""

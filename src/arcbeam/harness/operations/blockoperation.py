@@ -72,6 +72,14 @@ class Output:
         if elements:
             self._counters.element_counter.update(elements)
 
+    def count_first(self, element: Any) -> bool:
+        """Counts an element that leaves another way, if it is one of those that are looked at one by one."""
+        if not self._first_left:
+            return False
+        self._first_left -= 1
+        self._sample(element)
+        return True
+
     def _sample(self, element: Any) -> None:
         """Counts an element that stands for others when sizes are sampled; the SDK decides whether it does."""
         counters = self._counters

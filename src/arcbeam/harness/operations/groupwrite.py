@@ -11,6 +11,7 @@ from sys import getsizeof
 from typing import Any
 
 from apache_beam import coders
+from apache_beam.utils.windowed_value import WindowedValue, create
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
@@ -241,15 +242,54 @@ class WindowedGroupWrite(GroupWrite):
 
 
 class KeyedWrite(GroupWrite):
-    """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers."""
+    """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers.
+
+    The tables hold values alone for as long as all elements share time, windows and pane, which are said once; they
+    hold windowed values from the first element on that differs, until they have been written out.
+    """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
-        self._payload_coder = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
-        self._encode_payload = BlockCoder(self._payload_coder, bulk=self._wiring.settings.bulk_values).encode
-        self._overhead = _ELEMENT_OVERHEAD
+        windowed = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
+        self._blocks = BlockCoder(windowed, bulk=self._wiring.settings.bulk_values)
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._stamp: tuple[Any, Any, Any] | None = None
+        self._alike = True
+        self._overhead = 0
 
     def _absorb(self, block: Block) -> None:
+        if self._alike and block.uniform:
+            stamp = block.micros, block.windows, block.panes
+            if self._stamp is None:
+                self._stamp = stamp
+            if stamp == self._stamp:
+                super()._absorb(block)
+                return
+        if self._alike:
+            self._differ()
         keyed = block.with_values([value for _, value in block.values])
         elements = zip([key for key, _ in block.values], keyed.elements(), strict=True)
         super()._absorb(Block(list(elements), 0, (), None))
+
+    def _differ(self) -> None:
+        """Makes windowed values of the values in the tables."""
+        self._alike = False
+        if self._stamp is not None:
+            whole = create(None, *self._stamp).with_value
+            for table in (*self._tables.values(), self._encoded):
+                for values in table.values():
+                    values[:] = map(whole, values)
+        self._overhead = _ELEMENT_OVERHEAD
+        self._held += self._count * _ELEMENT_OVERHEAD
+        self._held_by_values += self._count * _ELEMENT_OVERHEAD
+
+    def _flush(self) -> None:
+        self._encode_payload = self._blocks.encode
+        if self._alike and self._stamp is not None:
+            self._encode_payload = self._blocks.encoder_of_alike(*self._stamp)
+        super()._flush()
+
+    def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
+        return super()._group_error(error, [v.value if isinstance(v, WindowedValue) else v for v in values])

@@ -19,12 +19,14 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.encoding.codererrors import coder_error
 from arcbeam.harness.state.cells import (
     Cell,
+    ListRange,
     bag_chunks,
     bag_elements,
     insert_entries,
     list_elements,
     list_entries,
     list_range,
+    places,
     whole,
 )
 from arcbeam.model.rows import SideStore
@@ -118,27 +120,21 @@ class InProcessStateHandler:
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
             state = state_key.bag_user_state
-            cells = self._cells(state.key)
-            cell = cells.get((state.transform_id, state.user_state_id, state.window)) if cells else None
-            return bag_elements(cell, coder) if cell else ()
+            return self.read_bag(state.key, _id(state), coder)
         if kind == "ordered_list_user_state":
             state = state_key.ordered_list_user_state
-            cells = self._cells(state.key)
-            cell = cells.get((state.transform_id, state.user_state_id, state.window)) if cells else None
-            return list_elements(cell, *list_range(state, cell), coder) if cell else ()
+            return self.read_list(state.key, _id(state), coder, list_range(state))
         return self._side(kind, state_key, coder)
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> Done:
         """Adds elements to a cell; arguments as of `blocking_get`."""
         kind = state_key.WhichOneof("type")
         if kind == "bag_user_state":
-            added = self._encoded(bag_chunks, state_key.bag_user_state, coder, elements)
-            if added:
-                self._cell(state_key.bag_user_state).extend(added)
+            state = state_key.bag_user_state
+            self.extend_bag(state.key, _id(state), coder, elements)
         elif kind == "ordered_list_user_state":
-            added = self._encoded(list_entries, state_key.ordered_list_user_state, coder, elements)
-            if added:
-                insert_entries(self._cell(state_key.ordered_list_user_state), added)
+            state = state_key.ordered_list_user_state
+            self.extend_list(state.key, _id(state), coder, elements)
         else:
             raise _unserved(kind)
         return _DONE
@@ -146,23 +142,14 @@ class InProcessStateHandler:
     def clear(self, state_key: Any) -> Done:
         """Empties a cell; of an ordered list, the range that the key names, or all of it."""
         kind = state_key.WhichOneof("type")
-        if kind not in ("bag_user_state", "ordered_list_user_state"):
+        if kind == "bag_user_state":
+            state = state_key.bag_user_state
+            self.clear_bag(state.key, _id(state))
+        elif kind == "ordered_list_user_state":
+            state = state_key.ordered_list_user_state
+            self.clear_list(state.key, _id(state), list_range(state))
+        else:
             raise _unserved(kind)
-        state = getattr(state_key, kind)
-        cells = self._cells(state.key)
-        if not cells:
-            return _DONE
-        id = (state.transform_id, state.user_state_id, state.window)
-        cell = cells.get(id)
-        if cell is None:
-            return _DONE
-        if kind == "ordered_list_user_state":
-            start, end = list_range(state, cell)
-            del cell[start:end]
-        if kind == "bag_user_state" or not cell:
-            del cells[id]
-            if not cells:
-                del self._keys[state.key]
         return _DONE
 
     def done(self) -> None:
@@ -175,6 +162,58 @@ class InProcessStateHandler:
         if sides is not self._sides:
             self._decoded.clear()
             self._sides = sides
+
+    # What handles of ours call; see `arcbeam.harness.state.handles.Storage`.
+
+    def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
+        """The elements of a bag as they are now."""
+        cells = self._cells(key)
+        entries = cells.get(cell) if cells else None
+        return bag_elements(entries, coder) if entries else ()
+
+    def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements to a bag."""
+        added = self._encoded(bag_chunks, cell, coder, elements)
+        if added:
+            self._cell(key, cell).extend(added)
+
+    def check_bag(self, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> None:
+        """Raises what `extend_bag` would."""
+        try:
+            for element in elements:
+                coder.encode_nested(element)
+        except Exception as e:
+            raise self._error(e, transform, name, coder, elements) from e
+
+    def clear_bag(self, key: bytes, cell: CellId) -> None:
+        """Empties a bag."""
+        cells = self._cells(key)
+        if cells and cells.pop(cell, None) is not None and not cells:
+            del self._keys[key]
+
+    # Ordered lists are asked for by the SDK's handles only.
+
+    def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
+        """The elements of an ordered list in a range, as they are now."""
+        cells = self._cells(key)
+        entries = cells.get(cell) if cells else None
+        return list_elements(entries, *places(entries, range), coder) if entries else ()
+
+    def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements, (sort key, value), to an ordered list."""
+        added = self._encoded(list_entries, cell, coder, elements)
+        if added:
+            insert_entries(self._cell(key, cell), added)
+
+    def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
+        """Removes the elements of an ordered list in a range."""
+        cells = self._cells(key)
+        entries = cells.get(cell) if cells else None
+        if entries:
+            start, end = places(entries, range)
+            del entries[start:end]
+            if not entries:
+                self.clear_bag(key, cell)
 
     # What the driver of keys calls.
 
@@ -235,28 +274,29 @@ class InProcessStateHandler:
             cells = self._keys[key] = {id: list(entries) for id, entries in state.cells}
         return cells
 
-    def _cell(self, state: Any) -> Cell:
+    def _cell(self, key: bytes, id: CellId) -> Cell:
         """A cell to write to; new if it was empty."""
-        cells = self._cells(state.key)
+        cells = self._cells(key)
         if cells is None:
-            cells = self._keys[state.key] = {}
-        id = (state.transform_id, state.user_state_id, state.window)
+            cells = self._keys[key] = {}
         cell = cells.get(id)
         if cell is None:
             cell = cells[id] = []
         return cell
 
     def _encoded(
-        self, encode: Callable[[Any, Iterable[Any]], Cell], state: Any, coder: Any, elements: Iterable[Any]
+        self, encode: Callable[[Any, Iterable[Any]], Cell], id: CellId, coder: Any, elements: Iterable[Any]
     ) -> Cell:
-        """Elements as contents of a cell."""
+        """What `encode` makes of elements of a cell."""
         try:
             return encode(coder, elements)
-        except ArcbeamError:
-            raise
         except Exception as e:
-            step = self.steps.get(state.transform_id, "")
-            raise coder_error(coder, step, e, elements, f" for state '{state.user_state_id}'") from e
+            raise self._error(e, id[0], id[1], coder, elements) from e
+
+    def _error(self, error: Exception, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> Exception:
+        if isinstance(error, ArcbeamError):
+            return error
+        return coder_error(coder, self.steps.get(transform, ""), error, elements, f" for state '{name}'")
 
     def _side(self, kind: str | None, state_key: Any, coder: Any) -> Iterable[Any]:
         """The elements of an iterable side input, the values of a multimap's key, or its keys."""
@@ -317,6 +357,10 @@ class _Decoded:
         while self._size > _CACHED_SIDES_BYTES:
             self._size -= self._lists.pop(next(iter(self._lists)))[0]
         return elements
+
+
+def _id(state: Any) -> CellId:
+    return state.transform_id, state.user_state_id, state.window
 
 
 def _unserved(kind: str | None) -> ArcbeamError:

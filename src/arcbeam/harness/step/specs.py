@@ -16,8 +16,8 @@ from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.windows import Merge
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageKind, Stateful
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.harness.step.windows import Windows
-from arcbeam.harness.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp, shifted
 from arcbeam.model.windows import Window

@@ -11,7 +11,7 @@ from apache_beam.transforms.userstate import Timer
 
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import TimerCleared, TimerSet
-from arcbeam.harness.bounded.timers import Family, Inbox
+from arcbeam.harness.state.timers import Family, Inbox
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane, their_time
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo

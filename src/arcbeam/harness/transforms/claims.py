@@ -75,19 +75,31 @@ def _claim(transform: Any) -> None:
         payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
         if not only_processes(transform, payload) or len(transform.inputs) != 1 + len(payload.side_inputs):
             return
-        # SUBTLE: the SDK finds out by the URN which inputs are side inputs, and feeds all others to `process`.
-        for tag in payload.side_inputs:
-            transform.annotations[_SIDE_INPUT + tag] = transform.inputs.pop(tag).encode()
+        hide_side_inputs(transform, payload)
     if urn in OURS:
         transform.spec.urn = OURS[urn]
+
+
+def hide_side_inputs(transform: Any, payload: Any) -> None:
+    """Leaves a ParDo its main input only, and notes the others.
+
+    SUBTLE: the SDK finds out by the URN which inputs are side inputs, and feeds all others to `process`.
+    """
+    for tag in payload.side_inputs:
+        transform.annotations[_SIDE_INPUT + tag] = transform.inputs.pop(tag).encode()
+
+
+def show_side_inputs(transform: Any, payload: Any) -> None:
+    """Undoes `hide_side_inputs`, for the SDK."""
+    for tag in payload.side_inputs:
+        transform.inputs[tag] = transform.annotations[_SIDE_INPUT + tag].decode()
 
 
 def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
     fn, args, kwargs, _, windowing = pickler.loads(serialized)
     if not is_value_only(fn):
-        for tag in payload.side_inputs:
-            transform.inputs[tag] = transform.annotations[_SIDE_INPUT + tag].decode()
+        show_side_inputs(transform, payload)
         create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
         return create_sdk(factory, transform_id, transform, payload, consumers)
     (pcoll,) = transform.inputs.values()
@@ -102,14 +114,14 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
         side_inputs=None,
         output_coders=list(factory.get_output_coders(transform).values()),
     )
-    given = Given(list(args), dict(kwargs), _side_inputs(factory, transform_id, transform, payload), windowing)
+    given = Given(list(args), dict(kwargs), side_inputs(factory, transform_id, transform, payload), windowing)
     name = common.NameContext(transform.unique_name, transform_id)
     op = ValueOperation(name, spec, factory, _windowed(factory, pcoll), fn, given)
     return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
 
 
-def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
-    """The SDK's maps of a transform's side inputs, in the order of their placeholders."""
+def side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
+    """The SDK's maps of a transform's side inputs that are hidden, in the order of their placeholders."""
     return [
         bundle_processor.StateBackedSideInputMap(
             factory.state_handler,

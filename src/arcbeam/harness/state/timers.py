@@ -10,6 +10,9 @@ import heapq
 from typing import Any
 
 from apache_beam.runners.worker.bundle_processor import TimerInfo
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BaseTimer, Timer
+from apache_beam.utils.timestamp import Timestamp
 
 Slot = tuple["Family", str, Any]
 """What one timer of a key is known by: its family, its dynamic tag, its window."""
@@ -64,13 +67,21 @@ class KeyTimers:
         self._heaps = None
 
     def _take(self, processing: bool, limit: int) -> tuple[Family, Any] | None:
-        if not self._pending:
+        pending = self._pending
+        if not pending:
             return None
+        if self._heaps is None and len(pending) == 1:
+            # Most keys have one.
+            ((slot, timer),) = pending.items()
+            if slot[0].processing is not processing or timer.fire_timestamp.micros > limit:
+                return None
+            pending.clear()
+            return slot[0], timer
         first = self._first(processing)
         if first is None or first[0] > limit:
             return None
         _, _, slot, timer = first
-        del self._pending[slot]
+        del pending[slot]
         return slot[0], timer
 
     def _first(self, processing: bool) -> Any:
@@ -135,3 +146,37 @@ class Family:
 
     def close(self) -> None:
         """Part of the SDK's stream."""
+
+
+class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
+    """See the SDK's class.
+
+    Args:
+        info: where timers of the family go.
+        domain: of the SDK's `TimeDomain`.
+        key: whose timer it is.
+        window: in which.
+        micros: time of the element it is given with.
+        pane: of that element.
+    """
+
+    __slots__ = ("_domain", "_info", "_key", "_micros", "_pane", "_window")
+
+    def __init__(self, info: Any, domain: str, key: Any, window: Any, micros: int, pane: Any) -> None:
+        self._info, self._domain = info, domain
+        self._key, self._window, self._micros, self._pane = key, window, micros, pane
+
+    def set(self, timestamp: Any, dynamic_timer_tag: str = "") -> None:
+        """Sets the timer; what it was set to before is forgotten."""
+        at = Timestamp.of(timestamp)
+        hold = at if self._domain == TimeDomain.WATERMARK else Timestamp(micros=self._micros)
+        self._tell(Timer(self._key, dynamic_timer_tag, (self._window,), False, at, hold, self._pane))
+
+    def clear(self, dynamic_timer_tag: str = "") -> None:
+        """Clears the timer, if it is set."""
+        self._tell(Timer(self._key, dynamic_timer_tag, (self._window,), True, None, None, None))
+
+    def _tell(self, timer: Any) -> None:
+        stream = self._info.output_stream
+        self._info.timer_coder_impl.encode_to_stream(timer, stream, True)
+        stream.maybe_flush()

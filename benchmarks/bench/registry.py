@@ -1,0 +1,41 @@
+"""All works, and what each peer does for each: the one place that a new work is entered in.
+
+A work is in one of two tables: the works themselves, and the ways that users write things (`StageLogic.way`). A peer
+that has no job for a work is left out of its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench import ways, work
+from bench.work import StageLogic
+
+WORKS: dict[str, StageLogic] = work.WORKS | ways.WORKS
+"""By name, in the order of the tables."""
+
+
+def jobs(peer: str) -> Mapping[str, Callable[..., Any]]:
+    """A peer's jobs by the names of their works; Beam's runners share theirs.
+
+    What is asked for is imported: a process that runs one peer need not have the others' libraries.
+    """
+    match peer:
+        case "rdd":
+            from bench import rdd, ways_rdd
+
+            return rdd.JOBS | ways_rdd.JOBS
+        case "frames":
+            from bench import frames
+
+            return frames.JOBS
+        case "sql":
+            from bench import sql
+
+            return sql.JOBS
+        case _:
+            from bench import pipelines, ways_beam
+
+            found = pipelines.PIPELINES | ways_beam.PIPELINES
+            return {n: j for n, j in found.items() if peer != "local" or n not in ways_beam.NOT_LOCAL}

@@ -1,0 +1,127 @@
+"""What a stateful DoFn's methods ask for beside the element: which parameter gets what.
+
+Owns reading signatures, as the SDK reads them. What is filled in is `harness.stateful.statefuloperation`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam.runners import common
+from apache_beam.transforms import core
+
+DoFn = core.DoFn
+
+_FILLED = (
+    DoFn.ElementParam,
+    DoFn.KeyParam,
+    DoFn.WindowParam,
+    DoFn.WindowedValueParam,
+    DoFn.TimestampParam,
+    DoFn.PaneInfoParam,
+    DoFn.SideInputParam,
+)
+
+
+def is_filled(default: Any) -> bool:
+    """Whether a parameter with this default is one that `ProcessArguments` knows how to fill."""
+    if isinstance(default, DoFn.StateParam | DoFn.TimerParam):
+        return True
+    kind = default if isinstance(default, type) else type(default)
+    return not issubclass(kind, core._DoFnParam) or default in _FILLED
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessArguments:
+    """How `process` is called.
+
+    Attributes:
+        method: user code.
+        args: positional arguments, placeholders where something is filled in.
+        kwargs: the same by name.
+        states: (place, state spec).
+        timers: (place, timer spec).
+        keys, windows: places; the same for all elements of a key and window.
+        elements, timestamps, panes, whole: places; other for each element.
+    """
+
+    method: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    states: list[tuple[int, Any]]
+    timers: list[tuple[int, Any]]
+    keys: list[int]
+    windows: list[int]
+    elements: list[int]
+    timestamps: list[int]
+    panes: list[int]
+    whole: list[int]
+
+    @staticmethod
+    def of(method: Any, args: list[Any], kwargs: dict[str, Any]) -> ProcessArguments:
+        """Reads the signature of `process`.
+
+        Args:
+            method: the SDK's wrapper of it.
+            args: what is given beside an element, side inputs as the SDK's placeholders.
+            kwargs: the same by name.
+        """
+        placeholders, with_places, kwargs = common._get_arg_placeholders(method, args, kwargs)
+
+        def places(param: Any) -> list[int]:
+            return [place for place, asked in placeholders if asked == param]
+
+        return ProcessArguments(
+            method.method_value,
+            with_places,
+            kwargs,
+            [(place, p.state_spec) for place, p in placeholders if isinstance(p, DoFn.StateParam)],
+            [(place, p.timer_spec) for place, p in placeholders if isinstance(p, DoFn.TimerParam)],
+            places(DoFn.KeyParam),
+            places(DoFn.WindowParam),
+            places(DoFn.ElementParam),
+            places(DoFn.TimestampParam),
+            places(DoFn.PaneInfoParam),
+            places(DoFn.WindowedValueParam),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TimerArguments:
+    """How the method of a timer family is called: everything by name.
+
+    Attributes:
+        method: user code.
+        states: (name, state spec).
+        timers: (name, timer spec).
+        keys, windows, timestamps, tags: names.
+    """
+
+    method: Callable[..., Any]
+    states: list[tuple[str, Any]]
+    timers: list[tuple[str, Any]]
+    keys: list[str]
+    windows: list[str]
+    timestamps: list[str]
+    tags: list[str]
+
+    @staticmethod
+    def of(method: Any) -> TimerArguments:
+        """Reads the signature of a timer's method; `method` is the SDK's wrapper of it."""
+        named = list(zip(method.args[-len(method.defaults) :], method.defaults, strict=True)) if method.defaults else []
+
+        def names(*params: Any) -> list[str]:
+            # As the SDK has it, of several that ask for the same the last gets it.
+            return [name for name, asked in named if any(asked == param for param in params)][-1:]
+
+        return TimerArguments(
+            method.method_value,
+            [(name, p.state_spec) for name, p in named if isinstance(p, DoFn.StateParam)],
+            [(name, p.timer_spec) for name, p in named if isinstance(p, DoFn.TimerParam)],
+            names(DoFn.KeyParam),
+            names(DoFn.WindowParam, DoFn.WindowedValueParam),
+            names(DoFn.TimestampParam),
+            names(DoFn.DynamicTimerTagParam),
+        )

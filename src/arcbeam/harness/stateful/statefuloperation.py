@@ -1,0 +1,474 @@
+"""The operation of a stateful DoFn, driven key by key: begin a key, its elements and timers, end it.
+
+Owns the calls of user code, and the handles and timers that these are given: one of each for a key and window, however
+many elements come. State is brought to the storage when a key ends, and when a bundle does. Who drives it decides about
+the order of elements and timers, and about when a key's state may go (`harness.bounded.keyed`); it may be a step as
+well. Must not know exchanges, clocks, or which timer fires next.
+
+It takes the place of the SDK's `DoOperation`, which does all of this for each element, and brings state to the storage
+at the end of a bundle. The SDK's internals that are leaned on are held by a contract test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from inspect import isgeneratorfunction
+from itertools import islice
+from types import GeneratorType
+from typing import Any
+
+from apache_beam.internal.util import insert_values_in_args
+from apache_beam.metrics import monitoring_infos
+from apache_beam.metrics.cells import DistributionData
+from apache_beam.runners import common
+from apache_beam.runners.worker import bundle_processor, operations
+from apache_beam.transforms.userstate import OrderedListStateSpec
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
+
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output
+from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
+from arcbeam.harness.state.timers import TimerHandle
+from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
+from arcbeam.harness.transforms.emitting import Emitter
+from arcbeam.harness.transforms.values import Given, has_life
+
+
+class StatefulOperation(BlockOperation):
+    """A DoFn that keeps state or timers.
+
+    Between `start` and `finish`, for each key: `begin_key`, any number of `put` and `process_timer`, `end_key`. A
+    bundle may end in the middle of a key, which goes on in the next. What was written is in the storage when `finish`
+    or `end_key` returns.
+
+    Args:
+        name, spec, factory: see the SDK's `Operation`.
+        input_coder: of its main input's windowed values.
+        fn: the DoFn.
+        given: what it is given beside an element.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+        super().__init__(name, spec, factory, input_coder)
+        self._fn, self._given = fn, given
+        key_coder = input_coder.key_coder()
+        encode_key: Callable[[Any], bytes] = key_coder.get_impl().encode_nested
+        self.cells = Cells(factory.state_handler, name.transform_id, encode_key, input_coder.window_coder.encode)
+        # The SDK's own, for its ordered lists, and because its runner of DoFns asks for one.
+        self._context = bundle_processor.FnApiUserStateContext(
+            factory.state_handler, name.transform_id, key_coder, input_coder.window_coder
+        )
+        self._makes = HandleMaker()
+        signature = common.DoFnSignature(fn)
+        self._process = ProcessArguments.of(signature.process_method, list(given.args), dict(given.kwargs))
+        self._timer_methods = {spec.name: TimerArguments.of(method) for spec, method in signature.timer_methods.items()}
+        self._timer_infos: dict[str, Any] = {}
+        self._timers_state = self.state_sampler.scoped_state(
+            self.name_context, "process-timers", metrics_container=self.metrics_container
+        )
+        self._key: Any = None
+        self._fresh = self._stored = False
+        self._driven = False
+        self._windows: dict[Any, _InWindow] | None = None
+        self._latest: _InWindow | None = None
+        self._source: Output | None = None
+        self._uncounted = 0
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().setup(data_sampler)
+            tags = self.spec.output_tags
+            main = tags.index("None") if len(tags) > 1 and "None" in tags else 0
+            receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
+            receivers.update(zip(tags, self.receivers, strict=True))
+            receivers[None] = self.receivers[main]
+            self._tagged_receivers = receivers
+            windowfn = self._given.windowing.windowfn
+            outputs = windowfn, self.receivers[main], receivers, None, None, False, False
+            self._emitter = Emitter(
+                self._outputs[main],
+                common._OutputHandler(*outputs).handle_process_outputs,
+                windowfn,
+                self.spec.output_coders[main],
+            )
+            # The SDK looks at what a DoFn returns for its first element, if it is not a generator.
+            self._refuse: Callable[[Any, Any], None] | None = (
+                None
+                if isgeneratorfunction(self._fn.process)
+                else common._OutputHandler(*outputs, True).handle_process_outputs
+            )
+            self._has_life = has_life(self._fn)
+            if self._has_life:
+                self._runner.setup()
+
+    @cached_property
+    def _runner(self) -> Any:
+        """The SDK's runner of the DoFn: for its life, and for the words of errors."""
+        given, state = self._given, common.DoFnState(self.counter_factory)
+        state.step_name = self.name_context.logging_name()
+        return common.DoFnRunner(
+            self._fn,
+            given.args,
+            given.kwargs,
+            given.sides,
+            given.windowing,
+            tagged_receivers=self._tagged_receivers,
+            step_name=state.step_name,
+            state=state,
+            user_state_context=self._context,
+            transform_id=self.name_context.transform_id,
+            operation_name=self.name_context.metrics_name(),
+        )
+
+    def start(self) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().start()
+            self._emitter.begin()
+            if self._has_life:
+                self._runner.start()
+
+    def finish(self) -> None:
+        """See the SDK's `Operation`. A key that is not ended goes on in the next bundle."""
+        self._commit(keep=True)
+        with self.scoped_process_state:
+            self._call(self._emitter.hand_on)
+        self._count()
+        super().finish()
+        if self._has_life:
+            with self.scoped_finish_state:
+                self._runner.finish()
+
+    def teardown(self) -> None:
+        """See the SDK's `Operation`."""
+        self._makes.end_bundle()
+        if self._has_life:
+            with self.scoped_finish_state:
+                self._runner.teardown()
+
+    def reset(self) -> None:
+        """See the SDK's `Operation`."""
+        super().reset()
+        self._makes.end_bundle()
+        for side in self._given.sides:
+            side.reset()
+
+    # Who drives it.
+
+    def counts_for(self, source: Output) -> None:
+        """Says where elements are counted that come by `put`: as those of this output."""
+        self._source = source
+
+    def add_timer_info(self, family: str, info: Any) -> None:
+        """Says where timers of a family go that user code sets and clears; see the SDK's `DoOperation`."""
+        self._timer_infos[family] = info
+
+    def begin_key(self, key: Any, *, fresh: bool = False) -> None:
+        """What comes is of this key.
+
+        Args:
+            key: the one before has ended.
+            fresh: whether the storage is known to have nothing of it.
+        """
+        self._key, self._fresh, self._stored = key, fresh, not fresh
+        self._driven = True
+
+    def end_key(self, *, keep: bool = True) -> bool:
+        """The key is left.
+
+        Args:
+            keep: whether its state may be read again. If not, it need not be in the storage any more.
+
+        Returns:
+            Whether the storage may have something of the key.
+        """
+        self._commit(keep=keep)
+        self._driven = False
+        return self._stored
+
+    def put(self, block: Block) -> None:
+        """Processes values of the key, at least one."""
+        with self.scoped_process_state:
+            self._call(self._put, block)
+            self._count_in(block)
+
+    def process_timer(self, family: str, timer: Any) -> None:
+        """Fires a timer of the key; see the SDK's `DoOperation`."""
+        if not self._driven:
+            self._go_to(timer.user_key)
+        with self._timers_state:
+            self._call(self._fire, self._timer_methods[family], timer)
+
+    def _take(self, block: Block) -> None:
+        """Elements that come in no order: each may be another key's."""
+        for place, (key, value) in enumerate(block.values):
+            self._go_to(key)
+            with self.scoped_process_state:
+                self._call(self._put, block.slice(place, place + 1).with_values([value]))
+
+    def _go_to(self, key: Any) -> None:
+        encode = self.cells.encode_key
+        if self._latest is not None and self._key is not key and encode(self._key) != encode(key):
+            self._commit(keep=True)
+        self._key, self._fresh = key, False
+
+    def _call(self, user: Callable[..., None], *args: Any) -> None:
+        try:
+            user(*args)
+        except BaseException as e:
+            self._runner._reraise_augmented(e)
+
+    # Calling user code.
+
+    def _put(self, block: Block) -> None:
+        if self._refuse is not None:
+            self._put_first(block)
+        elif block.uniform and len(block.windows) == 1:
+            self._put_alike(block.values, block.micros, block.windows, block.panes)
+        else:
+            self._put_each(block)
+
+    def _put_first(self, block: Block) -> None:
+        """Processes values, the first of which is the first of all: the SDK looks at what user code returns for it."""
+        refuse, self._refuse = self._refuse, None
+        method = self._process.method
+
+        def looked_at(*args: Any, **kwargs: Any) -> Any:
+            nonlocal refuse
+            results = method(*args, **kwargs)
+            if refuse is not None and isinstance(results, str | bytes | dict):
+                refuse(None, results)
+            refuse = None
+            return results
+
+        self._put_each(block.slice(0, 1), looked_at)
+        if len(block) > 1:
+            self._put(block.slice(1, None))
+
+    def _put_each(self, block: Block, method: Any = None) -> None:
+        for value, micros, windows, pane in zip(
+            block.values, block.times(), block.windows_of_each(), block.panes_of_each(), strict=False
+        ):
+            if len(windows) == 1:
+                self._put_alike((value,), micros, windows, pane, method)
+            else:
+                for window in windows:
+                    self._put_alike((value,), micros, (window,), PANE_INFO_UNKNOWN, method)
+
+    def _put_alike(self, values: Any, micros: int, windows: Any, pane: Any, method: Any = None) -> None:
+        """Processes values of one time, window and pane."""
+        asked, emitter, key = self._process, self._emitter, self._key
+        args, kwargs = self._in_window(windows[0]).process_args(micros, pane)
+        call = method or asked.method
+        emitter.stamp(micros, windows, pane)
+        take = emitter.take
+        if asked.whole:
+            whole = create(None, micros, windows, pane).with_value
+            for value in values:
+                element = key, value
+                for place in asked.elements:
+                    args[place] = element
+                for place in asked.whole:
+                    args[place] = whole(element)
+                if (results := call(*args, **kwargs)) is not None:
+                    take(results)
+        elif asked.elements == [0] and not kwargs:
+            rest, outputs, due = args[1:], emitter.values, emitter.due
+            extend = outputs.extend
+            for value in values:
+                results = call((key, value), *rest)
+                if type(results) is GeneratorType:
+                    # As `take` does it.
+                    extend(islice(results, due - len(outputs)))
+                    if len(outputs) < due:
+                        continue
+                    emitter.look()
+                if results is not None:
+                    take(results)
+                    due = emitter.due
+        else:
+            for value in values:
+                element = key, value
+                for place in asked.elements:
+                    args[place] = element
+                if (results := call(*args, **kwargs)) is not None:
+                    take(results)
+
+    def _fire(self, asked: TimerArguments, timer: Any) -> None:
+        (window,) = timer.windows
+        at, key = timer.fire_timestamp, timer.user_key
+        micros = at.micros
+        handles = self._in_window(window)
+        kwargs: dict[str, Any] = {name: handles.state(spec) for name, spec in asked.states}
+        for name, spec in asked.timers:
+            kwargs[name] = handles.timer(spec, micros, timer.paneinfo)
+        for name in asked.timestamps:
+            kwargs[name] = at
+        for name in asked.windows:
+            kwargs[name] = window
+        for name in asked.keys:
+            kwargs[name] = key
+        for name in asked.tags:
+            kwargs[name] = timer.dynamic_timer_tag
+        results = asked.method(**kwargs)
+        if results is not None:
+            self._emitter.stamp(micros, timer.windows, PANE_INFO_UNKNOWN)
+            self._emitter.take(results)
+
+    # What user code is given.
+
+    def _in_window(self, window: Any) -> _InWindow:
+        latest = self._latest
+        if latest is None:
+            found = _InWindow(self, window)
+        elif latest.window is window:
+            return latest
+        else:
+            # Most keys are in one window; its hash takes time.
+            windows = self._windows = self._windows or {latest.window: latest}
+            found = windows.get(window) or _InWindow(self, window)
+            windows[window] = found
+        self._latest = found
+        return found
+
+    def _commit(self, *, keep: bool) -> None:
+        """Brings to the storage what was written, and forgets the handles."""
+        latest, windows = self._latest, self._windows
+        if latest is not None:
+            self._latest, self._windows = None, None
+            for handles in windows.values() if windows else (latest,):
+                self._stored |= handles.commit(keep=keep)
+        if keep:
+            self._fresh = False
+
+    # Counting.
+
+    def _count_in(self, block: Block) -> None:
+        """Counts elements for who put them out; one in some is sampled, as in `Output`."""
+        if self._source is None:
+            return
+        if not self._source.is_warm:
+            keyed = block.with_values([(self._key, value) for value in block.values])
+            place = 0
+            while place < len(block) and self._source.count_first(keyed.element(place)):
+                place += 1
+            self._uncounted += len(block) - place
+        else:
+            self._uncounted += len(block)
+        if self._uncounted >= PIECE:
+            self._source.count(self._uncounted, block.element(0).with_value((self._key, block.values[0])))
+            self._uncounted = 0
+
+    def _count(self) -> None:
+        if self._source is not None:
+            self._source.count(self._uncounted, None)
+        self._uncounted = 0
+
+    def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
+        """See the SDK's `DoOperation`."""
+        infos: dict[Any, Any] = super().pcollection_count_monitoring_infos(tag_to_pcollection_id)
+        for tag, receiver in self._tagged_receivers.items():
+            pcollection = tag_to_pcollection_id.get(str(tag))
+            if pcollection is None:
+                continue
+            counters = receiver.opcounter
+            _, total, count, least, most = counters.mean_byte_counter.value()
+            for info in (
+                monitoring_infos.int64_counter(
+                    monitoring_infos.ELEMENT_COUNT_URN, counters.element_counter.value(), pcollection=pcollection
+                ),
+                monitoring_infos.int64_distribution(
+                    monitoring_infos.SAMPLED_BYTE_SIZE_URN,
+                    DistributionData(total, count, least, most),
+                    pcollection=pcollection,
+                ),
+            ):
+                infos[monitoring_infos.to_key(info)] = info
+        return infos
+
+
+class _InWindow:
+    """What user code is given for the running key in one window.
+
+    Args:
+        op: whose user code it is.
+        window: any of the key.
+
+    Attributes:
+        window: whose handles these are.
+    """
+
+    __slots__ = ("_args", "_kwargs", "_op", "_ordered", "_place", "_stamp", "_states", "window")
+
+    def __init__(self, op: StatefulOperation, window: Any) -> None:
+        self._op, self.window = op, window
+        self._place = Place(op.cells, op._key, window, fresh=op._fresh)
+        self._states: dict[Any, Handle] = {}
+        self._ordered: dict[Any, Any] | None = None
+        self._args: list[Any] | None = None
+        self._kwargs: dict[str, Any] = {}
+        self._stamp: tuple[Any, Any] | None = None
+
+    def state(self, spec: Any) -> Any:
+        """The handle on a state."""
+        if isinstance(spec, OrderedListStateSpec):
+            return self._ordered_list(spec)
+        handle = self._states.get(spec)
+        if handle is None:
+            handle = self._states[spec] = self._op._makes.make(spec, self._place)
+        return handle
+
+    def _ordered_list(self, spec: Any) -> Any:
+        if self._ordered is None:
+            self._ordered = {}
+        handle = self._ordered.get(spec)
+        if handle is None:
+            handle = self._ordered[spec] = self._op._context._create_state(spec, self._op._key, self.window)
+        return handle
+
+    def timer(self, spec: Any, micros: int, pane: Any) -> Any:
+        """A handle on a timer, as it is given with an element of this time and pane."""
+        op = self._op
+        return TimerHandle(op._timer_infos[spec.name], spec.time_domain, op._key, self.window, micros, pane)
+
+    def process_args(self, micros: int, pane: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of `process`, but for the element."""
+        op = self._op
+        asked, args = op._process, self._args
+        if args is None:
+            self._args = args = self._bound()
+        if self._stamp is None or self._stamp[0] != micros or self._stamp[1] is not pane:
+            self._stamp = micros, pane
+            for place in asked.timestamps:
+                args[place] = Timestamp(micros=micros)
+            for place in asked.panes:
+                args[place] = pane
+            for place, spec in asked.timers:
+                args[place] = self.timer(spec, micros, pane)
+        return args, self._kwargs
+
+    def _bound(self) -> list[Any]:
+        op = self._op
+        asked, sides = op._process, op._given.sides
+        args = asked.args.copy()
+        self._kwargs = asked.kwargs
+        if sides:
+            args, self._kwargs = insert_values_in_args(args, asked.kwargs, [side[self.window] for side in sides])
+        for place in asked.keys:
+            args[place] = op._key
+        for place in asked.windows:
+            args[place] = self.window
+        for place, spec in asked.states:
+            args[place] = self.state(spec)
+        return args
+
+    def commit(self, *, keep: bool) -> bool:
+        """Brings to the storage what was written; whether the storage may have something now."""
+        for handle in self._states.values():
+            handle.commit(keep=keep)
+        for handle in (self._ordered or {}).values():
+            handle.commit()
+        return keep or self._ordered is not None

@@ -1,0 +1,153 @@
+"""What user code puts out, on its way into blocks: gathered over many calls, each with time, windows and pane.
+
+Owns when there is enough for a block, and how outputs that are more than values (a `TimestampedValue`, a
+`WindowedValue`, a `TaggedOutput`) leave. Must not know whose outputs they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice, repeat
+from typing import Any
+
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
+
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.blockoperation import PIECE, Output, fitting, longest_of, once, piece_behind
+from arcbeam.harness.transforms.windowing import Windows
+
+_SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
+_MOST_KINDS = 1000
+
+
+class Emitter:
+    """Gathers outputs, and hands them on in order.
+
+    Args:
+        output: takes blocks of the main output.
+        handle: hands on one output that is more than a value, of (input element, outputs): the SDK's.
+        windowfn: of the outputs.
+        coder: the SDK's coder of the main output's windowed values.
+
+    Attributes:
+        values: what was gathered; may be added to, if `look` follows once there are `due`.
+        due: how many there may be until the next `look`.
+    """
+
+    def __init__(self, output: Output, handle: Callable[[Any, Any], None], windowfn: Any, coder: Any) -> None:
+        self._output, self._handle = output, handle
+        self._windows = Windows(windowfn)
+        self._estimate_element = coder.get_impl().estimate_size
+        self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
+        self._plain_kinds: set[type] = set()
+        self._longest = 1
+        self.values: list[Any] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is gathered."""
+        self.values.clear()
+        self.due = 1
+        self._stamp: tuple[int, Any, Any] = (0, (), None)
+        # The outputs before those of the latest stamp: up to which place each stamp goes.
+        self._ends: list[int] = []
+        self._stamps: list[tuple[int, Any, Any]] = []
+
+    def stamp(self, micros: int, windows: Any, pane: Any) -> None:
+        """Says the time, windows and pane of what is gathered from now on."""
+        now, then = (micros, windows, pane), self._stamp
+        if windows is then[1] and pane is then[2] and micros == then[0]:
+            return
+        count = len(self.values)
+        if count and now != then and (not self._ends or self._ends[-1] != count):
+            self._ends.append(count)
+            self._stamps.append(then)
+        self._stamp = now
+
+    def take(self, results: Any) -> None:
+        """Takes what user code has returned, with the latest stamp."""
+        values = self.values
+        if type(results) is list and len(results) < PIECE:
+            values += results
+            if len(values) >= self.due:
+                self.look()
+            return
+        more: Iterator[Any] = once(results)
+        while True:
+            values.extend(islice(more, self.due - len(values)))
+            if len(values) < self.due:
+                return
+            self.look()
+
+    def look(self) -> None:
+        """Hands on what there is, if it is enough, and says when to look again."""
+        values = self.values
+        count, latest = len(values), values[-1]
+        if count >= min(self._longest, fitting(self._estimate_value, latest)):
+            self.hand_on()
+            count = 0
+        self.due = count + max(1, min(piece_behind(latest), self._longest - count))
+
+    def hand_on(self) -> None:
+        """Hands on what there is."""
+        if not self.values:
+            return
+        block = self._block()
+        # SUBTLE: whoever gathers holds the list.
+        self.values.clear()
+        self._ends, self._stamps = [], []
+        self.due = 1
+        if self._are_plain(block.values):
+            block.plain = True
+            self._emit(block)
+        elif not self._emit_timestamped(block):
+            for element in block.elements():
+                self._handle(element, (element.value,))
+
+    def _block(self) -> Block:
+        values = self.values.copy()
+        if not self._ends:
+            return Block(values, *self._stamp)
+        columns: list[Any] = []
+        ends = [*self._ends, len(values)]
+        for column in zip(*self._stamps, self._stamp, strict=True):
+            if column.count(column[0]) == len(column):
+                columns.append(column[0])
+                continue
+            each, start = Each(), 0
+            for what, end in zip(column, ends, strict=True):
+                each.extend(repeat(what, end - start))
+                start = end
+            columns.append(each)
+        return Block(values, *columns)
+
+    def _are_plain(self, outputs: list[Any]) -> bool:
+        kinds = set(map(type, outputs))
+        if kinds <= self._plain_kinds:
+            return True
+        if any(issubclass(kind, _SPECIAL) for kind in kinds):
+            return False
+        if len(self._plain_kinds) > _MOST_KINDS:
+            self._plain_kinds.clear()
+        self._plain_kinds |= kinds
+        return True
+
+    def _emit_timestamped(self, block: Block) -> bool:
+        """Hands on values with new times, if that is what all of them are and their windows are simply found."""
+        windows, outputs = self._windows, block.values
+        if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
+            return False
+        micros = Each(output.timestamp.micros for output in outputs)
+        self._emit(Block([output.value for output in outputs], micros, windows.of(micros), PANE_INFO_UNKNOWN))
+        return True
+
+    def _emit(self, block: Block) -> None:
+        count = len(block)
+        samples = {0, count - 1}
+        self._longest = longest_of(max(self._longest, count), self._estimate_element, *map(block.element, samples))
+        if not block.uniform:
+            # With its columns a block of many does not stay in the processor's cache.
+            self._longest = min(self._longest, PIECE)
+        self._output.emit(block)
