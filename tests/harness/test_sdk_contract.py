@@ -311,6 +311,10 @@ def test_what_a_named_tuple_is_made_with() -> None:
     assert Point.__reduce_ex__ is object.__reduce_ex__
 
 
+def test_in_front_of_a_global_combine_elements_get_the_key_none() -> None:
+    assert list(core._KeyWithNone().process(7)) == [(None, 7)]
+
+
 class Remembers(beam.DoFn):
     BAG = BagStateSpec("bag", VarIntCoder())
     TIMER = TimerSpec("timer", TimeDomain.WATERMARK)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.errors import UserCodeError
-from arcbeam.harness.transforms.folds import fold_of
+from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
 from tests.harness.drive import Collect, Driven
 
 KNOWN = [
@@ -59,6 +59,43 @@ def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int,
         assert repr(fn.extract_output(accumulator)) == repr(fn.extract_output(expected[key]))
 
 
+@pytest.mark.contract("PLAN-02")
+@pytest.mark.parametrize("fn", [fn for fn in KNOWN if same_key_fold_of(fn)], ids=lambda fn: type(fn).__name__)
+@given(blocks=st.lists(st.lists(st.integers(-9, 9), min_size=1), max_size=4))
+def test_a_fold_for_one_key_gives_what_add_input_gives(fn: Any, blocks: list[list[int]]) -> None:
+    fold = same_key_fold_of(fn)
+    assert fold is not None
+    folded, expected = fn.create_accumulator(), fn.create_accumulator()
+    for values in blocks:
+        given_values = list(values)
+        folded = fold(folded, given_values)
+        assert given_values == values
+        for value in values:
+            expected = fn.add_input(expected, value)
+    assert repr(fn.extract_output(folded)) == repr(fn.extract_output(expected))
+
+
+def test_all_that_is_known_but_samples_has_a_fold_for_one_key() -> None:
+    assert {type(fn) for fn in KNOWN if same_key_fold_of(fn) is None} == {combiners.SampleCombineFn}
+
+
+def test_a_function_of_values_is_called_with_as_many_as_without_a_fold() -> None:
+    def summed(values: Any) -> int:
+        calls.append(list(values))
+        return sum(values)
+
+    calls: list[list[int]] = []
+    fn = core.CallableWrapperCombineFn(summed, buffer_size=3)
+    accumulator = fn.create_accumulator()
+    for value in range(20):
+        accumulator = fn.add_input(accumulator, value)
+    expected, calls[:] = list(calls), []
+    fold = same_key_fold_of(fn)
+    assert fold is not None
+    assert fold(fold(fn.create_accumulator(), list(range(7))), list(range(7, 20))) == accumulator
+    assert calls == expected
+
+
 @given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), st.tuples(st.integers(0, 2), st.integers())), max_size=9)))
 def test_a_fold_to_a_dict_keeps_what_came_last(blocks: list[list[tuple[int, tuple[int, int]]]]) -> None:
     fold = fold_of(combiners.ToDictCombineFn())
@@ -87,6 +124,7 @@ class Twice(cy_combiners.SumInt64Fn):
 @pytest.mark.parametrize("fn", [Doubled(), Twice(), combiners.TopCombineFn(1, key=abs), combiners.Smallest(1)])
 def test_what_is_not_known_has_no_fold(fn: Any) -> None:
     assert fold_of(fn) is None
+    assert same_key_fold_of(fn) is None
 
 
 @pytest.mark.contract("PLAN-02")

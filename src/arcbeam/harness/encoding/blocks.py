@@ -227,6 +227,48 @@ class WholeBlock(Block):
             yield WholeBlock(self.form, self.packed, self.micros, (window,), self.panes)
 
 
+class SameKeyBlock(Block):
+    """A block of pairs that have the same key; they are made when somebody asks for `values`, and only then.
+
+    Attributes:
+        key: of all.
+        unkeyed: the values of the pairs.
+    """
+
+    __slots__ = ("key", "unkeyed")
+
+    def __init__(self, key: Any, unkeyed: list[Any], micros: Any, windows: Any, panes: Any) -> None:
+        # SUBTLE: `values` is not set: whoever looks for what is not there is sent to `__getattr__`, once.
+        self.key, self.unkeyed = key, unkeyed
+        self.micros, self.windows, self.panes = micros, windows, panes
+        self._elements, self.plain = None, True
+        self.uniform = type(micros) is not Each and type(windows) is not Each and type(panes) is not Each
+
+    @staticmethod
+    def of_values(key: Any, block: Block) -> SameKeyBlock:
+        """The elements of a block, each with a key."""
+        return SameKeyBlock(key, block.values, *block._columns())
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "values":
+            raise AttributeError(name)
+        key = self.key
+        self.values = [(key, value) for value in self.unkeyed]
+        return self.values
+
+    def __len__(self) -> int:
+        return len(self.unkeyed)
+
+    def element(self, index: int) -> Any:
+        """See `Block`."""
+        windowed = Block(self.unkeyed, *self._columns()).element(index)
+        return windowed.with_value((self.key, windowed.value))
+
+    def slice(self, start: int, stop: int | None, step: int = 1) -> Block:
+        """See `Block`."""
+        return SameKeyBlock.of_values(self.key, Block(self.unkeyed, *self._columns()).slice(start, stop, step))
+
+
 def gathered(blocks: Sequence[Block], least: int = 0) -> Iterator[Block]:
     """Blocks, joined: batches alike in time, windows and pane are one batch, all that is left is one block.
 

@@ -56,7 +56,9 @@ def _following(row: list[ValueOperation]) -> ValueOperation | None:
     """The operation that may share a loop with those before it."""
     last = row[-1]
     # What a "flat" one puts out for a value may have any length: it ends a loop.
-    return None if last.never_chained or last.kind == "flat" else last.only_consumer()
+    following = None if last.never_chained or last.kind == "flat" else last.only_consumer()
+    # Generators follow each other faster than a loop could call them: see `ValueOperation`.
+    return None if following is None or following.generates else following
 
 
 class Chain:
@@ -195,8 +197,9 @@ class _Outputs:
     def __init__(self, tail: ValueOperation, block: Block) -> None:
         self._tail, self._block = tail, block
         self._longest = tail.longest
-        self._piece = PIECE
         self.values: list[Any] = []
+        self._piece = PIECE
+        self._due = self.room()
 
     def room(self) -> int:
         """How many outputs may come until the next look at them."""
@@ -206,12 +209,15 @@ class _Outputs:
         """Takes what the last operation, of the kind "flat", has put out for one value."""
         if type(results) is list and len(results) < PIECE:
             self.values += results
-            if len(self.values) >= self._longest:
+            if len(self.values) >= self._due:
                 self.look()
             return
-        more = once(results)
-        while piece := list(islice(more, self.room())):
-            self.values += piece
+        more, values = once(results), self.values
+        while True:
+            due = self._due
+            values += islice(more, max(1, due - len(values)))
+            if len(values) < due:
+                return
             self.look()
 
     def look(self) -> None:
@@ -222,6 +228,7 @@ class _Outputs:
         self._piece = piece_behind(values[-1])
         if len(values) >= min(self._longest, self._tail.most_like(values[-1])):
             self.hand_on()
+        self._due = len(values) + self.room()
 
     def hand_on(self) -> None:
         """Hands on what there is."""

@@ -1,7 +1,8 @@
 """Adding many elements to accumulators at once, for CombineFns that everybody uses.
 
-Owns which CombineFns are known, and what is done for them instead of a call of `add_input` for each element. A fold
-gives the same accumulators as `add_input` would; a test compares them.
+Owns which CombineFns are known, and what is done for them instead of a call of `add_input` for each element: a fold for
+pairs of any keys, and one for values of one key, as a global combine has them. A fold gives the same accumulators as
+`add_input` would; a test compares them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import operator
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial, reduce
 from heapq import heappush, heappushpop, heapreplace
 from typing import Any
 
@@ -19,6 +21,9 @@ _KEY = operator.itemgetter(0)
 
 Fold = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
 """Adds pairs of key and value to a table of accumulators by key. Equal keys of the pairs must be one key."""
+
+SameKeyFold = Callable[[Any, list[Any]], Any]
+"""Adds values to an accumulator, which it may change, and returns it or another one."""
 
 
 def _counting(table: dict[Any, int], pairs: list[tuple[Any, Any]]) -> None:
@@ -126,6 +131,75 @@ def _sampling(count: int) -> Fold:
     return fold
 
 
+# The same for one accumulator.
+
+
+def _count_values(accumulator: int, values: list[Any]) -> int:
+    return accumulator + len(values)
+
+
+def _mean_values(accumulator: tuple[Any, int], values: list[Any]) -> tuple[Any, int]:
+    total, count = accumulator
+    # No `sum`: some Pythons round it differently.
+    return reduce(operator.add, values, total), count + len(values)
+
+
+def _list_values(accumulator: list[Any], values: list[Any]) -> list[Any]:
+    accumulator += values
+    return accumulator
+
+
+def _set_values(accumulator: set[Any], values: list[Any]) -> set[Any]:
+    accumulator.update(values)
+    return accumulator
+
+
+def _accumulate_values(accumulator: Any, values: list[Any]) -> Any:
+    add = accumulator.add_input
+    for value in values:
+        add(value)
+    return accumulator
+
+
+def _buffer_values(fn: Callable[[list[Any]], Any], longest: int, accumulator: list[Any], values: list[Any]) -> Any:
+    if fn in _OF_ANY_LENGTH:
+        accumulator += values
+        return [fn(accumulator)] if len(accumulator) > longest else accumulator
+    start = 0
+    while start < len(values):
+        # What user code is called with is what it would be.
+        stop = start + longest + 1 - len(accumulator)
+        accumulator += values[start:stop]
+        if len(accumulator) > longest:
+            accumulator = [fn(accumulator)]
+        start = stop
+    return accumulator
+
+
+def _largest_values(count: int, accumulator: tuple[bool, list[Any]], values: list[Any]) -> tuple[bool, list[Any]]:
+    heap = accumulator[1]
+    missing = max(0, count - len(heap))
+    for value in values[:missing]:
+        heappush(heap, value)
+    if count and len(values) > missing:
+        lowest = heap[0]
+        for value in values[missing:] if missing else values:
+            if lowest < value:
+                heapreplace(heap, value)
+                lowest = heap[0]
+    return accumulator
+
+
+_OF_ANY_LENGTH: tuple[Any, ...] = (sum, min, max)
+"""Functions whose result does not depend on how many values they are given at once."""
+
+_SIMPLE_OF_ONE: dict[type, SameKeyFold] = {
+    combiners.CountCombineFn: _count_values,
+    combiners.MeanCombineFn: _mean_values,
+    combiners.ToListCombineFn: _list_values,
+    combiners.ToSetCombineFn: _set_values,
+}
+
 _SIMPLE: dict[type, Fold] = {
     combiners.CountCombineFn: _counting,
     combiners.MeanCombineFn: _mean,
@@ -146,10 +220,26 @@ def fold_of(combine_fn: Any) -> Fold | None:
         return _sampling(combine_fn._top_combiner._n)
     if _by_size(combine_fn):
         return _largest(combine_fn._n)
-    base = cy_combiners.AccumulatorCombineFn
-    if isinstance(combine_fn, base) and kind.__module__ == base.__module__ and kind.add_input is base.add_input:
+    if _is_accumulating(combine_fn):
         return _accumulating(combine_fn._accumulator_type)
     return None
+
+
+def same_key_fold_of(combine_fn: Any) -> SameKeyFold | None:
+    """The fold that stands for a CombineFn's `add_input` of many values to one accumulator; None if there is none."""
+    kind = type(combine_fn)
+    if kind in _SIMPLE_OF_ONE:
+        return _SIMPLE_OF_ONE[kind]
+    if kind in (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn):
+        return partial(_buffer_values, combine_fn._fn, combine_fn._buffer_size)
+    if _by_size(combine_fn):
+        return partial(_largest_values, combine_fn._n)
+    return _accumulate_values if _is_accumulating(combine_fn) else None
+
+
+def _is_accumulating(combine_fn: Any) -> bool:
+    kind, base = type(combine_fn), cy_combiners.AccumulatorCombineFn
+    return isinstance(combine_fn, base) and kind.__module__ == base.__module__ and kind.add_input is base.add_input
 
 
 def _by_size(combine_fn: Any) -> bool:

@@ -22,12 +22,12 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
 from arcbeam.harness.encoding.codererrors import key_error, producer_of
 from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.operations.blockoperation import LONGEST, BlockOperation, user_error
 from arcbeam.harness.operations.taskcontext import TaskContext
-from arcbeam.harness.transforms.folds import fold_of
+from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
 from arcbeam.harness.transforms.slices import Slices
 from arcbeam.model.urns import PRECOMBINE_URN
 
@@ -78,6 +78,7 @@ class Precombine(BlockOperation):
         fn = self.combine_fn
         fn.setup()
         self._fold = fold_of(fn) if self._folds else None
+        self._same_key_fold = same_key_fold_of(fn) if self._folds else None
         self._passing = 0
 
     def start(self) -> None:
@@ -88,22 +89,25 @@ class Precombine(BlockOperation):
     def _clear(self) -> None:
         self._since_check = self._since_bytes = 0
         self._next_check = _CHECK_EVERY
-        self._slices = Slices(self.combine_fn, self._fold, self._key_coder.get_impl(), self._choose_time)
+        self._slices = Slices(
+            self.combine_fn, self._fold, self._key_coder.get_impl(), self._choose_time, self._same_key_fold
+        )
 
     def _take(self, block: Block) -> None:
         """Adds a block to the table; looks after the memory budget."""
         with self.scoped_process_state:
-            values = block.values
+            count = len(block)
             try:
                 accumulator = self._absorb(block)
             except ArcbeamError:
                 raise
             except Exception as e:
-                raise key_error(self._key_coder, self.producer, e, values) or user_error(self, e) from e
-            self._since_check += len(values)
-            self._since_bytes += (self._estimate_value(values[-1][1], True) + 1) * len(values)
+                raise key_error(self._key_coder, self.producer, e, block.values) or user_error(self, e) from e
+            last = block.unkeyed[-1] if isinstance(block, SameKeyBlock) else block.values[-1][1]
+            self._since_check += count
+            self._since_bytes += (self._estimate_value(last, True) + 1) * count
             if self._passing > 0:
-                self._passing -= len(values)
+                self._passing -= count
                 self._flush()
             elif self._since_check >= self._next_check or self._since_bytes > self._budget >> 3:
                 self._check(accumulator)
@@ -112,6 +116,8 @@ class Precombine(BlockOperation):
         """Adds a block to the table; returns one of the accumulators."""
         add, encoded = self._slices.add, self._window_bytes.of
         if type(block.windows) is not Each:
+            if isinstance(block, SameKeyBlock) and block.key is None:
+                return self._slices.add_to_none(encoded(block.windows), block.unkeyed, block.times())
             return add(encoded(block.windows), block.values, block.times())
         accumulator: Any = None
         for windows, pairs, times in _by_windows(block):

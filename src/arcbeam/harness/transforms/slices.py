@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from apache_beam import CombineFn
 
-from arcbeam.harness.transforms.folds import Fold
+from arcbeam.harness.transforms.folds import Fold, SameKeyFold
 
 Windows = tuple[bytes, ...]
 """Encoded windows of a slice."""
@@ -73,6 +73,7 @@ class Slices:
     Args:
         fn: the combine, set up.
         fold: adds many elements at once, in place of `fn.add_input`; None if there is no such.
+        same_key_fold: the same for elements of one key.
         key_coder: implementation of the keys' coder.
         choose_time: of two event times the one to keep (`min` or `max`); None if times do not matter.
 
@@ -82,9 +83,15 @@ class Slices:
     """
 
     def __init__(
-        self, fn: CombineFn, fold: Fold | None, key_coder: Any, choose_time: Callable[[int, int], int] | None
+        self,
+        fn: CombineFn,
+        fold: Fold | None,
+        key_coder: Any,
+        choose_time: Callable[[int, int], int] | None,
+        same_key_fold: SameKeyFold | None = None,
     ) -> None:
         self._fn, self._fold, self._choose_time = fn, fold, choose_time
+        self._same_key_fold = same_key_fold
         # SUBTLE: a user's merge may change any accumulator it is given, not only the first, and slices share theirs
         # between windows. What has a fold is known not to.
         self._shares = fold is not None
@@ -115,12 +122,12 @@ class Slices:
             for window in windows:
                 accumulator = self.add((window,), pairs, times)
             return accumulator
-        found = self._slices.get(windows)
-        if found is None:
-            found = self._slices[windows] = _Slice(windows)
-        self.added += len(pairs)
         kinds = set(map(type, map(_KEY, pairs)))
         kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is type(None) and self._same_key_fold is not None:
+            return self.add_to_none(windows, [value for _, value in pairs], times)
+        found = self._slice(windows)
+        self.added += len(pairs)
         if kind not in _PLAIN_KEYS:
             accumulator = self._add_each(found, pairs)
         else:
@@ -128,6 +135,28 @@ class Slices:
         if self._choose_time is not None:
             self._note_times(found, pairs, times)
         return accumulator
+
+    def add_to_none(self, windows: Windows, values: list[Any], times: Iterable[int]) -> Any:
+        """The same for values, at least one, whose key is None."""
+        if self._same_key_fold is None:
+            return self.add(windows, [(None, value) for value in values], times)
+        # What has a fold shares its slices.
+        found = self._slice(windows)
+        self.added += len(values)
+        table = found.plain.setdefault(type(None), {})
+        if None not in table:
+            table[None] = self._fn.create_accumulator()
+            self.entries += 1
+        accumulator = table[None] = self._same_key_fold(table[None], values)
+        if self._choose_time is not None:
+            self._note_times(found, zip(repeat(None), values, strict=False), times)
+        return accumulator
+
+    def _slice(self, windows: Windows) -> _Slice:
+        found = self._slices.get(windows)
+        if found is None:
+            found = self._slices[windows] = _Slice(windows)
+        return found
 
     def _add_plain(self, table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> Any:
         """Adds pairs whose keys are of one plain type."""
@@ -159,7 +188,7 @@ class Slices:
             accumulator = table[key] = add(accumulator, value)
         return accumulator
 
-    def _note_times(self, of: _Slice, pairs: list[tuple[Any, Any]], times: Iterable[int]) -> None:
+    def _note_times(self, of: _Slice, pairs: Iterable[tuple[Any, Any]], times: Iterable[int]) -> None:
         choose, known = self._choose_time, of.times
         assert choose is not None
         for (key, _), micros in zip(pairs, times, strict=False):

@@ -10,11 +10,11 @@ Side inputs are looked up once for a block whose elements are all in one window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import isgeneratorfunction
-from itertools import compress, islice, repeat
+from itertools import chain, compress, count, islice, repeat
 from typing import TYPE_CHECKING, Any
 
 from apache_beam.internal.util import insert_values_in_args
@@ -26,14 +26,13 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
-from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
 from arcbeam.harness.operations.blockoperation import (
     PIECE,
     BlockOperation,
     dofn_runner,
     fitting,
     longest_of,
-    once,
     piece_behind,
 )
 from arcbeam.harness.transforms.windowing import Windows
@@ -87,6 +86,15 @@ def _with_arguments(call: Any, args: list[Any], kwargs: dict[str, Any], *, unpac
     return lambda value: call(value, *args, **kwargs)
 
 
+def _stopped(error: RuntimeError) -> BaseException | None:
+    """The StopIteration that user code has raised, if that is what an error is made of in `ValueOperation._results`."""
+    cause = error.__cause__
+    if not isinstance(cause, StopIteration) or cause.__traceback__ is None:
+        return None
+    # SUBTLE: a generator of user code that lets one out ends with the same error, and that is the right one.
+    return cause if cause.__traceback__.tb_frame.f_code is ValueOperation._results.__code__ else None
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """What user code is given beside an element.
@@ -119,6 +127,7 @@ class ValueOperation(BlockOperation):
 
     Attributes:
         kind: "map", "tuple", "filter", or "flat" for what returns any number of outputs.
+        generates: whether user code is a generator function.
         user: user code, to be called with a value and what is bound.
         bound_args: positional arguments beside the value, as of the last `bind`.
         bound_kwargs: the same by name.
@@ -139,6 +148,7 @@ class ValueOperation(BlockOperation):
         self.kind: str
         self.user: Callable[..., Any]
         self.kind, self.user = ("flat", fn.process) if found is None else found
+        self.generates = self.kind == "flat" and isgeneratorfunction(self.user)
         self.call = self.user
         self.bound_args, self.bound_kwargs = given.args, given.kwargs
         self._bound_in: set[Any] = set()
@@ -151,6 +161,8 @@ class ValueOperation(BlockOperation):
             "tuple": self._map if given.anything else self._map_tuple,
             "filter": self._filter,
         }[self.kind]
+        if type(fn) is core._KeyWithNone:
+            self.run = self._with_none
         (coder,) = spec.output_coders
         self._estimate_output = coder.get_impl().estimate_size
         self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
@@ -172,7 +184,7 @@ class ValueOperation(BlockOperation):
             # The SDK looks at what a DoFn returns for its first element, if it is a class's and not a generator.
             self._refuse = (
                 None
-                if isinstance(self._fn, core.CallableWrapperDoFn) or isgeneratorfunction(self._fn.process)
+                if isinstance(self._fn, core.CallableWrapperDoFn) or self.generates
                 else common._OutputHandler(*outputs, True).handle_process_outputs
             )
             self._has_life = has_life(self._fn)
@@ -343,40 +355,53 @@ class ValueOperation(BlockOperation):
             self.put_out(chosen)
 
     def _flat(self, block: Block) -> None:
-        process, uniform, refuse = self.call, block.uniform, self._refuse
-        outputs: list[Any] = []
-        places: list[int] = []
-        longest = self.longest
-        due = min(longest, PIECE)
+        # Of generators one follows the other without a step of ours between their outputs.
+        more = chain.from_iterable(self._generators(block) if self.generates else self._results(block))
+        made: list[Any] = []
+        piece = PIECE
+        while True:
+            before, room = len(made), max(1, min(piece, self.longest - len(made)))
+            try:
+                made += islice(more, room)
+            except RuntimeError as e:
+                raise _stopped(e) or e from None
+            if len(made) - before < room:
+                break
+            last = made[-1] if block.uniform else made[-1][0]
+            piece = piece_behind(last)
+            if len(made) >= min(self.longest, self.most_like(last)):
+                self._put_out_made(made, block)
+                made = []
+        if made:
+            self._put_out_made(made, block)
+
+    def _with_none(self, block: Block) -> None:
+        """What the SDK has before each global combine: keys that are None."""
+        self._emit(SameKeyBlock.of_values(None, block))
+
+    def _generators(self, block: Block) -> Iterator[Iterable[Any]]:
+        """What a generator function returns for each value; with its place, if elements differ."""
+        # No StopIteration is lost in `map`: whoever calls a generator function runs nothing of it.
+        found = map(self.call, block.values)
+        return found if block.uniform else map(zip, found, map(repeat, count()))
+
+    def _results(self, block: Block) -> Iterator[Iterable[Any]]:
+        """The same for other functions, which return any iterable, or None."""
+        call = self.call
         for place, value in enumerate(block.values):
-            results = process(value)
-            if refuse is not None:
+            results = call(value)
+            if self._refuse is not None:
                 if isinstance(results, str | bytes | dict):
-                    refuse(block.element(place), results)
-                refuse = self._refuse = None
-            if results is None:
-                continue
-            more: Iterator[Any] | None = None
-            if type(results) is list and len(results) < PIECE:
-                outputs += results
-            else:
-                more = once(results)
-                outputs.extend(islice(more, due - len(outputs)))
-            while True:
-                if not uniform:
-                    places.extend(repeat(place, len(outputs) - len(places)))
-                if len(outputs) < due:
-                    break
-                if len(outputs) >= min(longest, self.most_like(outputs[-1])):
-                    self.put_out(block.pick(outputs, places))
-                    outputs, places, longest = [], [], self.longest
-                piece = piece_behind(outputs[-1]) if outputs else PIECE
-                due = len(outputs) + max(1, min(piece, longest - len(outputs)))
-                if more is None:
-                    break
-                outputs.extend(islice(more, due - len(outputs)))
-        if outputs:
-            self.put_out(block.pick(outputs, places))
+                    self._refuse(block.element(place), results)
+                self._refuse = None
+            if results is not None:
+                yield results if block.uniform else zip(results, repeat(place))
+
+    def _put_out_made(self, made: list[Any], block: Block) -> None:
+        if block.uniform:
+            self.put_out(block.pick(made, []))
+        else:
+            self.put_out(block.pick([output for output, _ in made], [place for _, place in made]))
 
     def most_like(self, output: Any) -> int:
         """How many outputs like this one a block may have."""
