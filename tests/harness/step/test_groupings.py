@@ -73,7 +73,7 @@ class Pipeline:
 
 def run(pipeline: Pipeline, seed: int | None = None) -> Any:
     """The bounded run, or with a seed one in steps."""
-    p = Driven(shards=1) if seed is None else Stepped(Cutting(seed, lambda came: came[1]))
+    p = Driven(shards=1) if seed is None else Stepped(Cutting(seed, lambda came: came[1], jumps=seed % 2 == 0))
     with p:
         pipeline.build(p)
     return p

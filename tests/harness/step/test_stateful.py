@@ -32,10 +32,11 @@ from apache_beam.transforms.userstate import (
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
-from arcbeam.engine.step.bundles import BundleResult, CallResult
+from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.harness.step.runner import StepRunner
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.testing.simulate.playing.buffered import Buffered
 from tests.harness.bounded.test_keyed import NOW, VirtualClock, require_time_sorted
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
@@ -212,6 +213,8 @@ class Pipeline:
     Attributes:
         elements: (key, orders, time in seconds), in the order in which they come.
         windowing: of the input.
+        settings: of the run.
+        clocks: whether it has timers of the clock.
 
     Args:
         seed: of all chance.
@@ -226,6 +229,9 @@ class Pipeline:
             [window.GlobalWindows(), window.FixedWindows(10), window.SlidingWindows(10, 5), Halves()]
         )
         keys = chance.sample(KEYS, chance.randint(1, len(KEYS)))
+        # Half of them are run by the SDK's own operation, not by ours.
+        self.settings = {"value_chains": chance.random() < 0.5}
+        self.clocks = chance.random() < 0.6
         self._timers = 0
         self.elements = [self._element(chance.choice(keys)) for _ in range(chance.choice([3, 10, 30]))]
 
@@ -248,10 +254,10 @@ class Pipeline:
                 return "clear range", "list", chance.randrange(10)
             case 4 | 5:
                 return "event", tag + chance.choice(["", "+x", "+xx"]), moment
-            case 6:
+            case 6 if self.clocks:
                 return "clock", tag, moment
             case 7:
-                return chance.choice(["event", "clock"]), tag, None
+                return chance.choice(["event", "clock"] if self.clocks else ["event"]), tag, None
             case _:
                 return "add", chance.choice(KINDS), chance.randrange(10)
 
@@ -269,11 +275,12 @@ class Cutting:
     Args:
         seed: of it.
         honest: how far the watermark may move before an element has come.
+        jumps: the watermark may pass windows in the step in which their last elements come.
     """
 
-    def __init__(self, seed: int, honest: Callable[[WindowedElement], Timestamp]) -> None:
+    def __init__(self, seed: int, honest: Callable[[WindowedElement], Timestamp], jumps: bool) -> None:
         self.chance = random.Random(seed)
-        self._honest = honest
+        self._honest, self._jumps = honest, jumps
 
     def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         chance = self.chance
@@ -282,14 +289,18 @@ class Cutting:
         while came:
             size = chance.choice([1, 2, 5, len(came)])
             now, came = came[:size], came[size:]
+            # Nothing of a window's own time has come before all its elements are there.
+            honest = min((self._honest(one) for _, one in came), default=MAX_TIMESTAMP)
+            if self._jumps:
+                self._watermark = max(self._watermark, honest)
             self._settle(shard, [(key, [one]) for key, one in now])
-            if chance.random() < 0.5:
-                # Nothing of a window's own time has come before all its elements are there.
-                self._advance(shard, min((self._honest(one) for _, one in came), default=self._watermark))
+            if not self._jumps and chance.random() < 0.5:
+                self._advance(shard, honest)
         self._advance(shard, MAX_TIMESTAMP)
 
     def _advance(self, shard: Shard, to: Timestamp) -> None:
         """The watermark moves; before it passes a window, all timers of that fire."""
+        self._ends = [end for end in self._ends if end >= self._watermark]
         for end in [end for end in self._ends if end < to]:
             self._ends.remove(end)
             for _ in range(self.chance.randrange(3)):
@@ -327,14 +338,14 @@ def told(p: Driven) -> dict[tuple[str, Any], list[Any]]:
 
 def bounded(pipeline: Pipeline, edit: Any = lambda proto: None) -> Driven:
     """The bounded run."""
-    with Driven(shards=1, prepare=VirtualClock().install, edit=edit) as p:
+    with Driven(shards=1, prepare=VirtualClock().install, edit=edit, **pipeline.settings) as p:
         pipeline.build(p)
     return p
 
 
 def stepped(pipeline: Pipeline, seed: int, edit: Any = lambda proto: None, honest: Any = None) -> Stepped:
     """The same in steps."""
-    with Stepped(Cutting(seed, _begin if honest is None else honest), edit=edit) as p:
+    with Stepped(Cutting(seed, honest or _begin, not pipeline.clocks), edit=edit, **pipeline.settings) as p:
         pipeline.build(p)
     return p
 
@@ -365,7 +376,19 @@ def test_input_in_order_of_time_is_in_order_however_it_comes(seed: int) -> None:
 
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: state is written when the SDK would write it, behind all that fires and expires."""
-    monkeypatch.setattr(StepRunner, "_leave", lambda self: CallResult(timers=self._stage.timers.take()))
+    made, finished = StepRunner.__init__, StepRunner.finish
+
+    def make(self: Any, stage: Any, view: Any, number: int) -> None:
+        self.writes = Buffered(view)
+        made(self, stage, self.writes, number)
+
+    def finish(self: Any) -> BundleResult:
+        closed = finished(self)
+        self.writes.commit()
+        return closed
+
+    monkeypatch.setattr(StepRunner, "__init__", make)
+    monkeypatch.setattr(StepRunner, "finish", finish)
 
 
 def test_state_that_is_committed_only_when_bundles_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,12 +207,7 @@ class _RunKeys:
 
     def put(self, key: Any, block: Block) -> None:
         """See `_Keys`."""
-        bundles, total, position = self._bundles, len(block), 0
-        while position < total:
-            taken = min(bundles.room(), total - position)
-            self._op.put(block if taken == total else block.slice(position, position + taken))
-            position += taken
-            bundles.took(taken)
+        self._bundles.put(self._op.put, block)
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """See `_Keys`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -232,24 +233,19 @@ class Bundles:
 
     def emit_block(self, block: Block) -> None:
         """Feeds a block to the stage's root, cutting bundles as the settings say."""
-        take = self._processor.root.output_blocks.emit
+        self.put(self._processor.root.output_blocks.emit, block)
+
+    def put(self, take: Callable[[Block], None], block: Block) -> None:
+        """Feeds a block to what takes it in place of the root, cutting bundles as the settings say."""
         position, total = 0, len(block)
         while position < total:
-            taken = min(self.room(), total - position)
+            self.open()
+            taken = min(self._limit - self._in_bundle, total - position)
             take(block if taken == total else block.slice(position, position + taken))
             position += taken
-            self.took(taken)
-
-    def room(self) -> int:
-        """How many elements the open bundle may still take; opens one if there is none."""
-        self.open()
-        return self._limit - self._in_bundle
-
-    def took(self, elements: int) -> None:
-        """The bundle has taken elements; where bundles are cut as the settings say."""
-        self.elements += elements
-        self._in_bundle += elements
-        self._cut()
+            self._in_bundle += taken
+            self.elements += taken
+            self._cut()
 
     def fire(self, operation: Any, family: str, timer: Any) -> None:
         """Fires a timer; where bundles are cut it counts like an element."""

@@ -17,6 +17,9 @@ Cell = list[tuple[int, bytes]]
 """Contents of a cell. Of a bag, in order of arrival: (number of elements, their nested encodings). Of an ordered list,
 ascending and in order of arrival among equals: (sort key, nested encoding of one element)."""
 
+ListRange = tuple[int, int] | None
+"""Sort keys from the first up to, and without, the second; None: all."""
+
 _CHUNK_BYTES = 1 << 20
 """A write is cut into chunks of about this size, so that reading it needs no more memory."""
 _EAGER_BYTES = 64 * 1024
@@ -73,14 +76,17 @@ def list_elements(cell: Cell, start: int, end: int, coder: Any) -> Iterable[Any]
     return counted(((1, data) for _, data in chosen), coder)
 
 
-def list_range(state: Any, cell: Cell | None) -> tuple[int, int]:
-    """The positions [start, end) of what an ordered list's state key names."""
-    if cell is None:
-        return 0, 0
-    if not state.HasField("range"):
+def list_range(state: Any) -> ListRange:
+    """The sort keys [start, end) that an ordered list's state key names."""
+    return (state.range.start, state.range.end) if state.HasField("range") else None
+
+
+def places(cell: Cell, range: ListRange) -> tuple[int, int]:
+    """The positions [start, end) of a range of an ordered list."""
+    if range is None:
         return 0, len(cell)
-    start = bisect_left(cell, state.range.start, key=_sort_key)
-    return start, bisect_left(cell, state.range.end, lo=start, key=_sort_key)
+    start = bisect_left(cell, range[0], key=_sort_key)
+    return start, bisect_left(cell, range[1], lo=start, key=_sort_key)
 
 
 def bag_chunks(coder: Any, elements: Iterable[Any]) -> Cell:

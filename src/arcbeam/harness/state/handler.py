@@ -19,12 +19,14 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.encoding.codererrors import coder_error
 from arcbeam.harness.state.cells import (
     Cell,
+    ListRange,
     bag_chunks,
     bag_elements,
     insert_entries,
     list_elements,
     list_entries,
     list_range,
+    places,
     whole,
 )
 from arcbeam.model.rows import SideStore
@@ -121,9 +123,7 @@ class InProcessStateHandler:
             return self.read_bag(state.key, _id(state), coder)
         if kind == "ordered_list_user_state":
             state = state_key.ordered_list_user_state
-            cells = self._cells(state.key)
-            cell = cells.get(_id(state)) if cells else None
-            return list_elements(cell, *list_range(state, cell), coder) if cell else ()
+            return self.read_list(state.key, _id(state), coder, list_range(state))
         return self._side(kind, state_key, coder)
 
     def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> Done:
@@ -134,9 +134,7 @@ class InProcessStateHandler:
             self.extend_bag(state.key, _id(state), coder, elements)
         elif kind == "ordered_list_user_state":
             state = state_key.ordered_list_user_state
-            added = self._encoded(list_entries, _id(state), coder, elements)
-            if added:
-                insert_entries(self._cell(state.key, _id(state)), added)
+            self.extend_list(state.key, _id(state), coder, elements)
         else:
             raise _unserved(kind)
         return _DONE
@@ -144,19 +142,14 @@ class InProcessStateHandler:
     def clear(self, state_key: Any) -> Done:
         """Empties a cell; of an ordered list, the range that the key names, or all of it."""
         kind = state_key.WhichOneof("type")
-        if kind not in ("bag_user_state", "ordered_list_user_state"):
+        if kind == "bag_user_state":
+            state = state_key.bag_user_state
+            self.clear_bag(state.key, _id(state))
+        elif kind == "ordered_list_user_state":
+            state = state_key.ordered_list_user_state
+            self.clear_list(state.key, _id(state), list_range(state))
+        else:
             raise _unserved(kind)
-        state = getattr(state_key, kind)
-        if kind == "ordered_list_user_state":
-            cells = self._cells(state.key)
-            cell = cells.get(_id(state)) if cells else None
-            if cell is None:
-                return _DONE
-            start, end = list_range(state, cell)
-            del cell[start:end]
-            if cell:
-                return _DONE
-        self.clear_bag(state.key, _id(state))
         return _DONE
 
     def done(self) -> None:
@@ -197,6 +190,30 @@ class InProcessStateHandler:
         cells = self._cells(key)
         if cells and cells.pop(cell, None) is not None and not cells:
             del self._keys[key]
+
+    # Ordered lists are asked for by the SDK's handles only.
+
+    def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
+        """The elements of an ordered list in a range, as they are now."""
+        cells = self._cells(key)
+        entries = cells.get(cell) if cells else None
+        return list_elements(entries, *places(entries, range), coder) if entries else ()
+
+    def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements, (sort key, value), to an ordered list."""
+        added = self._encoded(list_entries, cell, coder, elements)
+        if added:
+            insert_entries(self._cell(key, cell), added)
+
+    def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
+        """Removes the elements of an ordered list in a range."""
+        cells = self._cells(key)
+        entries = cells.get(cell) if cells else None
+        if entries:
+            start, end = places(entries, range)
+            del entries[start:end]
+            if not entries:
+                self.clear_bag(key, cell)
 
     # What the driver of keys calls.
 

@@ -6,15 +6,14 @@ is the SDK's object, which the engine does not look at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from apache_beam.coders import coder_impl
-from apache_beam.utils.windowed_value import create
 
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
-from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import key_groups
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane
 from arcbeam.model.rows import Row
@@ -50,14 +49,23 @@ class Codec:
             value = self._encode(element.value) if self.waits else element.value
             yield value, Timestamp(element.timestamp_micros), all_ours(element.windows), our_pane(element.pane_info)
 
-    def value(self, came: WindowedElement) -> Any:
-        """The value of an element, for the SDK."""
-        return self.decode(came[0]) if self.waits else came[0]
+    def block(self, elements: Elements) -> Block:
+        """A block of what comes from the engine, at least one element."""
+        if isinstance(elements, BlockElements):
+            return elements.block
+        values, times, windows, panes = zip(*elements, strict=True)
+        return Block(
+            list(map(self.decode, values)) if self.waits else list(values),
+            _column(times, int),
+            _column(windows, self._windows.all_theirs),
+            _column(panes, their_pane),
+        )
 
-    def windowed(self, came: WindowedElement, value: Any) -> Any:
-        """The SDK's windowed value of an element, with that value."""
-        _, time, windows, pane = came
-        return create(value, time, tuple(map(self._windows.theirs, windows)), their_pane(pane))
+
+def _column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
+    """A column of a block, said once if it is the same for all."""
+    first = each[0]
+    return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
 
 
 class BlockElements:

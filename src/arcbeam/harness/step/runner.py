@@ -16,7 +16,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.step.elements import BlockElements, PaneValues
+from arcbeam.harness.step.elements import PaneValues
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
 from arcbeam.model.seams import StateView
@@ -47,15 +47,16 @@ class StepRunner:
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `Runner`."""
-        stage, codec = self._stage, self._stage.codec
+        stage = self._stage
+        block = stage.codec.block(elements)
         if not stage.keyed:
-            if isinstance(elements, BlockElements):
-                self._bundles.emit_block(elements.block)
-            else:
-                self._bundles.emit([codec.windowed(came, codec.value(came)) for came in elements])
+            self._bundles.emit_block(block)
             return CallResult()
         user_key = self._enter(key)
-        self._bundles.emit([codec.windowed(came, (user_key, codec.value(came))) for came in elements])
+        if stage.driven is None:
+            self._bundles.emit_block(block.with_values([(user_key, value) for value in block.values]))
+        else:
+            self._bundles.put(stage.driven.put, block)
         return self._leave()
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
@@ -112,10 +113,15 @@ class StepRunner:
         """A call about a user key begins; the key, for the SDK."""
         self._stage.state.enter(key)
         self._stage.timers.key = key
-        return self._decoded(key)
+        user_key = self._decoded(key)
+        if self._stage.driven is not None:
+            self._stage.driven.begin_key(user_key)
+        return user_key
 
     def _leave(self) -> CallResult:
         """The call ends: state is in the view, timers are in what is returned."""
+        for operation in self._stage.stateful:
+            operation.end_key()
         self._stage.state.commit()
         return CallResult(timers=self._stage.timers.take())
 

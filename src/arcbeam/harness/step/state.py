@@ -21,7 +21,8 @@ from apache_beam.runners.worker import bundle_processor
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.harness.encoding.frames import Chunks, Spool
-from arcbeam.harness.state.handler import Done, InProcessStateHandler
+from arcbeam.harness.state.cells import ListRange
+from arcbeam.harness.state.handler import CellId, InProcessStateHandler
 from arcbeam.harness.step.windows import Windows
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -55,8 +56,8 @@ class ViewState(InProcessStateHandler):
     def work_on(self, view: StateView, stage: int) -> None:
         """From now on state is that of a stage in this view."""
         cells = Cells(view, stage)
-        self._bags = {family: BagCell(cells, family) for family in self._families.values()}
-        self._lists = {family: OrderedListCell(cells, family) for family in self._families.values()}
+        self._bags = {place: BagCell(cells, family) for place, family in self._families.items()}
+        self._lists = {place: OrderedListCell(cells, family) for place, family in self._families.items()}
 
     def enter(self, key: bytes) -> None:
         """A call of user code is about that user key, encoded as the engine has it."""
@@ -65,63 +66,50 @@ class ViewState(InProcessStateHandler):
         self._key = key
 
     def commit(self) -> None:
-        """What the call has changed is put into the view. The SDK itself would do that when its bundle ends."""
+        """Puts into the view what the call has changed by handles of the SDK, which do so when their bundle ends."""
         for context in self._contexts:
             context.commit()
             # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
             context.reset()
 
-    def keep(self) -> None:
-        """Cells are about to change: what user code has read of them, and still has, stays what it was."""
-        for lent in list(self._lent):
-            lent.keep()
-        self._lent.clear()
-
     def is_of(self, context: Any) -> None:
         """The SDK has made a context of user state for one of the stage's operations."""
         self._contexts.append(context)
 
-    def blocking_get(self, state_key: Any, coder: Any) -> Iterable[Any]:
-        """See `InProcessStateHandler`."""
-        kind = state_key.WhichOneof("type")
-        if kind == "bag_user_state":
-            state = state_key.bag_user_state
-            cell, place = self._bag(state), self._place(state)
-            return self._elements(lambda: cell.read(*place), coder.decode)
-        if kind == "ordered_list_user_state":
-            state = state_key.ordered_list_user_state
-            ordered, place = self._list(state), self._place(state)
-            return self._elements(lambda: map(_value, ordered.read(*place, *_range(state))), coder.decode)
-        return super().blocking_get(state_key, coder)
+    # See `arcbeam.harness.state.handles.Storage`. A cell is (transform id, state name, encoded window).
 
-    def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> Done:
-        """See `InProcessStateHandler`."""
-        kind = state_key.WhichOneof("type")
-        if kind == "bag_user_state":
-            state = state_key.bag_user_state
-            encoded = self._encoded(_each, state, coder, elements)
-            self._bag(state).extend(*self._place(state), [data for _, data in encoded])
-        elif kind == "ordered_list_user_state":
-            state = state_key.ordered_list_user_state
-            cell, place = self._list(state), self._place(state)
-            for at, data in self._encoded(_each_at, state, coder, elements):
-                cell.add(*place, Timestamp(at), data)
-        else:
-            return super().extend(state_key, coder, elements)
-        return Done()
+    def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
+        """The elements of a bag as they are now."""
+        bag, place = self._bags[cell[:2]], self._place(cell)
+        return self._elements(lambda: bag.read(*place), coder.decode)
 
-    def clear(self, state_key: Any) -> Done:
-        """See `InProcessStateHandler`."""
-        kind = state_key.WhichOneof("type")
-        if kind == "bag_user_state":
-            state = state_key.bag_user_state
-            self._bag(state).clear(*self._place(state))
-        elif kind == "ordered_list_user_state":
-            state = state_key.ordered_list_user_state
-            self._list(state).clear_range(*self._place(state), *_range(state))
-        else:
-            return super().clear(state_key)
-        return Done()
+    def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements to a bag."""
+        self._keep()
+        encoded = self._encoded(_each, cell, coder, elements)
+        self._bags[cell[:2]].extend(*self._place(cell), [data for _, data in encoded])
+
+    def clear_bag(self, key: bytes, cell: CellId) -> None:
+        """Empties a bag."""
+        self._keep()
+        self._bags[cell[:2]].clear(*self._place(cell))
+
+    def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
+        """The elements of an ordered list in a range, as they are now."""
+        ordered, place, between = self._lists[cell[:2]], self._place(cell), _moments(range)
+        return self._elements(lambda: map(_value, ordered.read(*place, *between)), coder.decode)
+
+    def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements, (sort key, value), to an ordered list."""
+        self._keep()
+        ordered, place = self._lists[cell[:2]], self._place(cell)
+        for at, data in self._encoded(_each_at, cell, coder, elements):
+            ordered.add(*place, Timestamp(at), data)
+
+    def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
+        """Removes the elements of an ordered list in a range."""
+        self._keep()
+        self._lists[cell[:2]].clear_range(*self._place(cell), *_moments(range))
 
     def _elements(self, read: Callable[[], Iterator[bytes]], decode: Callable[[bytes], Any]) -> Iterable[Any]:
         held: list[bytes] = []
@@ -135,20 +123,18 @@ class ViewState(InProcessStateHandler):
                 return lent
         return _Held(tuple(held), decode)
 
-    def _bag(self, state: Any) -> BagCell:
-        return self._bags[self._families[state.transform_id, state.user_state_id]]
+    def _keep(self) -> None:
+        """Cells are about to change: what user code has read of them, and still has, stays what it was."""
+        for lent in list(self._lent):
+            lent.keep()
+        self._lent.clear()
 
-    def _list(self, state: Any) -> OrderedListCell:
-        return self._lists[self._families[state.transform_id, state.user_state_id]]
-
-    def _place(self, state: Any) -> tuple[bytes, bytes]:
-        return self._key, self.forms.ordered(state.window)
+    def _place(self, cell: CellId) -> tuple[bytes, bytes]:
+        return self._key, self.forms.ordered(cell[2])
 
 
-def _range(state: Any) -> tuple[Timestamp | None, Timestamp | None]:
-    if not state.HasField("range"):
-        return None, None
-    return Timestamp(state.range.start), Timestamp(state.range.end)
+def _moments(range: ListRange) -> tuple[Timestamp | None, Timestamp | None]:
+    return (None, None) if range is None else (Timestamp(range[0]), Timestamp(range[1]))
 
 
 def _each(coder: Any, elements: Iterable[Any]) -> list[tuple[int, bytes]]:
@@ -226,15 +212,8 @@ class _Context(bundle_processor.FnApiUserStateContext):  # type: ignore[misc]  #
 
     def __init__(self, state_handler: Any, transform_id: str, key_coder: Any, window_coder: Any) -> None:
         super().__init__(state_handler, transform_id, key_coder, window_coder)
-        self._handler = state_handler if isinstance(state_handler, ViewState) else None
-        if self._handler is not None:
-            self._handler.is_of(self)
-
-    def commit(self) -> None:
-        """See the SDK's context."""
-        if self._handler is not None:
-            self._handler.keep()
-        super().commit()
+        if isinstance(state_handler, ViewState):
+            state_handler.is_of(self)
 
 
 def register() -> None:

@@ -16,6 +16,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state import bags
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.step import state
 from arcbeam.harness.step.elements import Codec, keyed_elements, plain_elements
 from arcbeam.harness.step.specs import family_names, kind_of
@@ -46,6 +47,8 @@ class StepStage:
         keyed: whether what comes has user keys.
         decode_key: of the engine's user keys; only of a stage that has some.
         codec: of the values that come.
+        stateful: its operations that are run key by key.
+        driven: the one of these that alone takes what comes, and is driven here; else the root is.
     """
 
     def __init__(self, stage: Stage, settings: Settings) -> None:
@@ -55,6 +58,11 @@ class StepStage:
         root = self.processor.root
         self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
         self.kind = kind_of(self.processor, self.windows)
+        self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
+        taker = root.output_blocks.only_taker
+        self.driven = taker if isinstance(taker, StatefulOperation) else None
+        if self.driven is not None:
+            self.driven.counts_for(root.output_blocks)
         self.timers = TimerLog(self.windows)
         self.families = {
             names[timer.transform, timer.family]: StepFamily(

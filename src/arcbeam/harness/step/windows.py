@@ -52,6 +52,7 @@ class Windows:
         self._global = isinstance(coder, coders.GlobalWindowCoder)
         self.intervals = isinstance(coder, coders.IntervalWindowCoder | IntervalWindowCoder)
         self._theirs: dict[Window, Any] = {}
+        self._their_tuples: dict[tuple[Window, ...], tuple[Any, ...]] = {}
         self._ordered: dict[bytes, bytes] = {}
         # With the tuple itself, or another could get its identity.
         self._tuples: dict[int, tuple[Any, tuple[Window, ...]]] = {}
@@ -81,6 +82,15 @@ class Windows:
             if len(self._theirs) > _MOST_KNOWN:
                 self._theirs.clear()
             known = self._theirs[window] = self._made(window)
+        return known
+
+    def all_theirs(self, windows: tuple[Window, ...]) -> tuple[Any, ...]:
+        """The same of all windows of an element; equal ones give the same object."""
+        known = self._their_tuples.get(windows)
+        if known is None:
+            if len(self._their_tuples) > _MOST_KNOWN:
+                self._their_tuples.clear()
+            known = self._their_tuples[windows] = tuple(map(self.theirs, windows))
         return known
 
     def _made(self, window: Window) -> Any:

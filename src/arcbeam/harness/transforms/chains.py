@@ -14,16 +14,14 @@ import traceback
 from collections.abc import Callable, Iterable
 from itertools import islice
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.runners.common import NameContext
 
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import PIECE, once, piece_behind
-
-if TYPE_CHECKING:
-    from arcbeam.harness.transforms.values import ValueOperation
+from arcbeam.harness.transforms.values import ValueOperation
 
 _SHORTEST = 32
 """Blocks shorter than this are not worth the preparations of a loop."""

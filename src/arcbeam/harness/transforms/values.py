@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import isgeneratorfunction
 from itertools import chain, compress, count, islice, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from apache_beam.internal.util import insert_values_in_args
 from apache_beam.metrics import monitoring_infos
@@ -36,9 +36,6 @@ from arcbeam.harness.operations.blockoperation import (
     piece_behind,
 )
 from arcbeam.harness.transforms.windowing import Windows
-
-if TYPE_CHECKING:
-    from arcbeam.harness.transforms.chains import Chain
 
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = 1000
@@ -122,6 +119,22 @@ class Given:
         return not all(side.is_globally_windowed() for side in self.sides)
 
 
+class Loop(Protocol):
+    """A short cut past several operations in a row, as they know it; see `harness.transforms.chains`."""
+
+    def takes(self, block: Block) -> bool:
+        """Whether a block is one for it."""
+        ...
+
+    def run(self, block: Block) -> None:
+        """Runs a block that it takes."""
+        ...
+
+    def milliseconds_of(self, op: ValueOperation) -> int:
+        """An operation's share of its time in the bundle."""
+        ...
+
+
 class ValueOperation(BlockOperation):
     """A DoFn that looks at the value only.
 
@@ -152,8 +165,8 @@ class ValueOperation(BlockOperation):
         self.call = self.user
         self.bound_args, self.bound_kwargs = given.args, given.kwargs
         self._bound_in: set[Any] = set()
-        self.chain: Chain | None = None
-        self.chains: list[Chain] = []
+        self.chain: Loop | None = None
+        self.chains: list[Loop] = []
         self.never_chained = False
         self.run: Callable[[Block], None] = {
             "flat": self._flat,

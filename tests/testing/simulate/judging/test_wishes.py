@@ -10,7 +10,6 @@ import pytest
 from arcbeam.engine.progress import (
     CancelRequested,
     Command,
-    CommitMode,
     DrainRequested,
     End,
     EndState,
