@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +125,15 @@ def _executors() -> ExecutorFactory:
     return SparkExecutor
 
 
+def _start(options: Mapping[str, Any]) -> None:
+    """Starts Spark for a job server."""
+    from arcbeam.executor import start
+
+    start(options)
+
+
 main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
 main.command()(speaks(inspect))
-main.command()(speaks(job_commands.serving(_executors)))
+main.command()(speaks(job_commands.serving(_executors, _start)))
 main.command()(speaks(job_commands.jobs))
 main.command()(speaks(job_commands.cancel))

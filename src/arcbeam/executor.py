@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-from arcbeam.errors import InvalidPipelineError, JobCancelledError
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
 from arcbeam.job import Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
 from arcbeam.model.rows import TaskReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.session.sessions import open_session
+from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
 from arcbeam.translate import validate
-from arcbeam.translate.proto import merged, plan_of
+from arcbeam.translate.proto import merged, pipeline_proto, plan_of
+
+_LOG = logging.getLogger("arcbeam")
+
+
+def start(options: Mapping[str, Any]) -> None:
+    """Opens the session that the jobs of this process run on, and has its workers import what all jobs need.
+
+    Args:
+        options: pipeline options, by plain names.
+
+    Raises:
+        SetupError: there is no Spark to run on.
+    """
+    ours = PipelineOptions.from_dictionary(dict(options)).view_as(ArcbeamOptions)
+    open_session(session_options(ours))
+    p = beam.Pipeline()
+    _ = p | beam.Create([None])
+    try:
+        Job(plan_of(pipeline_proto(p), ours, name="start"), ours).run()
+    except ArcbeamError as error:
+        # Not the end: a job says more of what it is about, and to the one whom it concerns.
+        _LOG.warning("an empty pipeline does not run on this session: %s", error)
 
 
 class SparkExecutor:
@@ -38,7 +63,14 @@ class SparkExecutor:
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
         plan = plan_of(_proto(submission), ours, name=submission.name or "beam")
-        prelude = prelude_for(open_session(session_options(ours)), options, _staged(submission))
+        spark = open_session(session_options(ours))
+        if ignored := unheeded(spark, session_options(ours)):
+            events.message(
+                Level.WARNING,
+                f"all jobs of this server run on one Spark session, which does not have {', '.join(ignored)}; "
+                "give such options to the server: arcbeam serve -- OPTIONS",
+            )
+        prelude = prelude_for(spark, options, _staged(submission))
 
         def reported(report: TaskReport) -> None:
             events.message(

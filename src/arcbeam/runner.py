@@ -5,6 +5,7 @@ Owns what a pipeline of this process is put through, and the result that its use
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import threading
 from pathlib import Path
@@ -19,10 +20,12 @@ from arcbeam.job import Job, session_options
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.session.sessions import open_session
+from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import prelude_for, staged_by
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
+
+_LOG = logging.getLogger("arcbeam")
 
 
 class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
@@ -50,6 +53,8 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
             files = staged_by(options, Path(folder))
             spark = open_session(session_options(ours))
+            if ignored := unheeded(spark, session_options(ours)):
+                _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
             prelude = prelude_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
         return ArcbeamResult(plan, Job(plan, ours, prelude))
 

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from arcbeam.cli import speaks
 from arcbeam.errors import SetupError
 from arcbeam.jobs import commands
 from arcbeam.jobs.client import JobSummary
+from arcbeam.jobs.server import JobServer, ServerSettings
 from tests.jobs.fakes import WAIT, Client, Fake, connected, serving
 
 pytestmark = pytest.mark.contract("OPS-02")
@@ -217,3 +219,42 @@ def test_elapsed_time_of_a_job() -> None:
     assert JobSummary("j", "n", "DONE", start, later).elapsed(now) == 5
     assert JobSummary("j", "n", "RUNNING", start, None).elapsed(now) == 60
     assert JobSummary("j", "n", "STOPPED", None, None).elapsed(now) is None
+
+
+@pytest.mark.contract("API-02")
+def test_spark_is_started_before_the_first_job_comes(tmp_path: Path, client: Client) -> None:
+    started: list[Any] = []
+
+    def start(options: Any) -> None:
+        started.append((dict(options), threading.current_thread()))
+        raise SetupError("no Java", "install one")
+
+    main.command("serve-nothing")(speaks(commands.serving(Fake, start)))
+    result = invoke("serve-nothing", "--port=0", f"--folder={tmp_path / 'a'}", "--", "--shards=3")
+    assert result.exit_code == 1
+    assert "no Java" in result.stderr
+    assert "serving" not in result.stdout
+    ((options, thread),) = started
+    assert options == {"shards": 3}
+    assert thread is not threading.main_thread(), "Spark would take the handler of Ctrl-C"
+    # What is wrong with the server itself is said first.
+    port = endpoint(client).rpartition(":")[2]
+    assert invoke("serve-nothing", f"--port={port}", f"--folder={tmp_path / 'b'}").exit_code == 1
+    assert len(started) == 1
+
+
+def test_a_start_that_is_interrupted() -> None:
+    stopped, never = threading.Event(), threading.Event()
+    stopped.set()
+    commands._unless(stopped, never.wait)  # type: ignore[arg-type]
+    never.set()
+
+
+def test_a_server_that_could_not_get_ready_gives_port_and_folder_back(tmp_path: Path) -> None:
+    def ready() -> None:
+        raise SetupError("no Java")
+
+    with pytest.raises(SetupError, match="no Java"):
+        JobServer(ServerSettings(tmp_path), Fake(), ready)
+    with serving(tmp_path, Fake()) as (server, _):
+        assert server.port

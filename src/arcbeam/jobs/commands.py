@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,11 +42,14 @@ def default_folder() -> Path:
     return Path.home() / ".arcbeam" / "jobs"
 
 
-def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
+def serving(
+    executors: Callable[[], ExecutorFactory], start: Callable[[Mapping[str, Any]], None] = lambda options: None
+) -> Callable[..., None]:
     """The `serve` command.
 
     Args:
         executors: gives what runs pipelines; called when the command runs.
+        start: makes ready what all pipelines need; called with the options for all jobs before the first job comes.
     """
 
     @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
@@ -90,8 +93,15 @@ def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
             defaults=_defaults(options),
         )
         with _signalled() as stopped:
-            server = JobServer(settings, executors())
+
+            def ready() -> None:
+                out.progress("starting Spark", state="starting")
+                _unless(stopped, lambda: start(settings.defaults))
+
+            server = JobServer(settings, executors(), ready)
             try:
+                if stopped.is_set():
+                    return
                 out.text(
                     f"serving Beam's Job API on {server.endpoint}\n"
                     f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
@@ -108,6 +118,27 @@ def serving(executors: Callable[[], ExecutorFactory]) -> Callable[..., None]:
                 server.stop()
 
     return serve
+
+
+def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:
+    """Does work, and raises what that raises; returns before its end if stopped."""
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    # SUBTLE: not on this thread, where a new SparkContext would take our handler of Ctrl-C away.
+    threading.Thread(target=run, name="start", daemon=True).start()
+    while not (done.wait(0.1) or stopped.is_set()):
+        pass
+    if failed:
+        raise failed[0]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,13 +62,16 @@ class JobServer:
     Args:
         settings: how.
         executors: what runs pipelines.
+        ready: called when port and folder are ours, before the first call is answered; whatever it raises is raised.
 
     Raises:
         SetupError: the port is in use, the folder is another server's, a file cannot be read, or others could reach
             the server without a token and TLS.
     """
 
-    def __init__(self, settings: ServerSettings, executors: ExecutorFactory) -> None:
+    def __init__(
+        self, settings: ServerSettings, executors: ExecutorFactory, ready: Callable[[], None] = lambda: None
+    ) -> None:
         check_exposure(settings)
         credentials = _credentials(settings)
         self._registry = Registry(settings.folder / "jobs.sqlite")
@@ -89,7 +92,10 @@ class JobServer:
             )
             self.port = self._bind(credentials)
             self.jobs = Jobs(self._registry, executors, settings.folder / "staged", settings.defaults)
+            ready()
         except BaseException:
+            if self.port:
+                self._server.stop(None)
             self._registry.close()
             raise
         job_grpc.add_JobServiceServicer_to_server(JobServicer(self.jobs, lambda: self.endpoint), self._server)

@@ -22,6 +22,7 @@ from arcbeam.spark.session.sessions import (
     new_session,
     open_session,
     prepared,
+    unheeded,
 )
 
 KEY = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -108,6 +109,17 @@ def test_a_setting_that_keeps_spark_from_starting(tmp_path: Path, conf: str, tol
     assert done.stdout.startswith("refused no Spark session on local[1]"), done.stderr
     assert told in done.stdout
     assert "\tat " not in done.stderr
+
+
+def test_options_that_a_session_which_is_there_does_not_have(spark: Any) -> None:
+    assert unheeded(spark, SessionOptions()) == []
+    assert unheeded(spark, SessionOptions("local[2,4]", ("spark.ui.enabled=false",))) == []
+    assert unheeded(spark, SessionOptions("yarn", ("spark.ui.enabled=true", "spark.none=1"), "sc://a")) == [
+        "--spark_remote=sc://a",
+        "--spark_master=yarn",
+        "--spark_conf=spark.ui.enabled=true",
+        "--spark_conf=spark.none=1",
+    ]
 
 
 @pytest.mark.parametrize("press", [1, 2])

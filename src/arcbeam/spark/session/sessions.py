@@ -26,6 +26,7 @@ from pyspark.sql import functions as F
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
 from arcbeam.spark.session import sparklog
+from arcbeam.spark.session.launch import launching
 
 _DEFAULT_MASTER = "local[*,4]"
 """All cores; a task whose worker died is tried again (a plain local[*] tries once)."""
@@ -72,6 +73,17 @@ def open_session(options: SessionOptions) -> SparkSession:
     return active_session() or new_session(options)
 
 
+def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
+    """The options that this session, which was there before, does not have as they say."""
+    if _is_connect(spark):
+        return []  # what its server has is not ours to ask
+    found = [f"--spark_remote={options.remote}"] if options.remote else []
+    if options.master and options.master != _master(spark):
+        found.append(f"--spark_master={options.master}")
+    wanted = settings(options).items()
+    return found + [f"--spark_conf={key}={value}" for key, value in wanted if spark.conf.get(key, None) != value]
+
+
 def settings(options: SessionOptions) -> dict[str, str]:
     """The Spark settings that the options name.
 
@@ -103,7 +115,7 @@ def new_session(options: SessionOptions) -> SparkSession:
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
-        with _uninterrupted():
+        with _uninterrupted(), launching() if starts_java else contextlib.nullcontext():
             session: SparkSession = builder.getOrCreate()
     except Exception as e:
         where = options.remote or master

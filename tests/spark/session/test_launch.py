@@ -1,0 +1,73 @@
+"""What PySpark starts as its JVM, and how: tried with other programs in Java's place."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from pyspark import java_gateway
+
+from arcbeam.spark.session.launch import launching
+
+INCUBATOR = "WARNING: Using incubator modules: jdk.incubator.vector\n"
+
+
+def refuse() -> None:
+    raise AssertionError("this process was forked")
+
+
+def launched(code: str) -> Any:
+    """A program of Python's, started as PySpark starts Java."""
+    gateway: Any = java_gateway
+    with launching():
+        return gateway.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=refuse,
+        )
+
+
+def said(*lines: str) -> str:
+    """What comes through of lines on standard error."""
+    _, err = launched(f"import sys; sys.stderr.write({''.join(lines)!r})").communicate(timeout=60)
+    return str(err.decode())
+
+
+def test_it_is_not_forked_and_does_not_hear_ctrl_c() -> None:
+    code = "import os, signal; print(os.getpid(), int(signal.getsignal(signal.SIGINT)))"
+    process = launched(code)
+    out, _ = process.communicate(timeout=60)
+    assert out.decode().split() == [str(process.pid), str(int(signal.SIG_IGN))]
+
+
+def test_it_ends_with_its_input_and_gives_its_exit_code() -> None:
+    process = launched("import sys; sys.exit(len(sys.stdin.read()))")
+    process.stdin.write(b"abc")
+    process.stdin.close()
+    assert process.wait(60) == 3
+
+
+def test_java_does_not_speak_of_a_module_of_its_own() -> None:
+    assert said(INCUBATOR) == ""
+    assert said("Picked up JAVA_TOOL_OPTIONS: -Xint\n", INCUBATOR, "no\\nnl\n", "\n", "part") == (
+        "Picked up JAVA_TOOL_OPTIONS: -Xint\nno\\nnl\n\npart"
+    )
+
+
+def test_everything_else_comes_through() -> None:
+    assert said("") == ""
+    assert said("part  ") == "part  "
+    many = [f"  line {n}\n" for n in range(100)]
+    assert said(*many) == "".join(many)
+    assert said(*many, INCUBATOR) == "".join([*many, INCUBATOR])
+
+
+def test_pyspark_is_as_before_afterwards() -> None:
+    gateway: Any = java_gateway
+    with launching():
+        assert gateway.Popen is not subprocess.Popen
+    assert gateway.Popen is subprocess.Popen

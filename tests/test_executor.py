@@ -1,0 +1,48 @@
+"""What a job server runs pipelines with."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import apache_beam as beam
+import pytest
+
+from arcbeam.executor import SparkExecutor, start
+from arcbeam.jobs.execution import Level, Submission
+from arcbeam.translate.proto import pipeline_proto
+
+pytestmark = [pytest.mark.contract("API-02"), pytest.mark.usefixtures("spark")]
+
+
+class UpstreamWatermarks:
+    """The events of a job."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def running(self) -> None: ...
+
+    def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None: ...
+
+    def message(self, level: Level, text: str, time: float | None = None) -> None:
+        if level is Level.WARNING:
+            self.warnings.append(text)
+
+
+def test_a_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "arcbeam"):
+        start({})
+    assert [r.getMessage().partition("-")[0] for r in caplog.records if " done in " in r.getMessage()] == ["start"]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_options_of_a_session_that_is_there_already() -> None:
+    p = beam.Pipeline()
+    _ = p | beam.Create([1])
+    pipeline = pipeline_proto(p).SerializeToString()
+    for options, told in [({}, []), ({"spark_master": "local[7]", "shards": 3}, ["--spark_master=local[7]"])]:
+        heard = UpstreamWatermarks()
+        SparkExecutor().run(Submission("j-1", "job", pipeline, options), heard)
+        assert len(heard.warnings) == len(told)
+        assert all(name in text for name, text in zip(told, heard.warnings, strict=True))
