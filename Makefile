@@ -12,7 +12,7 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table and a picture.
-	$(BIN)/python -m examples.flights.main --runner=arcbeam.ArcbeamRunner
+	$(BIN)/arcbeam run examples/flight_delays.py
 
 test: $(VENV)/.dev java ## All tests but the long ones.
 	$(BIN)/python -m pytest -m "not long"

@@ -1,6 +1,6 @@
 """Sessions by hand: a stateful DoFn that keeps open visits in state and closes them with an event-time timer.
 
-    python -m examples.sessions_stateful --runner=... [--input 'log/*.csv'] [--output build/sessions]
+    arcbeam run examples/sessions_stateful.py [--input 'log/*.csv'] [--output build/sessions]
 
 Does what `beam.WindowInto(Sessions(gap))` does, and shows what state and timers are for: events of a user arrive in any
 order, are merged into the visits that are open, and a visit is emitted as soon as the watermark says that nothing can
@@ -154,8 +154,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Values of our own classes are pickled by reference, and no worker can import `__main__`: they have to be the
-    # classes of the module by its name.
-    from examples.sessions_stateful import main as main_of_module
-
-    sys.exit(main_of_module())
+    sys.exit(main())

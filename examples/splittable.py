@@ -1,6 +1,6 @@
 """A splittable DoFn: files searched in blocks, with a restriction and a tracker of its own.
 
-    python -m examples.splittable --runner=... [--input 'path/*.py'] [--pattern 'TODO|FIXME|XXX'] [--output build/notes]
+    arcbeam run examples/splittable.py [--input 'path/*.py'] [--pattern 'TODO|FIXME|XXX'] [--output build/notes]
 
 Each file is a restriction `Blocks`, cut at first into pieces of a few blocks. While a piece is being searched the
 runner may ask for the rest of it, to give it to a worker that has nothing to do; a line is found exactly once however
@@ -198,8 +198,4 @@ def _lines(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    # Values of our own classes are pickled by reference, and no worker can import `__main__`: they have to be the
-    # classes of the module by its name.
-    from examples.splittable import main as main_of_module
-
-    sys.exit(main_of_module())
+    sys.exit(main())

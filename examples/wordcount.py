@@ -1,6 +1,6 @@
 """Word count: how often each word occurs in a set of text files.
 
-    python -m examples.wordcount --runner=... [--input 'path/*.txt'] [--output build/wordcount] [--top 20]
+    arcbeam run examples/wordcount.py [--input 'path/*.txt'] [--output build/wordcount] [--top 20]
 
 Without `--input` it reads the modules of Python's standard library, some 170 files of code and documentation. The
 counts of all words are written as `{output}/words-*.txt`, the most frequent ones are printed.

@@ -51,7 +51,14 @@ def test_what_the_script_prints_is_not_our_output(script: Path) -> None:
     script.write_text("print('starting')\n" + SCRIPT + "print('done')\n")
     result = CliRunner().invoke(main, ["explain", "--json", str(script)])
     assert json.loads(result.stdout)["name"] == "sums"
-    assert result.stderr.endswith("starting\ndone\n")
+    assert result.stderr.endswith(
+        'starting\n{"progress": {"message": "nothing is run; without results, sums.py goes on and prints:"}}\ndone\n'
+    )
+
+
+def test_a_script_that_prints_nothing_afterwards(script: Path) -> None:
+    script.write_text("print('starting')\n" + SCRIPT)
+    assert "nothing is run" not in CliRunner().invoke(main, ["explain", str(script)]).stderr
 
 
 def test_picture(script: Path) -> None:

@@ -1,4 +1,4 @@
-"""The demo's program: `python -m examples.flights.main --runner=... [--output build/demo]`.
+"""The demo's program, which `flight_delays.py` beside this folder starts.
 
 Fetches the data on first use, runs the pipeline, prints what it found and draws it. All options it does not know are
 Beam's.
@@ -15,10 +15,10 @@ from pathlib import Path
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from examples.flights.archive import DataUnavailable, data_files
-from examples.flights.picture import PICTURE, draw
-from examples.flights.pipeline import Inputs, build
-from examples.flights.report import report
+from .archive import DataUnavailable, data_files
+from .picture import PICTURE, draw
+from .pipeline import Inputs, build
+from .report import report
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +55,3 @@ def main(arguments: list[str] | None = None) -> int:
     draw(results, known.output / PICTURE)
     print(f"Picture: {known.output / PICTURE}\nTables:  {known.output}/results/*.csv")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,8 +10,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from examples.flights.report import group, read_rows
-from examples.flights.summaries import Delays
+from .report import group, read_rows
+from .summaries import Delays
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

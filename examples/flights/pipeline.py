@@ -17,7 +17,7 @@ from apache_beam.io import ReadFromText, WriteToText
 from apache_beam.pvalue import AsDict, TaggedOutput
 from apache_beam.transforms import window
 
-from examples.flights.records import (
+from .records import (
     HOUR,
     Airport,
     Flight,
@@ -29,7 +29,7 @@ from examples.flights.records import (
     weather_classes,
     weather_key,
 )
-from examples.flights.summaries import AddDelays, Burst, Delays, SummarizeBurst, SummarizeFlights
+from .summaries import AddDelays, Burst, Delays, SummarizeBurst, SummarizeFlights
 
 LONG_DELAY = 60
 """Minutes from which a delay is part of a burst."""

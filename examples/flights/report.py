@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from examples.flights.summaries import Delays, add
+from .summaries import Delays, add
 
 Row = dict[str, str]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import apache_beam as beam
 
-from examples.flights.records import Flight, Weather
+from .records import Flight, Weather
 
 LATE = 15
 """Minutes from which a departure counts as late, as the Department of Transportation counts."""

@@ -7,7 +7,7 @@ only when called, so that the command line starts quickly.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,9 @@ def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, .
     What SCRIPT prints goes to stderr. ARGUMENTS go to the script; those after a -- are not looked at here. A script
     that runs several pipelines shows the plan of each.
     """
-    plans, error = plans_of(script, arguments)
+    plans, error = plans_of(
+        script, arguments, lambda: out.progress(f"nothing is run; without results, {script.name} goes on and prints:")
+    )
     if error is not None:
         if not plans and isinstance(error, Exception) and not isinstance(error, ArcbeamError):
             tell(error, script)
@@ -58,8 +60,15 @@ def explain(out: Output, script: Path, svg: Path | None, arguments: tuple[str, .
             out.record(as_json(plan))
 
 
-def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan], BaseException | None]:
+def plans_of(
+    script: Path, arguments: tuple[str, ...] = (), note: Callable[[], None] = lambda: None
+) -> tuple[list[Plan], BaseException | None]:
     """Runs a script as `__main__` with every `Pipeline.run` translating only.
+
+    Args:
+        script: the file.
+        arguments: of the script.
+        note: called once, before the script prints something after a pipeline.
 
     Returns:
         The plans in the order in which the script ran its pipelines, and what the script raised, if anything: a
@@ -68,9 +77,10 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
     """
     plans: list[Plan] = []
     argv, path = sys.argv, list(sys.path)
+    said: Any = _Said(plans, note)
     try:
         # What the script prints is not our output, which may be JSON for a program.
-        with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(sys.stderr):
+        with pipelines_of_a_script(arguments), _capturing(plans, script.stem), redirect_stdout(said):
             run_script(script, list(arguments))
     except SystemExit as exit:
         return plans, None if exit.code in (0, None) else exit
@@ -79,6 +89,28 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
     finally:
         sys.argv, sys.path[:] = argv, path
     return plans, None
+
+
+class _Said:
+    """Standard error, as a script's standard output.
+
+    Args:
+        plans: of the script so far.
+        note: called when the script, for the first time, prints something after a pipeline.
+    """
+
+    def __init__(self, plans: list[Plan], note: Callable[[], None]) -> None:
+        self._plans = plans
+        self._note: Callable[[], None] | None = note
+
+    def write(self, text: str) -> int:
+        if self._plans and self._note is not None:
+            note, self._note = self._note, None
+            note()
+        return sys.stderr.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
 
 
 @contextmanager
