@@ -47,7 +47,7 @@ format: $(VENV)/.dev ## Format the sources.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## Generate docs/supported-features.md from the tests' markers.
+docs: $(VENV)/.dev ## Generate what docs/ says of features and tests from the tests' markers.
 	$(BIN)/python tools/features.py
 
 clean: ## Remove what was built, but not .venv.

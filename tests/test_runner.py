@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import InvalidPipelineError, UserCodeError
+from arcbeam.runner import script_name
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
@@ -44,6 +47,19 @@ def test_values_of_options_that_cannot_be_meant() -> None:
     _ = p | beam.Create([1])
     with pytest.raises(InvalidPipelineError, match="are both given"):
         p.run()
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("/jobs/nightly.py", "nightly"), ("a b.py", "a-b"), ("/jobs/report/__main__.py", "report"), (None, "")],
+)
+def test_a_job_without_a_name_is_called_as_its_script(
+    monkeypatch: pytest.MonkeyPatch, file: str | None, name: str
+) -> None:
+    main = types.ModuleType("__main__")
+    main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert script_name() == name
 
 
 @pytest.mark.contract("API-06")

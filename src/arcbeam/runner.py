@@ -6,6 +6,8 @@ Owns what a pipeline of this process is put through, and the result that its use
 from __future__ import annotations
 
 import logging
+import re
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -48,7 +50,7 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         """
         ours = options.view_as(ArcbeamOptions)
         proto = pipeline_proto(pipeline, options)
-        name = options.view_as(GoogleCloudOptions).job_name or "beam"
+        name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
         plan = plan_of(proto, ours, name=name, drain=self._is_drain)
         with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
             files = staged_by(options, Path(folder))
@@ -57,6 +59,16 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
                 _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
             prelude = prelude_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
         return ArcbeamResult(plan, Job(plan, ours, prelude))
+
+
+def script_name() -> str:
+    """The name of the script that this process runs, fit for a file name; "" where there is none, as in a notebook."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not file:
+        return ""
+    path = Path(file)
+    stem = path.resolve().parent.name if path.name == "__main__.py" else path.stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
 
 
 def _declared_outputs(pipeline: Any) -> dict[str, tuple[str, ...]]:

@@ -56,16 +56,32 @@ def test_jobs(client: Client) -> None:
     client.states(id)
     result = invoke("jobs", at)
     assert result.exit_code == 0, result.output
-    header, prepared, done = result.stdout.splitlines()
+    header, done, prepared = result.stdout.splitlines()
     assert header.split() == ["id", "name", "state", "started", "elapsed"]
     assert prepared.split()[1:] == ["words", "STOPPED"]
     assert done.split()[:3] == [id, "words", "DONE"]
     assert done.endswith(" s")
     rows = json.loads(invoke("jobs", at, "--json").stdout)
-    assert rows[0]["started"] is None
-    assert rows[1]["id"] == id
-    assert rows[1]["elapsed"] >= 0
-    assert datetime.fromisoformat(rows[1]["started"]).tzinfo is not None
+    assert rows[1]["started"] is None
+    assert rows[0]["id"] == id
+    assert rows[0]["elapsed"] >= 0
+    assert datetime.fromisoformat(rows[0]["started"]).tzinfo is not None
+
+
+def test_which_jobs(client: Client, fake: Fake) -> None:
+    at = endpoint(client)
+    ended = [client.run() for _ in range(3)]
+    for id in ended:
+        client.states(id)
+    fake.behave = fake.until_cancelled
+    running = client.run()
+    assert [row["id"] for row in json.loads(invoke("jobs", at, "--json").stdout)][:-1] == [running, *ended[::-1]]
+    result = invoke("jobs", at, "--limit=2", "--json")
+    assert [row["id"] for row in json.loads(result.stdout)] == [running, ended[2]]
+    assert json.loads(result.stderr) == {"progress": {"more": 3}}
+    assert "and 4 older ones: --limit=0 shows all" in invoke("jobs", at, "--limit=1").stderr
+    assert len(json.loads(invoke("jobs", at, "--limit=0", "--json").stdout)) == 5
+    assert [row["id"] for row in json.loads(invoke("jobs", at, "--running", "--json").stdout)] == [running]
 
 
 def test_cancel(client: Client, fake: Fake) -> None:

@@ -92,3 +92,49 @@ def test_what_is_missing_of_a_contract_is_told() -> None:
     document = features.render([features.Contract("ONE-01", "ONE: first", "Both halves.")], found, missing)
     assert "0 of 1 contracts shown, 1 in part" in document
     assert "| ONE-01 | Both halves. | in part: the second half |" in document
+
+
+NOTES = """
+## Refused
+- Streams.
+
+## Different from other runners
+- Colours.
+
+## Shown in part
+- ONE-02: the second half.
+- TWO-01: in the engine and in simulated jobs.
+"""
+
+SUITES = """
+_TEST = "Test"
+_WHY = "needs a stream"
+UNBOUNDED = {f"{_TEST}.test_a": _WHY}
+GAPS = {"Test.test_b": ("holds " "all")}
+OTHER = {"x": Expectation(probe=True)}
+"""
+
+
+def test_the_page_for_users() -> None:
+    found = [features.Shown(id, f"tests/{id}.py::t") for id in ("ONE-01", "ONE-02", "TWO-01")]
+    page = features.for_users(features.contracts(TABLE), found, TABLE + NOTES, SUITES)
+    assert "tests/" not in page
+    assert [line for line in page.splitlines() if line.startswith(("## ", "- ", "| It", "TWO"))] == [
+        "## Works",
+        "- It holds. (ONE-01)",
+        "## Works in part",
+        "| It is known not to. (ONE-02) | the second half |",
+        "## Refused",
+        "- Streams.",
+        "- `Test.test_a`: needs a stream",
+        "- `Test.test_b`: holds all",
+        "## Differs from other runners",
+        "- Colours.",
+        "## Not shown yet",
+        "TWO-01.",
+    ]
+
+
+def test_a_section_that_is_missing_is_told() -> None:
+    with pytest.raises(features.UnknownContractError, match="no section 'Refused'"):
+        features.for_users(features.contracts(TABLE), [], TABLE, SUITES)

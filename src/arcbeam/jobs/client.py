@@ -23,6 +23,8 @@ _SECONDS = 30.0
 
 _TERMINAL = frozenset({"DONE", "FAILED", "CANCELLED", "UPDATED", "DRAINED"})
 
+_NOT_RUNNING = _TERMINAL | {"STOPPED"}
+
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
@@ -45,6 +47,14 @@ class JobSummary:
     def elapsed(self, now: datetime) -> float | None:
         """Seconds from its start to its end, or until now; None if it has not started."""
         return None if self.started is None else max(0.0, ((self.ended or now) - self.started).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs, the newest first, and how many more there are."""
+
+    jobs: list[JobSummary]
+    more: int
 
 
 class JobClient:
@@ -79,15 +89,21 @@ class JobClient:
     def __exit__(self, *_: object) -> None:
         self._channel.close()
 
-    def jobs(self) -> list[JobSummary]:
-        """All jobs, in the server's order.
+    def jobs(self, limit: int = 0, running: bool = False) -> JobList:
+        """Jobs, the newest first; servers give them in the order in which they came.
+
+        Args:
+            limit: how many at most; 0: all.
+            running: only those that have not ended, and were started.
 
         Raises:
             ArcbeamError: see `_errors`.
         """
         with self._errors():
             found = self._stub.GetJobs(job_pb.GetJobsRequest(), timeout=_SECONDS, metadata=self._metadata).job_info
-            return [self._summary(info) for info in found]
+            wanted = [info for info in reversed(found) if not running or _name(info.state) not in _NOT_RUNNING]
+            shown = wanted[:limit] if limit else wanted
+            return JobList([self._summary(info) for info in shown], len(wanted) - len(shown))
 
     def _summary(self, info: Any) -> JobSummary:
         state = _name(info.state)

@@ -156,17 +156,19 @@ def _signalled() -> Iterator[threading.Event]:
             signal.signal(taken, handler)
 
 
+@click.option("--running", is_flag=True, help="Only jobs that were started and have not ended.")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="How many; 0: all.")
 @_ENDPOINT
 @_TOKEN_FILE
 @_TLS_CA
-def jobs(out: Output, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
-    """List the jobs of a job server."""
+def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
+    """List the jobs of a job server, the newest first."""
     with _client(endpoint, token_file, tls_ca) as client:
-        found = client.jobs()
+        found = client.jobs(limit, running)
     now = datetime.now(UTC)
     people = isinstance(out, TextOutput)
     rows: list[dict[str, Any]] = []
-    for job in found:
+    for job in found.jobs:
         elapsed = job.elapsed(now)
         rows.append(
             {
@@ -178,6 +180,8 @@ def jobs(out: Output, endpoint: str, token_file: Path | None, tls_ca: Path | Non
             }
         )
     out.table(["id", "name", "state", "started", "elapsed"], rows)
+    if found.more:
+        out.progress(f"and {found.more} older ones: --limit=0 shows all", more=found.more)
 
 
 @click.argument("job_id")

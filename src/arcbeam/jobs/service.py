@@ -20,11 +20,12 @@ from arcbeam.errors import InvalidPipelineError
 from arcbeam.jobs.artifacts import check_names, declared
 from arcbeam.jobs.execution import JobState
 from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.naming import script_of
 from arcbeam.jobs.option_forms import described, plain
 from arcbeam.jobs.registry import JobEvent, StateChanged
 
 _SDK_DEFAULT_NAME = "job"
-"""What the Python SDK calls every job; the option `job_name` says more."""
+"""What the Python SDK calls every job; the option `job_name`, or the script, says more."""
 
 
 class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is untyped
@@ -53,7 +54,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         options = plain(request.pipeline_options)
         name = request.job_name
         if name in ("", _SDK_DEFAULT_NAME):
-            name = str(options.get("job_name") or _SDK_DEFAULT_NAME)
+            name = str(options.get("job_name") or script_of(request.pipeline) or _SDK_DEFAULT_NAME)
         files = declared(request.pipeline)
         check_names(files)
         id = self._jobs.prepare(

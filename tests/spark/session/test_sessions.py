@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from arcbeam.spark.session.sessions import (
     new_session,
     open_session,
     prepared,
+    tagged,
     unheeded,
 )
 
@@ -109,6 +111,13 @@ def test_a_setting_that_keeps_spark_from_starting(tmp_path: Path, conf: str, tol
     assert done.stdout.startswith("refused no Spark session on local[1]"), done.stderr
     assert told in done.stdout
     assert "\tat " not in done.stderr
+
+
+def test_spark_shows_whose_jobs_are_whose(spark: Any) -> None:
+    described = partial(spark.sparkContext.getLocalProperty, "spark.job.description")
+    with tagged(spark, "nightly-1"):
+        assert described() == "nightly-1"
+    assert described() is None
 
 
 def test_options_that_a_session_which_is_there_does_not_have(spark: Any) -> None:

@@ -321,13 +321,14 @@ def _is_connect(spark: SparkSession) -> bool:
 
 @contextlib.contextmanager
 def tagged(spark: SparkSession, job: str) -> Iterator[None]:
-    """Marks the Spark jobs that this thread starts as `job`'s, so that `interrupt` finds them."""
+    """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI."""
     tag = _tag(job)
     # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
     if _is_connect(spark):
         spark.addTag(tag)
     else:
         spark.sparkContext.addJobTag(tag)
+        spark.sparkContext.setJobDescription(job)
     try:
         yield
     finally:
@@ -337,6 +338,7 @@ def tagged(spark: SparkSession, job: str) -> Iterator[None]:
             elif _is_connect(spark):
                 spark.removeTag(tag)
             else:
+                spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None is what unsets it
                 spark.sparkContext.removeJobTag(tag)
 
 

@@ -1,0 +1,58 @@
+"""What a job is called that was given no name: as its script.
+
+Owns the search for the script in a submitted pipeline. Nothing is unpickled, only read.
+"""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import pickletools
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import PurePath
+from typing import Any
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+_NOT_SCRIPTS = frozenset({"apache_beam", "site-packages", "dist-packages"})
+"""Folders of what is around a script's functions: the SDK wraps them in some of its own."""
+_MOST_TRANSFORMS = 100
+_MOST_BYTES = 1 << 18
+"""Of a pickled function; a name for people is worth no more."""
+
+
+def script_of(pipeline: Any) -> str:
+    """The name, without folder and suffix, of the script whose functions a pipeline calls; "" if that is not known.
+
+    Functions of the program's `__main__` are pickled by value, and know their file.
+
+    Args:
+        pipeline: `beam_runner_api_pb2.Pipeline`, of any SDK, and of any quality.
+    """
+    pardos = (t for t in pipeline.components.transforms.values() if t.spec.urn == common_urns.primitives.PAR_DO.urn)
+    for transform in islice(pardos, _MOST_TRANSFORMS):
+        try:
+            payload = runner_pb.ParDoPayload.FromString(transform.spec.payload).do_fn.payload
+            words = list(_words(payload))
+        except Exception:
+            continue  # of another SDK, or malformed: not what names are for
+        files = [PurePath(word) for word in words if word.endswith(".py")]
+        scripts = [file for file in files if file.is_absolute() and not _NOT_SCRIPTS.intersection(file.parts)]
+        if scripts and "__main__" in words:
+            return scripts[0].stem
+    return ""
+
+
+def _words(payload: bytes) -> Iterator[str]:
+    """The strings in a pickle of the SDK's."""
+    data = base64.b64decode(payload, validate=True)
+    try:
+        pickled = zlib.decompressobj().decompress(data, _MOST_BYTES)
+    except zlib.error:
+        pickled = bz2.BZ2Decompressor().decompress(data, _MOST_BYTES)
+    for _, argument, _ in pickletools.genops(pickled):
+        if isinstance(argument, str):
+            yield argument
