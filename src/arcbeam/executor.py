@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_utils import merge_common_environments, merge_superset_dep_environments
 
@@ -30,14 +30,20 @@ class SparkExecutor:
 
     def check(self, submission: Submission) -> None:
         """See `PipelineExecutor`."""
-        PipelineOptions.from_dictionary(dict(submission.options)).view_as(ArcbeamOptions).check()
-        validate(_proto(submission))
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        options.view_as(ArcbeamOptions).check()
+        validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
 
     def run(self, submission: Submission, events: JobEvents) -> None:
         """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
-        plan = translate(_proto(submission), name=submission.name or "beam", fusion=not ours.no_fusion)
+        plan = translate(
+            _proto(submission),
+            name=submission.name or "beam",
+            fusion=not ours.no_fusion,
+            allow_non_deterministic_keys=_any_keys(options),
+        )
         prelude = prelude_for(open_session(session_options(ours)), options, _staged(submission))
 
         def reported(report: TaskReport) -> None:
@@ -62,6 +68,10 @@ class SparkExecutor:
             job = self._job
         if job is not None:
             job.cancel()
+
+
+def _any_keys(options: PipelineOptions) -> bool:
+    return bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders)
 
 
 def _proto(submission: Submission) -> Any:

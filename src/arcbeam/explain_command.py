@@ -83,7 +83,7 @@ def plans_of(script: Path, arguments: tuple[str, ...] = ()) -> tuple[list[Plan],
 @contextmanager
 def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
     import apache_beam as beam
-    from apache_beam.options.pipeline_options import GoogleCloudOptions
+    from apache_beam.options.pipeline_options import GoogleCloudOptions, TypeOptions
     from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
     from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
@@ -105,7 +105,14 @@ def _capturing(plans: list[Plan], default_name: str) -> Iterator[None]:
         def run_pipeline(self, pipeline: Any, options: Any) -> Translated:
             proto = pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default())
             name = options.view_as(GoogleCloudOptions).job_name or default_name
-            plans.append(translate(proto, name=name, fusion=not options.view_as(ArcbeamOptions).no_fusion))
+            plans.append(
+                translate(
+                    proto,
+                    name=name,
+                    fusion=not options.view_as(ArcbeamOptions).no_fusion,
+                    allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
+                )
+            )
             return Translated(PipelineState.DONE)
 
     run = beam.Pipeline.run

@@ -93,7 +93,13 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
             ) from e
         proto = merge_common_environments(merge_superset_dep_environments(proto))
         name = options.view_as(GoogleCloudOptions).job_name or "beam"
-        plan = translate(proto, name=name, fusion=not ours.no_fusion, drain=self._is_drain)
+        plan = translate(
+            proto,
+            name=name,
+            fusion=not ours.no_fusion,
+            drain=self._is_drain,
+            allow_non_deterministic_keys=bool(allow),
+        )
         if not plan.stages:
             raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
         with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
