@@ -114,6 +114,7 @@ def test_the_main_session_is_loaded_in_the_workers(monkeypatch: pytest.MonkeyPat
             assert_that(p | beam.Create([1]) | beam.Map(_coder_of_colours), equal_to(["ColourCoder"]))
     finally:
         beam.coders.registry._coders.pop(Colour)
+        beam.coders.registry.custom_types.remove(Colour)
 
 
 @pytest.mark.long
