@@ -25,6 +25,7 @@ from arcbeam.errors import (
     WorkerLostError,
 )
 from arcbeam.harness.encoding.codererrors import shortened
+from arcbeam.harness.filenames import note_file
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOST = (
@@ -90,6 +91,7 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
             "install it on every executor, or ship it with --requirements_file, --extra_package, --setup_file or "
             "--files_to_stage",
         )
+    note_file(error)
     what = "".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip()
     # The SDK's note may be left in the text where an exception was raised again.
     what = _STEP.sub("", what).rstrip() + _advice_on_main(what)
