@@ -234,3 +234,17 @@ def test_imports_of_another_job_are_taken_back(tmp_path: Path) -> None:
     assert sys.path == before
     with pytest.raises(ModuleNotFoundError):
         __import__("arcbeam_of_job")
+
+
+@pytest.mark.contract("API-05")
+@pytest.mark.usefixtures("spark")
+def test_a_relative_path_is_read_from_where_the_program_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "words.txt").write_text(name)
+        monkeypatch.chdir(tmp_path / name)
+        with beam.Pipeline(runner=ArcbeamRunner()) as p:
+            read = p | beam.io.ReadFromText("words.txt")
+            opened = p | beam.Create(["words.txt"]) | beam.Map(lambda path: Path(path).read_text())
+            assert_that(read, equal_to([name]), label="read")
+            assert_that(opened, equal_to([name]), label="opened")
