@@ -119,3 +119,4 @@ def test_a_key_coder_that_is_not_deterministic() -> None:
             p.run()
     finally:
         beam.coders.registry._coders.pop(Key)
+        beam.coders.registry.custom_types.remove(Key)

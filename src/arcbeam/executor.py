@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
@@ -55,8 +55,9 @@ class SparkExecutor:
 
     def check(self, submission: Submission) -> None:
         """See `PipelineExecutor`."""
-        PipelineOptions.from_dictionary(dict(submission.options)).view_as(ArcbeamOptions).check()
-        validate(_proto(submission))
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        options.view_as(ArcbeamOptions).check()
+        validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
 
     def run(self, submission: Submission, events: JobEvents) -> None:
         """See `PipelineExecutor`."""
@@ -94,6 +95,10 @@ class SparkExecutor:
             job = self._job
         if job is not None:
             job.cancel()
+
+
+def _any_keys(options: PipelineOptions) -> bool:
+    return bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders)
 
 
 def _proto(submission: Submission) -> Any:

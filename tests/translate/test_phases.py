@@ -527,3 +527,53 @@ class TestInternals:
     def test_names_of_pcollections_are_made_as_they_are_read(self) -> None:
         proto = proto_of(lambda p: source(p) | "One" >> beam.Map(str).with_output_types(str))
         assert "3One.None" in {pcoll.unique_name for pcoll in proto.components.pcollections.values()}
+
+
+def chain(length: int) -> Callable[[Any], Any]:
+    def build(p: Any) -> Any:
+        made = p | beam.Create([0, 1])
+        for n in range(length):
+            made = made | f"Map{n}" >> beam.Map(lambda x: x + 1)
+        return made
+
+    return build
+
+
+@pytest.mark.contract("PLAN-01")
+class TestLongChains:
+    def test_are_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+        plan = plan_of(chain(45))
+        assert max(len(stage.transforms) for stage in plan.stages) <= 10
+        assert len(plan.stages) == 6
+        assert [t for stage in plan.stages for t in names(stage)] == [f"Map{n}" for n in range(45)]
+        assert {channel.routing for channel in plan.channels} == {Routing.SPREAD, Routing.FORWARD}
+
+    def test_others_are_not(self) -> None:
+        assert len(plan_of(chain(90)).stages) == len(plan_of(chain(3)).stages)
+
+    def test_nor_is_what_is_wide(self) -> None:
+        def build(p: Any) -> None:
+            made = p | beam.Create([0, 1], reshuffle=False)
+            _ = [made | f"Map{n}" >> beam.Map(lambda x: x + 1) for n in range(120)] | beam.Flatten()
+
+        assert max(len(stage.transforms) for stage in plan_of(build).stages) > 120
+
+    def test_ways_of_different_length_meet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(phases, "_LONGEST_CHAIN", 10)
+
+        def build(p: Any) -> None:
+            made = p | beam.Create([0, 1], reshuffle=False)
+            long = made
+            for n in range(25):
+                long = long | f"Long{n}" >> beam.Map(lambda x: x + 1)
+            _ = (made, long) | beam.Flatten() | "After" >> beam.Map(lambda x: x) | Collect()
+
+        with Driven() as p:
+            build(p)
+        assert sorted(p.values()) == [0, 1, 25, 26]
+
+    def test_run(self) -> None:
+        with Driven() as p:
+            chain(300)(p) | Collect()
+        assert sorted(p.values()) == [300, 301]

@@ -251,6 +251,7 @@ def odd_keys() -> Iterator[None]:
     beam.coders.registry.register_coder(Odd, OddCoder)
     yield
     del beam.coders.registry._coders[Odd]
+    beam.coders.registry.custom_types.remove(Odd)
 
 
 @pytest.mark.contract("API-04")

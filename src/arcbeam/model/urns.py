@@ -13,6 +13,8 @@ WRITE_URN = "arcbeam:write:v1"
 PRECOMBINE_URN = "arcbeam:precombine:v1"
 INTERVAL_WINDOW_URN = "arcbeam:coder:interval_window:v1"
 """A coder of ours that is exact where the standard one has milliseconds."""
+KEY_CODER_URN = "arcbeam:coder:key:v1"
+"""Its component's deterministic form, for keys that are compared by their encoding; the payload names who does so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from typing import Any
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
+from arcbeam.model.urns import KEY_CODER_URN
+
 
 def may_lift(strategy: Any) -> bool:
     """Whether values may be combined before they are grouped: no pane depends on how many elements there were."""
@@ -68,6 +70,8 @@ def coder(components: Any, coder_id: str) -> str:
         return coder_id
     proto = components.coders[coder_id]
     urn = proto.spec.urn
+    if urn == KEY_CODER_URN:
+        return coder(components, proto.component_coder_ids[0])
     short = {common_urns.coders.KV.urn: "kv"}.get(urn) or urn.removeprefix("beam:coder:").rsplit(":", 1)[0]
     parts = ", ".join(coder(components, c) for c in proto.component_coder_ids)
     return f"{short}<{parts}>" if parts else short

@@ -15,14 +15,22 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
-from arcbeam.translate import describe, phases
+from arcbeam.translate import describe, keys, phases
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
 _MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
 
 
-def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool = False, bounded: bool = True) -> Plan:
+def translate(
+    pipeline: Any,
+    *,
+    name: str = "",
+    fusion: bool = True,
+    drain: bool = False,
+    bounded: bool = True,
+    allow_non_deterministic_keys: bool = False,
+) -> Plan:
     """Translates a Beam pipeline proto.
 
     Args:
@@ -32,12 +40,15 @@ def translate(pipeline: Any, *, name: str = "", fusion: bool = True, drain: bool
         drain: put a truncation in front of every splittable DoFn.
         bounded: all input is there before a grouping puts anything out; in steps it is not, and a grouping needs the
             time of each of its elements.
+        allow_non_deterministic_keys: see `validate`.
 
     Raises:
         InvalidPipelineError: the proto is malformed.
         UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
     """
-    validate(pipeline)
+    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
+    if not allow_non_deterministic_keys:
+        pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain)
     return _Lowering(context.components, stages, bounded).plan(name)
 

@@ -6,7 +6,9 @@ Must not know: plans, Spark. A contract test holds the internals it leans on.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -134,6 +136,37 @@ def _break_before_stable_input(stages: Iterable[Any], context: Any) -> Iterator[
         yield stage
 
 
+def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
+    """Lets no path of transforms inside a stage be longer than the SDK's operations, which call each other, can nest.
+
+    A transform that many others come before is the root of a stage of its own; so are those that as many again come
+    between. What is counted is the longest way since the last such root, whether or not all of it ends up in one stage.
+    """
+    stages = list(stages)
+    producers = {pcoll: stage for stage in stages for t in stage.transforms for pcoll in t.outputs.values()}
+    depths: dict[Any, int] = {}
+    for last in stages:
+        waiting = [last]
+        while waiting:
+            stage = waiting[-1]
+            before = [producers[p] for t in stage.transforms for p in t.inputs.values() if p in producers]
+            if missing := [s for s in before if s not in depths and s is not stage]:
+                waiting += missing
+                continue
+            waiting.pop()
+            if stage in depths:
+                continue
+            depth = 1 if stage.forced_root else 1 + max((depths[s] for s in before if s is not stage), default=0)
+            if depth > _LONGEST_CHAIN and not any(t.spec.urn == DATA_OUTPUT for t in stage.transforms):
+                stage.forced_root, depth = True, 1
+            depths[stage] = depth
+    return stages
+
+
+_LONGEST_CHAIN = 100
+"""Transforms. Each takes four frames or more of a stack of which Python has 1,000, and user code wants some."""
+
+
 def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
     """Without fusion: every SDK transform is the root of a stage of its own; only our writes join their producer."""
     for stage in stages:
@@ -198,7 +231,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any,
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,
-        *([] if fusion else [_break_everywhere]),
+        *([_break_long_chains] if fusion else [_break_everywhere]),
         as_written.note,
         translations.greedily_fuse,
         as_written.restore,
@@ -207,6 +240,25 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any,
         translations.sort_stages,
         translations.add_impulse_to_dangling_transforms,
     ]
-    for phase in phases:
-        stages = list(phase(stages, context))
+    with _deep_graphs(len(pipeline.components.transforms)):
+        for phase in phases:
+            stages = list(phase(stages, context))
     return context, stages
+
+
+@contextlib.contextmanager
+def _deep_graphs(transforms: int) -> Iterator[None]:
+    """Lets the SDK's phases, some of which follow a graph by calling themselves, go as deep as a graph may be.
+
+    They are of Python alone, whose calls take none of the thread's own stack.
+    """
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + _FRAMES * transforms)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+_FRAMES = 4
+"""Of the stack, at most, for each transform of a path."""

@@ -86,7 +86,13 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
         UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
     """
     options.check()
-    plan = translate(proto, name=name, fusion=not options.no_fusion, drain=drain)
+    plan = translate(
+        proto,
+        name=name,
+        fusion=not options.no_fusion,
+        drain=drain,
+        allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
+    )
     if not plan.stages:
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
     return plan

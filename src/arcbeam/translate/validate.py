@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from apache_beam import coders
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.runners import pipeline_context
 from apache_beam.runners.pipeline_utils import validate_pipeline_graph
 from apache_beam.utils import proto_utils
 from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
-from arcbeam.translate import phases
+from arcbeam.translate import keys, phases
 from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
@@ -31,8 +29,12 @@ _SUPPORTED_REQUIREMENTS = {
 }
 
 
-def validate(pipeline: Any) -> None:
+def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False) -> None:
     """Checks a pipeline proto.
+
+    Args:
+        pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
+        allow_non_deterministic_keys: the SDK's option, by which equal keys may become several groups.
 
     Raises:
         InvalidPipelineError: it is not a well-formed pipeline.
@@ -42,7 +44,8 @@ def validate(pipeline: Any) -> None:
     items = [*_requirements(pipeline), *_transforms(pipeline)]
     if items:
         raise UnsupportedPipelineError(tuple(sorted(items, key=lambda item: (item.transform, item.what))))
-    _deterministic_keys(pipeline)
+    if not allow_non_deterministic_keys:
+        keys.check(pipeline)
 
 
 def _well_formed(pipeline: Any) -> None:
@@ -161,28 +164,3 @@ def _reads_without_end(transform: Any) -> bool:
     """
     payload = proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ReadPayload)
     return bool(payload.is_bounded == runner_pb.IsBounded.UNBOUNDED)
-
-
-def _deterministic_keys(pipeline: Any) -> None:
-    """Refuses a GroupByKey whose key coder says that it is not deterministic."""
-    context = pipeline_context.PipelineContext(pipeline.components)
-    for transform in pipeline.components.transforms.values():
-        if transform.spec.urn != common_urns.primitives.GROUP_BY_KEY.urn:
-            continue
-        pcoll = pipeline.components.pcollections[next(iter(transform.inputs.values()))]
-        proto = pipeline.components.coders[pcoll.coder_id]
-        if proto.spec.urn != common_urns.coders.KV.urn:
-            raise InvalidPipelineError(
-                f"{transform.unique_name}: its input is not made of key-value pairs", "map elements to (key, value)"
-            )
-        try:
-            key_coder = context.coders.get_by_id(proto.component_coder_ids[0])
-        except Exception:
-            continue  # another SDK's coder: that SDK has checked it
-        if isinstance(key_coder, coders.FastPrimitivesCoder):
-            continue  # decided per element by the SDK's own as_deterministic_coder
-        if not key_coder.is_deterministic():
-            raise InvalidPipelineError(
-                f"{transform.unique_name}: the key coder {key_coder!r} is not deterministic",
-                "give the key a type with a deterministic coder, or call as_deterministic_coder",
-            )

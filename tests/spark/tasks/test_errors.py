@@ -112,6 +112,7 @@ def odd_coder() -> Iterator[None]:
     registry.register_coder(Odd, OddCoder)
     yield
     registry._coders.pop(Odd)
+    registry.custom_types.remove(Odd)
 
 
 def _written_as(p: beam.Pipeline, place: str) -> None:

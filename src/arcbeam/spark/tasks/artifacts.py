@@ -85,6 +85,7 @@ def prelude_for(
     """
     archives = archives_of(files)
     ship(spark, archives)
+    local = is_local(spark)
     workers = options.view_as(WorkerOptions)
     return Prelude(
         archives=tuple(archive.name for archive in archives),
@@ -94,9 +95,17 @@ def prelude_for(
         log_levels=_levels(workers.sdk_harness_log_level_overrides),
         closed_outputs=closed_outputs or {},
         # On one machine, what the driver imports from its folders is there for the workers, too.
-        paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if is_local(spark) else (),
+        paths=tuple(p for p in sys.path if p and Path(p).is_dir()) if local else (),
         main=main,
+        folder=_current_folder() if local else "",
     )
+
+
+def _current_folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
 
 
 def staged_by(options: PipelineOptions, folder: Path) -> tuple[Staged, ...]:

@@ -29,6 +29,7 @@ from arcbeam.errors import (
     WorkerLostError,
 )
 from arcbeam.harness.encoding.codererrors import coder_name, shortened
+from arcbeam.harness.filenames import note_file
 from arcbeam.model import texts
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -116,6 +117,7 @@ def _described(error: BaseException, step: str) -> ArcbeamError | None:
         )
         found.name = texts.fit(missing)
         return found
+    note_file(error)
     what = texts.fit("".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip())
     # The SDK's note may be left in the text where an exception was raised again.
     what = _STEP.sub("", what).rstrip() + _advice_on_main(what)

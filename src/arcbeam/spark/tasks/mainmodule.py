@@ -7,40 +7,35 @@ cloudpickle makes one class of all pickles of it. Knows nothing of how they trav
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-_LOG = logging.getLogger("arcbeam.mainmodule")
+from arcbeam.spark.registered import Pickled, Registered, pickled
 
 _MAIN = "__main__"
-_LONGEST = 1 << 20
-"""Bytes of a pickled class; a larger one holds data, which is no element's business."""
 
 
 @dataclass(frozen=True, slots=True)
 class MainClasses:
-    """The classes of a driver's `__main__`, pickled.
+    """The classes of a driver's `__main__`, pickled, and what its SDK knows of types.
 
     Attributes:
         classes: by the name that `__main__` has for them, as pairs.
-        schemas: those whose schema is registered with the SDK, by the schema's id, as pairs; without them a row coder
-            makes up a class of its own in the worker.
+        registered: what the SDK has been told about types, of this and of other modules.
     """
 
-    classes: tuple[tuple[str, bytes], ...] = ()
-    schemas: tuple[tuple[str, bytes], ...] = ()
+    classes: Pickled = ()
+    registered: Registered = field(default_factory=Registered)
 
     @staticmethod
     def here() -> MainClasses:
         """Of this process. A class that does not pickle is left out: that it is missing is told where it is needed."""
-        from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
-
         main = sys.modules.get(_MAIN)
-        schemas = dict(SCHEMA_REGISTRY.get_registered_typings())
-        return MainClasses(_pickled(vars(main).items() if main else ()), _pickled(schemas.items()))
+        named = list(vars(main).items()) if main else []
+        classes = ((name, value) for name, value in named if isinstance(value, type) and value.__module__ == _MAIN)
+        # In this order: what is pickled here is known to the SDK's pickler there.
+        return MainClasses(pickled(classes), Registered.here())
 
     def install(self) -> None:
         """Puts the classes into this process's `__main__`, and takes away what another job had put there."""
@@ -48,7 +43,6 @@ class MainClasses:
         if self == _installed:
             return
         from apache_beam.internal import cloudpickle_pickler
-        from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 
         main = vars(sys.modules[_MAIN])
         for name, hidden in _hidden.items():
@@ -63,7 +57,7 @@ class MainClasses:
             _hidden[name] = main.get(name, _NOTHING)
             main[name] = found
             _name_nested(found)
-        SCHEMA_REGISTRY.load_registered_typings({key: cloudpickle_pickler.loads(data) for key, data in self.schemas})
+        self.registered.install()
         _installed = self
 
 
@@ -79,22 +73,3 @@ def _name_nested(outer: type) -> None:
         if isinstance(value, type) and value.__module__ == _MAIN and value.__qualname__ == name:
             value.__qualname__ = f"{outer.__qualname__}.{name}"
             _name_nested(value)
-
-
-def _pickled(named: Iterable[tuple[str, Any]]) -> tuple[tuple[str, bytes], ...]:
-    from apache_beam.internal import cloudpickle_pickler
-
-    found = []
-    for name, value in list(named):
-        if not isinstance(value, type) or value.__module__ != _MAIN:
-            continue
-        try:
-            data = cloudpickle_pickler.dumps(value)
-        except Exception as e:
-            _LOG.debug("class %s of the script does not pickle: %s", name, e)
-            continue
-        if len(data) > _LONGEST:
-            _LOG.warning("class %s of the script holds %d bytes, and is not sent to the workers", name, len(data))
-            continue
-        found.append((name, data))
-    return tuple(found)

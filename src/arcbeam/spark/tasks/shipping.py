@@ -85,6 +85,7 @@ class Prelude:
         closed_outputs: names of steps whose output tags are all declared, with the tags.
         paths: folders to import from, of a driver on the same machine.
         main: classes of the user's script.
+        folder: where the program is, of a driver on the same machine: relative paths mean the same to its functions.
     """
 
     archives: tuple[str, ...] = ()
@@ -95,6 +96,7 @@ class Prelude:
     closed_outputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     main: MainClasses = field(default_factory=MainClasses)
+    folder: str = ""
 
     def __call__(self) -> None:
         """Sets the worker up.
@@ -108,6 +110,7 @@ class Prelude:
         if self.pickle_library != "default" or pickler.desired_pickle_lib is not pickler.cloudpickle_pickler:
             pickler.set_library(self.pickle_library)
         _declare_outputs(self.closed_outputs)
+        _go_to(self.folder)
         here = sysconfig.get_platform()
         if self.platform and self.platform != here:
             raise EnvironmentMismatchError(
@@ -125,6 +128,17 @@ class Prelude:
             if str(session) != _imports.session:
                 pickler.load_session(str(session))
                 _imports.session = str(session)
+
+
+_first_folder = ""
+"""Where this process was before any job told it where to be."""
+
+
+def _go_to(folder: str) -> None:
+    """Makes a folder the current one; that of the process's beginning if there is no such."""
+    global _first_folder
+    _first_folder = _first_folder or os.getcwd()
+    os.chdir(folder if folder and os.path.isdir(folder) else _first_folder)
 
 
 def _arrived(name: str) -> Path:
