@@ -16,7 +16,7 @@ from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
 from apache_beam.typehints.schemas import LogicalType, NoArgumentLogicalType
 
 from arcbeam.runner import ArcbeamRunner
-from arcbeam.spark.registered import Registered
+from arcbeam.spark.tasks.registered import Registered
 
 
 @dataclasses.dataclass(frozen=True)
