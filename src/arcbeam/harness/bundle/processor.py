@@ -23,12 +23,13 @@ from arcbeam.harness.bundle.sampling import Sampling
 from arcbeam.harness.encoding import keycoders, windowcoder
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.codererrors import name_what_is_sampled
+from arcbeam.harness.files import recordlists
 from arcbeam.harness.operations import read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.stateful import statefulclaims
-from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
+from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, values
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, SideStore
 

@@ -29,7 +29,7 @@ from arcbeam.errors import (
     WorkerLostError,
 )
 from arcbeam.harness.encoding.codererrors import coder_name, shortened
-from arcbeam.harness.encoding.filenames import note_file
+from arcbeam.harness.files.filenames import note_file
 from arcbeam.model import texts
 from arcbeam.store.jobtemp.location import JobLocation
 

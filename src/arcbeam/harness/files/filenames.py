@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 
 from apache_beam.io import filebasedsource
 
-from arcbeam.harness.transforms import lines
+from arcbeam.harness.files import lines
 
 _LINES = lines.read.__code__
 _RECORDS = "read_records"

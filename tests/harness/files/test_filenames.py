@@ -9,7 +9,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.io import filebasedsource
 
-from arcbeam.harness.encoding import filenames
+from arcbeam.harness.files import filenames
 from tests.harness.drive import Collect, Driven
 
 

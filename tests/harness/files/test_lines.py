@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arcbeam.harness.bundle.metrics import merge_metrics
-from arcbeam.harness.transforms import lines, recordlists
+from arcbeam.harness.files import lines, recordlists
 from tests.harness.drive import Collect, Driven
 
 TEXT = st.lists(st.sampled_from(["a", "bc", "é", "\n", "\r", "\r\n", "\n\n"]), max_size=12).map("".join)

@@ -22,8 +22,8 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.transforms import core
 
+from arcbeam.harness.files import lines
 from arcbeam.harness.operations.blockoperation import PIECE, longest_of, once
-from arcbeam.harness.transforms import lines
 
 _PROCESS_URN = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 _READ = iobase.SDFBoundedSourceReader()._create_sdf_bounded_source_dofn().process.__code__
