@@ -61,7 +61,7 @@ def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int,
 
 @pytest.mark.contract("PLAN-02")
 @pytest.mark.parametrize("fn", [fn for fn in KNOWN if same_key_fold_of(fn)], ids=lambda fn: type(fn).__name__)
-@given(blocks=st.lists(st.lists(st.integers(-9, 9), min_size=1), max_size=4))
+@given(blocks=st.lists(st.lists(st.integers(-9, 9), min_size=1), min_size=1, max_size=4))
 def test_a_fold_for_one_key_gives_what_add_input_gives(fn: Any, blocks: list[list[int]]) -> None:
     fold = same_key_fold_of(fn)
     assert fold is not None

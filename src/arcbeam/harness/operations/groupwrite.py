@@ -19,6 +19,7 @@ from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.codererrors import coder_error, key_error
 from arcbeam.harness.encoding.frames import BLOB_BYTES, record
 from arcbeam.harness.encoding.windowcoder import WindowBytes
+from arcbeam.harness.keyforms import PLAIN, KeyForms, Kind
 from arcbeam.harness.operations.blockoperation import LONGEST
 from arcbeam.harness.operations.write import Write
 from arcbeam.model.hashing import buckets_per_shard, key_hash
@@ -43,8 +44,7 @@ class GroupWrite(Write):
 
     Buffers them by key in memory, up to the budget, and writes them as *groups*.
 
-    Keys of exact type int, str or bytes are grouped as objects (equal objects have equal encodings); all others by
-    their encoding: 1, 1.0 and True are equal but not the same key.
+    Keys are told apart by their forms (`harness.keyforms`): 1, 1.0 and True are equal but not the same key.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
@@ -54,6 +54,7 @@ class GroupWrite(Write):
         key_impl = self._key_coder.get_impl()
         # State keys of a multimap side input are in the nested encoding.
         self._encode_key = key_impl.encode_nested if spec.routing == Routing.SIDE_KEYED else key_impl.encode
+        self._forms = KeyForms(key_impl, self._encode_key)
         self._overhead = 0
         self._estimate = self._value_coder.get_impl().estimate_size
         self._buckets = buckets_per_shard(self._shards)
@@ -69,8 +70,9 @@ class GroupWrite(Write):
         return defaultdict(list)
 
     def _clear(self) -> None:
-        self._tables: dict[type, dict[Any, Any]] = {int: self._table(), str: self._table(), bytes: self._table()}
-        self._encoded: dict[bytes, Any] = self._table()
+        self._tables: dict[Kind, dict[Any, Any]] = defaultdict(self._table)
+        # Of those forms that are not the key itself, nor its encoding.
+        self._keys: dict[Kind, dict[Any, Any]] = {}
         self._count = 0
         self._longest = 1
         self._last_check = 0
@@ -87,7 +89,12 @@ class GroupWrite(Write):
         self._budget = self._wiring.settings.group_memory_bytes // sharing
 
     def _take(self, block: Block) -> None:
-        for part in block.parts(self._longest):
+        start, count = 0, len(block)
+        while start < count:
+            # How many it may be grows with each look at them.
+            stop = start + self._longest
+            part = block if start == 0 and stop >= count else block.slice(start, stop)
+            start = stop
             try:
                 self._absorb(part)
             except Exception as e:
@@ -99,18 +106,12 @@ class GroupWrite(Write):
 
     def _absorb(self, block: Block) -> None:
         """Adds a block to the tables and to the count."""
-        tables, encode, encoded = self._tables, self._encode_key, self._encoded
-        # Mostly all keys are of one type: its table is found once.
-        kind: Any = None
-        table: Any = None
-        for key, value in block.values:
-            if type(key) is not kind:
-                kind = type(key)
-                table = tables.get(kind)
-            if table is not None:
-                table[key].append(value)
-            else:
-                encoded[encode(key)].append(value)
+        for kind, pairs, keys in self._forms.of(block.values):
+            table = self._tables[kind]
+            for form, value in pairs:
+                table[form].append(value)
+            if keys is not None:
+                self._keys.setdefault(kind, {}).update(zip([form for form, _ in pairs], keys, strict=True))
         self._count += len(block)
 
     def _check(self, taken: list[Any]) -> None:
@@ -143,20 +144,25 @@ class GroupWrite(Write):
 
     def _group_count(self) -> int:
         """How many lists of values are buffered."""
-        return len(self._encoded) + sum(map(len, self._tables.values()))
+        return sum(map(len, self._tables.values()))
 
     def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
         return coder_error(self._payload_coder, self.producer, error, values)
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         """(encoded key, encoded window, payload values) of everything buffered; takes it from the tables."""
-        for table in self._tables.values():
+        for kind, table in self._tables.items():
+            encode = self._encoder(kind)
             while table:
-                key, values = table.popitem()
-                yield self._encode_key(key), b"", values
-        while self._encoded:
-            encoded, values = self._encoded.popitem()
-            yield encoded, b"", values
+                form, values = table.popitem()
+                yield encode(form), b"", values
+
+    def _encoder(self, kind: Kind) -> Callable[[Any], bytes]:
+        """What encodes the keys that have forms of a kind."""
+        encode, keys = self._encode_key, self._keys.get(kind)
+        if kind is None:
+            return bytes
+        return encode if keys is None else lambda form: encode(keys[form])
 
     def _flush(self) -> None:
         encode, shards, places = self._encode_payload, self._shards, self._shards * self._buckets
@@ -215,11 +221,16 @@ class WindowedGroupWrite(GroupWrite):
         return super()._group_count() + self._lists
 
     def _absorb(self, block: Block) -> None:
-        tables, encode, encoded, encode_windows = self._tables, self._encode_key, self._encoded, self._windows.of
+        tables, one, encode_windows = self._tables, self._forms.one, self._windows.of
         lists = count = 0
         for (key, value), windows in zip(block.values, block.windows_of_each(), strict=False):
-            table = tables.get(type(key))
-            by_window = encoded[encode(key)] if table is None else table[key]
+            kind: Kind = type(key)
+            form = key
+            if kind not in PLAIN:
+                kind, form = one(key)
+                if kind is not None and form is not key:
+                    self._keys.setdefault(kind, {})[form] = key
+            by_window = tables[kind][form]
             for window in encode_windows(windows):
                 values = by_window.get(window)
                 if values is None:
@@ -232,11 +243,11 @@ class WindowedGroupWrite(GroupWrite):
         self._count += count
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
-        for table in (*self._tables.values(), self._encoded):
-            raw = table is not self._encoded
+        for kind, table in self._tables.items():
+            encode = self._encoder(kind)
             while table:
-                key, windows = table.popitem()
-                encoded = self._encode_key(key) if raw else key
+                form, windows = table.popitem()
+                encoded = encode(form)
                 for window, values in windows.items():
                     yield encoded, window, values
 

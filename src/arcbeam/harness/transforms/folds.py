@@ -99,6 +99,42 @@ def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Fold:
     return fold
 
 
+def _summing(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
+    """For `sum`: a buffer of what it would make of it is as good, and smaller."""
+    get = table.get
+    for key, value in pairs:
+        found = get(key)
+        if found is None:
+            # It begins with 0, and what cannot be added to that is an error.
+            table[key] = [0 + value]
+        else:
+            # No `+=`: that may change what is an element.
+            found[0] = found[0] + value
+
+
+def _keeping_most(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
+    get = table.get
+    for key, value in pairs:
+        found = get(key)
+        if found is None:
+            table[key] = [value]
+        elif value > found[0]:
+            found[0] = value
+
+
+def _keeping_least(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
+    get = table.get
+    for key, value in pairs:
+        found = get(key)
+        if found is None:
+            table[key] = [value]
+        elif value < found[0]:
+            found[0] = value
+
+
+_BUILT_IN: dict[Any, Fold] = {sum: _summing, max: _keeping_most, min: _keeping_least}
+
+
 def _largest(count: int) -> Fold:
     def fold(table: dict[Any, tuple[bool, list[Any]]], pairs: list[tuple[Any, Any]]) -> None:
         get = table.get
@@ -164,7 +200,7 @@ def _accumulate_values(accumulator: Any, values: list[Any]) -> Any:
 
 
 def _buffer_values(fn: Callable[[list[Any]], Any], longest: int, accumulator: list[Any], values: list[Any]) -> Any:
-    if fn in _OF_ANY_LENGTH:
+    if any(fn is known for known in _BUILT_IN):
         accumulator += values
         return [fn(accumulator)] if len(accumulator) > longest else accumulator
     start = 0
@@ -192,9 +228,6 @@ def _largest_values(count: int, accumulator: tuple[bool, list[Any]], values: lis
     return accumulator
 
 
-_OF_ANY_LENGTH: tuple[Any, ...] = (sum, min, max)
-"""Functions whose result does not depend on how many values they are given at once."""
-
 _SIMPLE_OF_ONE: dict[type, SameKeyFold] = {
     combiners.CountCombineFn: _count_values,
     combiners.MeanCombineFn: _mean_values,
@@ -217,7 +250,8 @@ def fold_of(combine_fn: Any) -> Fold | None:
     if kind in _SIMPLE:
         return _SIMPLE[kind]
     if kind in (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn):
-        return _buffering(combine_fn._fn, combine_fn._buffer_size)
+        found = next((fold for fn, fold in _BUILT_IN.items() if combine_fn._fn is fn), None)
+        return found or _buffering(combine_fn._fn, combine_fn._buffer_size)
     if kind is combiners.SampleCombineFn and _by_size(combine_fn._top_combiner):
         return _sampling(combine_fn._top_combiner._n)
     if _by_size(combine_fn):

@@ -16,18 +16,17 @@ from typing import Any, NamedTuple
 
 from apache_beam import CombineFn
 
+from arcbeam.harness.keyforms import PLAIN, Alike, KeyForms, Kind
 from arcbeam.harness.transforms.folds import Fold, SameKeyFold
 
 Windows = tuple[bytes, ...]
 """Encoded windows of a slice."""
 
-_Table = tuple[type | None, dict[Any, Any], dict[Any, int]]
-"""A kind of keys, and accumulators and times by key."""
+_Table = tuple[Kind, dict[Any, Any], dict[Any, int]]
+"""A kind of forms, and accumulators and times by form."""
 
 _KEY = itemgetter(0)
 _NOTHING = object()
-_PLAIN_KEYS = (int, str, bytes, type(None))
-"""Exact types of keys that are compared as objects: where these are equal, so are their encodings."""
 _SLICE_BYTES = 600
 """What a slice costs in memory beside its accumulators."""
 
@@ -47,24 +46,14 @@ class Part(NamedTuple):
 
 
 class _Slice:
-    """The accumulators of a slice by key; keys that are not plain by their encoding."""
+    """The accumulators of a slice by key, which is told by its form (`harness.keyforms`)."""
 
-    __slots__ = ("encoded", "plain", "times", "windows")
+    __slots__ = ("tables", "times", "windows")
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
-        self.plain: dict[type, dict[Any, Any]] = {}
-        self.encoded: dict[bytes, Any] = {}
-        # By kind of key; None is the kind of those that are encoded.
-        self.times: dict[type | None, dict[Any, int]] = {}
-
-    def tables(self) -> Iterator[tuple[type | None, dict[Any, Any]]]:
-        yield from self.plain.items()
-        if self.encoded:
-            yield None, self.encoded
-
-    def table(self, kind: type | None) -> dict[Any, Any]:
-        return self.encoded if kind is None else self.plain.get(kind, {})
+        self.tables: dict[Kind, dict[Any, Any]] = {}
+        self.times: dict[Kind, dict[Any, int]] = {}
 
 
 class Slices:
@@ -95,7 +84,8 @@ class Slices:
         # SUBTLE: a user's merge may change any accumulator it is given, not only the first, and slices share theirs
         # between windows. What has a fold is known not to.
         self._shares = fold is not None
-        self._encode, self._decode = key_coder.encode, key_coder.decode
+        self._forms, self._decode = KeyForms(key_coder), key_coder.decode
+        self._keys: dict[Kind, dict[Any, Any]] = {}
         overrides = type(fn).compact is not CombineFn.compact
         self._compact: Callable[[Any], Any] | None = fn.compact if overrides else None
         self._slices: dict[Windows, _Slice] = {}
@@ -122,16 +112,14 @@ class Slices:
             for window in windows:
                 accumulator = self.add((window,), pairs, times)
             return accumulator
-        kinds = set(map(type, map(_KEY, pairs)))
-        kind = next(iter(kinds)) if len(kinds) == 1 else None
-        if kind is type(None) and self._same_key_fold is not None:
-            return self.add_to_none(windows, [value for _, value in pairs], times)
         found = self._slice(windows)
+        accumulator = None
+        for alike in self._forms.of(pairs):
+            if alike.kind is type(None) and self._same_key_fold is not None:
+                accumulator = self._add_to_none(found, [value for _, value in alike.pairs])
+            else:
+                accumulator = self._add_alike(found, alike)
         self.added += len(pairs)
-        if kind not in _PLAIN_KEYS:
-            accumulator = self._add_each(found, pairs, kinds)
-        else:
-            accumulator = self._add_plain(found.plain.setdefault(kind, {}), pairs)
         if self._choose_time is not None:
             self._note_times(found, pairs, times)
         return accumulator
@@ -143,13 +131,18 @@ class Slices:
         # What has a fold shares its slices.
         found = self._slice(windows)
         self.added += len(values)
-        table = found.plain.setdefault(type(None), {})
+        accumulator = self._add_to_none(found, values)
+        if self._choose_time is not None:
+            self._note_times(found, zip(repeat(None), values, strict=False), times)
+        return accumulator
+
+    def _add_to_none(self, to: _Slice, values: list[Any]) -> Any:
+        assert self._same_key_fold is not None
+        table = to.tables.setdefault(type(None), {})
         if None not in table:
             table[None] = self._fn.create_accumulator()
             self.entries += 1
         accumulator = table[None] = self._same_key_fold(table[None], values)
-        if self._choose_time is not None:
-            self._note_times(found, zip(repeat(None), values, strict=False), times)
         return accumulator
 
     def _slice(self, windows: Windows) -> _Slice:
@@ -158,55 +151,37 @@ class Slices:
             found = self._slices[windows] = _Slice(windows)
         return found
 
-    def _add_plain(self, table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> Any:
-        """Adds pairs whose keys are of one plain type."""
+    def _add_alike(self, to: _Slice, alike: Alike) -> Any:
+        """Adds pairs whose keys have forms of one kind."""
+        kind, pairs, keys = alike
+        table = to.tables.setdefault(kind, {})
         before = len(table)
         if self._fold is not None:
             self._fold(table, pairs)
         else:
             add, create, get = self._fn.add_input, self._fn.create_accumulator, table.get
-            for key, value in pairs:
-                accumulator = get(key, _NOTHING)
-                table[key] = add(create() if accumulator is _NOTHING else accumulator, value)
+            for form, value in pairs:
+                accumulator = get(form, _NOTHING)
+                table[form] = add(create() if accumulator is _NOTHING else accumulator, value)
+        if keys is not None:
+            self._keys.setdefault(kind, {}).update(zip(map(_KEY, pairs), keys, strict=True))
         self.entries += len(table) - before
         return table[pairs[-1][0]]
-
-    def _add_each(self, to: _Slice, pairs: list[tuple[Any, Any]], kinds: set[type]) -> Any:
-        """Adds pairs with keys of any type."""
-        if self._fold is not None and not kinds.intersection(_PLAIN_KEYS):
-            encode, before = self._encode, len(to.encoded)
-            encoded = [(encode(key), value) for key, value in pairs]
-            self._fold(to.encoded, encoded)
-            self.entries += len(to.encoded) - before
-            return to.encoded[encoded[-1][0]]
-        add, create = self._fn.add_input, self._fn.create_accumulator
-        accumulator: Any = None
-        for key, value in pairs:
-            table: dict[Any, Any]
-            if type(key) in _PLAIN_KEYS:
-                table = to.plain.setdefault(type(key), {})
-            else:
-                key, table = self._encode(key), to.encoded
-            accumulator = table.get(key, _NOTHING)
-            if accumulator is _NOTHING:
-                accumulator = create()
-                self.entries += 1
-            accumulator = table[key] = add(accumulator, value)
-        return accumulator
 
     def _note_times(self, of: _Slice, pairs: Iterable[tuple[Any, Any]], times: Iterable[int]) -> None:
         choose, known = self._choose_time, of.times
         assert choose is not None
         for (key, _), micros in zip(pairs, times, strict=False):
-            kind: type | None = type(key)
-            if kind not in _PLAIN_KEYS:
-                kind, key = None, self._encode(key)
+            kind: Kind = type(key)
+            if kind not in PLAIN:
+                kind, key = self._forms.one(key)
             table = known.setdefault(kind, {})
             table[key] = choose(table.get(key, micros), micros)
 
     def take(self, longest: int) -> Iterator[Part]:
         """All accumulators by key and window, in parts of at most so many; nothing is left."""
         slices, self._slices = self._slices, {}
+        keys, self._keys = self._keys, {}
         self.entries = self.added = 0
         by_window: defaultdict[bytes, list[_Slice]] = defaultdict(list)
         for part in slices.values():
@@ -220,22 +195,25 @@ class Slices:
                     chosen = None if self._choose_time is None else [times[key] for key, _ in pairs]
                     if kind is None:
                         pairs = [(self._decode(key), accumulator) for key, accumulator in pairs]
+                    elif kind in keys:
+                        key_of = keys[kind]
+                        pairs = [(key_of[form], accumulator) for form, accumulator in pairs]
                     if self._compact is not None:
                         pairs = [(key, self._compact(accumulator)) for key, accumulator in pairs]
                     yield Part(window, pairs, chosen)
 
     def _tables(self, part: _Slice) -> Iterator[_Table]:
-        for kind, table in part.tables():
+        for kind, table in part.tables.items():
             yield kind, table, part.times.get(kind, {})
 
     def _merged(self, parts: list[_Slice]) -> Iterator[_Table]:
         """The tables of a window that is made of several slices, or shares one with others."""
         fn, choose = self._fn, self._choose_time
-        for kind in dict.fromkeys(kind for part in parts for kind, _ in part.tables()):
+        for kind in dict.fromkeys(kind for part in parts for kind in part.tables):
             together: defaultdict[Any, list[Any]] = defaultdict(list)
             times: dict[Any, int] = {}
             for part in parts:
-                for key, accumulator in part.table(kind).items():
+                for key, accumulator in part.tables.get(kind, {}).items():
                     together[key].append(accumulator)
                 for key, micros in part.times.get(kind, {}).items():
                     times[key] = choose(times.get(key, micros), micros) if choose is not None else micros

@@ -400,15 +400,27 @@ class ValueOperation(BlockOperation):
 
     def _results(self, block: Block) -> Iterator[Iterable[Any]]:
         """The same for other functions, which return any iterable, or None."""
-        call = self.call
-        for place, value in enumerate(block.values):
-            results = call(value)
-            if self._refuse is not None:
-                if isinstance(results, str | bytes | dict):
-                    self._refuse(block.element(place), results)
-                self._refuse = None
+        call, uniform = self.call, block.uniform
+        places = iter(range(len(block)))
+        values = iter(block.values)
+        for place in places if self._refuse is not None else ():
+            results = call(next(values))
+            if isinstance(results, str | bytes | dict) and self._refuse is not None:
+                self._refuse(block.element(place), results)
+            self._refuse = None
             if results is not None:
-                yield results if block.uniform else zip(results, repeat(place))
+                yield results if uniform else zip(results, repeat(place))
+            break
+        if uniform:
+            for value in values:
+                results = call(value)
+                if results is not None:
+                    yield results
+            return
+        for place, value in zip(places, values, strict=True):
+            results = call(value)
+            if results is not None:
+                yield zip(results, repeat(place))
 
     def _put_out_made(self, made: list[Any], block: Block) -> None:
         if block.uniform:

@@ -1,0 +1,151 @@
+"""What a table tells keys apart by: for most, something that is made faster than their encoding.
+
+Owns the *form* of a key: keys whose forms are of one kind and equal have equal encodings. For 1, 1.0 and True are equal
+and three keys, and so are (1,) and (True,): a kind has the exact types of a key and of what is in it. What has no such
+form has its encoding. A key has one form, whatever others are beside it. Must not know tables, blocks or windows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+from apache_beam.coders import coder_impl
+
+PLAIN = frozenset({int, str, bytes, bool, type(None)})
+"""Exact types of keys that are their own form."""
+
+Kind = Any
+"""A type, or a type and those of its parts; None is the kind of encodings."""
+
+_KEY, _VALUE = itemgetter(0), itemgetter(1)
+_ITSELF: Callable[[Any], Any] = tuple
+
+
+class Alike(NamedTuple):
+    """Some pairs whose keys have forms of one kind.
+
+    Attributes:
+        kind: of the forms.
+        pairs: of form and value.
+        keys: of each pair, if a form is neither the key itself nor its encoding; else None.
+    """
+
+    kind: Kind
+    pairs: list[tuple[Any, Any]]
+    keys: list[Any] | None
+
+
+class KeyForms:
+    """The forms of keys of one coder.
+
+    Args:
+        impl: of the coder.
+        encode: a key's encoding; by default the coder's.
+    """
+
+    def __init__(self, impl: Any, encode: Callable[[Any], bytes] | None = None) -> None:
+        self._encode: Callable[[Any], bytes] = encode or impl.encode
+        # The SDK's coder of anything writes a frozen dataclass as its type and the fields that make it.
+        self._writes_fields = isinstance(impl, coder_impl.FastPrimitivesCoderImpl)
+        self._parts: dict[type, Callable[[Any], Any] | None] = {tuple: _ITSELF}
+
+    def of(self, pairs: list[tuple[Any, Any]]) -> Iterator[Alike]:
+        """Pairs of key and value with forms in place of keys, by kind; those of a key in their order."""
+        kinds = set(map(type, map(_KEY, pairs)))
+        if len(kinds) == 1:
+            (kind,) = kinds
+            if kind in PLAIN:
+                yield Alike(kind, pairs, None)
+                return
+            keys = [key for key, _ in pairs]
+            alike = self._of_a_type(kind, keys)
+            if alike is not None:
+                formed, forms = alike
+                if forms is keys:
+                    yield Alike(formed, pairs, None)
+                else:
+                    told = None if formed is None else keys
+                    yield Alike(formed, list(zip(forms, map(_VALUE, pairs), strict=True)), told)
+                return
+        yield from self._each(pairs)
+
+    def one(self, key: Any) -> tuple[Kind, Any]:
+        """The kind and the form of a key."""
+        kind = type(key)
+        if kind in PLAIN or (kind is float and _is_regular((key,))):
+            return kind, key
+        parts_of = self._parts_of(kind)
+        if parts_of is not None:
+            parts = key if parts_of is _ITSELF else parts_of(key)
+            types = tuple(map(type, parts))
+            if all(t in PLAIN or (t is float and _is_regular((x,))) for t, x in zip(types, parts, strict=True)):
+                return (kind, *types), parts
+        return None, self._encode(key)
+
+    def _each(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Alike]:
+        found: dict[Kind, Alike] = {}
+        for key, value in pairs:
+            kind, form = self.one(key)
+            alike = found.get(kind)
+            if alike is None:
+                alike = found[kind] = Alike(kind, [], None if kind is None or form is key else [])
+            alike.pairs.append((form, value))
+            if alike.keys is not None:
+                alike.keys.append(key)
+        yield from found.values()
+
+    def _of_a_type(self, kind: type, keys: list[Any]) -> tuple[Kind, list[Any]] | None:
+        """The kind and the forms of keys of one type; None if they are of several kinds."""
+        if kind is float:
+            return (kind, keys) if _is_regular(keys) else None
+        parts_of = self._parts_of(kind)
+        if parts_of is None:
+            return None, list(map(self._encode, keys))
+        forms = keys if parts_of is _ITSELF else list(map(parts_of, keys))
+        lengths = set(map(len, forms))
+        if len(lengths) > 1:
+            return None
+        types: list[type] = []
+        for place in range(lengths.pop()):
+            part = itemgetter(place)
+            found = set(map(type, map(part, forms)))
+            if len(found) > 1 or (float in found and not _is_regular(map(part, forms))):
+                return None
+            if not (float in found or found <= PLAIN):
+                return None, list(map(self._encode, keys))
+            types += found
+        return (kind, *types), forms
+
+    def _parts_of(self, kind: type) -> Callable[[Any], Any] | None:
+        """What takes keys of a type apart into a tuple; None if nothing does."""
+        if kind not in self._parts:
+            self._parts[kind] = _ITSELF if _is_tuple(kind) else self._fields_of(kind)
+        return self._parts[kind]
+
+    def _fields_of(self, kind: type) -> Callable[[Any], Any] | None:
+        if not self._writes_fields or not dataclasses.is_dataclass(kind) or not _is_frozen(kind):
+            return None
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
+        # For one name it would be no tuple.
+        return attrgetter(*names) if len(names) > 1 else None
+
+
+def _is_tuple(kind: type) -> bool:
+    """Whether values of a type are compared, and gone through, as tuples are."""
+    same = ("__eq__", "__hash__", "__iter__", "__len__", "__getitem__")
+    return issubclass(kind, tuple) and all(getattr(kind, name) is getattr(tuple, name) for name in same)
+
+
+def _is_regular(numbers: Iterable[float]) -> bool:
+    """Whether equal floats have equal encodings, and only they: no zeros of two signs, no NaN."""
+    numbers = tuple(numbers)
+    total = sum(numbers)
+    # With infinities of both signs a sum is no number, either: those keys go by their encodings' way, one by one.
+    return 0.0 not in numbers and (total == total or not any(x != x for x in numbers))
+
+
+def _is_frozen(kind: Any) -> bool:
+    return bool(kind.__dataclass_params__.frozen)
