@@ -19,7 +19,7 @@ from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.codererrors import coder_error, key_error
 from arcbeam.harness.encoding.frames import BLOB_BYTES, record
 from arcbeam.harness.encoding.windowcoder import WindowBytes
-from arcbeam.harness.keyforms import PLAIN, KeyForms, Kind
+from arcbeam.harness.encoding.keyforms import PLAIN, KeyForms, Kind
 from arcbeam.harness.operations.blockoperation import LONGEST
 from arcbeam.harness.operations.write import Write
 from arcbeam.model.hashing import buckets_per_shard, key_hash
@@ -44,7 +44,7 @@ class GroupWrite(Write):
 
     Buffers them by key in memory, up to the budget, and writes them as *groups*.
 
-    Keys are told apart by their forms (`harness.keyforms`): 1, 1.0 and True are equal but not the same key.
+    Keys are told apart by their forms (`harness.encoding.keyforms`): 1, 1.0 and True are equal but not the same key.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from apache_beam import CombineFn
 
-from arcbeam.harness.keyforms import PLAIN, Alike, KeyForms, Kind
+from arcbeam.harness.encoding.keyforms import PLAIN, Alike, KeyForms, Kind
 from arcbeam.harness.transforms.folds import Fold, SameKeyFold
 
 Windows = tuple[bytes, ...]
@@ -46,7 +46,7 @@ class Part(NamedTuple):
 
 
 class _Slice:
-    """The accumulators of a slice by key, which is told by its form (`harness.keyforms`)."""
+    """The accumulators of a slice by key, which is told by its form (`harness.encoding.keyforms`)."""
 
     __slots__ = ("tables", "times", "windows")
 

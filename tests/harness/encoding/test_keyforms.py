@@ -13,7 +13,7 @@ from apache_beam import coders
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.harness.keyforms import KeyForms
+from arcbeam.harness.encoding.keyforms import KeyForms
 from tests.harness.drive import Collect
 from tests.harness.transforms.test_values import same
 
