@@ -25,13 +25,13 @@ from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, WindowedValue
 
-from arcbeam.harness.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.encoding import keycoders
 from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.harness.encoding.untyped import is_named_tuple
 from arcbeam.harness.operations import read, writes
 from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.transforms import claims, precombine, values
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 

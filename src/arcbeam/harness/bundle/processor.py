@@ -16,7 +16,6 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness import statefulclaims
 from arcbeam.harness.bounded.feeds import Feed, feed_of
 from arcbeam.harness.bounded.restrictions import RestrictionFeed
 from arcbeam.harness.bundle.finalization import Callbacks
@@ -29,6 +28,7 @@ from arcbeam.harness.operations import read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.stateful import statefulclaims
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport

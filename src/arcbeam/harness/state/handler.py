@@ -164,7 +164,7 @@ class InProcessStateHandler:
         self.clear_all()
         self._decoded.clear()
 
-    # What handles of ours call; see `arcbeam.harness.handles.Storage`.
+    # What handles of ours call; see `arcbeam.harness.state.handles.Storage`.
 
     def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
         """The elements of a bag as they are now."""

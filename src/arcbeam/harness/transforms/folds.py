@@ -15,7 +15,7 @@ from typing import Any
 
 from apache_beam.transforms import combiners, core, cy_combiners
 
-from arcbeam.harness.tuplefolds import tuple_fold_of
+from arcbeam.harness.transforms.tuplefolds import tuple_fold_of
 
 _KEY = operator.itemgetter(0)
 

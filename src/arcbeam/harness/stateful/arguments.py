@@ -1,6 +1,6 @@
 """What a stateful DoFn's methods ask for beside the element: which parameter gets what.
 
-Owns reading signatures, as the SDK reads them. What is filled in is `harness.stateful`'s.
+Owns reading signatures, as the SDK reads them. What is filled in is `harness.stateful.statefuloperation`'s.
 """
 
 from __future__ import annotations

@@ -27,12 +27,12 @@ from apache_beam.transforms.userstate import OrderedListStateSpec
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
-from arcbeam.harness.arguments import ProcessArguments, TimerArguments
-from arcbeam.harness.bounded.timers import TimerHandle
-from arcbeam.harness.emitting import Emitter
 from arcbeam.harness.encoding.blocks import Block
-from arcbeam.harness.handles import Cells, Handle, HandleMaker, Place
 from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output
+from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
+from arcbeam.harness.state.timers import TimerHandle
+from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
+from arcbeam.harness.transforms.emitting import Emitter
 from arcbeam.harness.transforms.values import Given, has_life
 
 

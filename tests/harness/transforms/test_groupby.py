@@ -20,9 +20,9 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.harness.groupby import shortened
+from arcbeam.harness.transforms.groupby import shortened
+from arcbeam.harness.transforms.tuplefolds import tuple_fold_of
 from arcbeam.harness.transforms.values import unwrapped
-from arcbeam.harness.tuplefolds import tuple_fold_of
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.test_values import same
 

@@ -28,10 +28,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
-from arcbeam.harness import stateful
-from arcbeam.harness.handles import Cells, HandleMaker, Place
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.stateful import StatefulOperation
+from arcbeam.harness.state.handles import Cells, HandleMaker, Place
+from arcbeam.harness.stateful import statefuloperation as stateful
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.test_values import Outcome, same
 

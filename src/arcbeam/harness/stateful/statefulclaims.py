@@ -1,7 +1,7 @@
 """Which stateful DoFns are run key by key, and how their operations are made.
 
 Owns what qualifies: a ParDo with state or timers whose `process` asks for nothing that only the SDK's own operation can
-give (`harness.arguments`). What does not qualify stays the SDK's.
+give (`harness.stateful.arguments`). What does not qualify stays the SDK's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms import core
 
-from arcbeam.harness.arguments import is_filled
-from arcbeam.harness.stateful import StatefulOperation
+from arcbeam.harness.stateful.arguments import is_filled
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.transforms.claims import PAR_DO_URN, has_batches, hide_side_inputs, show_side_inputs, side_inputs
 from arcbeam.harness.transforms.values import Given
 
