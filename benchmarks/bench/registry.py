@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench import ways, work
+from bench import uses, ways, work
 from bench.work import StageLogic
 
-WORKS: dict[str, StageLogic] = work.WORKS | ways.WORKS
+WORKS: dict[str, StageLogic] = work.WORKS | ways.WORKS | uses.WORKS
 """By name, in the order of the tables."""
 
 
@@ -23,9 +23,9 @@ def jobs(peer: str) -> Mapping[str, Callable[..., Any]]:
     """
     match peer:
         case "rdd":
-            from bench import rdd, ways_rdd
+            from bench import rdd, uses_rdd, ways_rdd
 
-            return rdd.JOBS | ways_rdd.JOBS
+            return rdd.JOBS | ways_rdd.JOBS | uses_rdd.JOBS
         case "frames":
             from bench import frames
 
@@ -35,7 +35,7 @@ def jobs(peer: str) -> Mapping[str, Callable[..., Any]]:
 
             return sql.JOBS
         case _:
-            from bench import pipelines, ways_beam
+            from bench import pipelines, uses_beam, ways_beam
 
-            found = pipelines.PIPELINES | ways_beam.PIPELINES
+            found = pipelines.PIPELINES | ways_beam.PIPELINES | uses_beam.PIPELINES
             return {n: j for n, j in found.items() if peer != "local" or n not in ways_beam.NOT_LOCAL}

@@ -18,8 +18,8 @@ from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.codererrors import coder_error, key_error
 from arcbeam.harness.encoding.frames import BLOB_BYTES, record
-from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.encoding.keyforms import PLAIN, KeyForms, Kind
+from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.operations.blockoperation import LONGEST
 from arcbeam.harness.operations.write import Write
 from arcbeam.model.hashing import buckets_per_shard, key_hash

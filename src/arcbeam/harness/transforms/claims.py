@@ -24,6 +24,7 @@ from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms import core
 from apache_beam.transforms.sideinputs import get_sideinput_index
 
+from arcbeam.harness.sinks import operation_for
 from arcbeam.harness.transforms.groupby import shortened
 from arcbeam.harness.transforms.values import FlattenOperation, Given, ValueOperation
 from arcbeam.harness.transforms.windowing import create_window_into
@@ -99,7 +100,8 @@ def show_side_inputs(transform: Any, payload: Any) -> None:
 def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
     fn, args, kwargs, _, windowing = pickler.loads(serialized)
-    if not is_value_only(fn):
+    kind = operation_for(fn)
+    if kind is None and not is_value_only(fn):
         show_side_inputs(transform, payload)
         create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
         return create_sdk(factory, transform_id, transform, payload, consumers)
@@ -117,6 +119,9 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
     )
     given = Given(list(args), dict(kwargs), side_inputs(factory, transform_id, transform, payload), windowing)
     name = common.NameContext(transform.unique_name, transform_id)
+    if kind is not None:
+        op: Any = kind(name, spec, factory, _windowed(factory, pcoll), fn, given)
+        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
     op = ValueOperation(name, spec, factory, _windowed(factory, pcoll), fn, given)
     short = shortened(op.user)
     if short is not None:

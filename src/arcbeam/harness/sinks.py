@@ -1,0 +1,169 @@
+"""Writing files, block by block: text and Avro records, and rows on their way into Parquet files.
+
+Owns two operations in place of DoFns of the SDK's own, which take an element at a time. Each keeps the SDK's DoFn, and
+leaves to it whatever is not the common case: the first element, which opens a file, full buffers, what fails. Which
+file is written is the SDK's business. Its internals that are leaned on are held by a contract test.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from apache_beam.coders.coders import ToBytesCoder
+from apache_beam.io import avroio, filebasedsink, iobase, parquetio, textio
+from apache_beam.runners.worker import operations
+
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.blockoperation import BlockOperation, dofn_runner
+from arcbeam.harness.transforms.values import Given
+
+
+class _Collecting(BlockOperation):
+    """A DoFn of the SDK's that collects what comes, and puts out little."""
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
+        super().__init__(name, spec, factory, input_coder)
+        self._fn: Any = fn
+        self._given = given
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().setup(data_sampler)
+            receivers = operations._TaggedReceivers(self.counter_factory, self.name_context.logging_name())
+            receivers[None] = receivers[self.spec.output_tags[0]] = self.receivers[0]
+            given = self._given
+            self._runner = dofn_runner(
+                self, self._fn, given.args, given.kwargs, given.sides, given.windowing, receivers
+            )
+            self._runner.setup()
+
+    def start(self) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_start_state:
+            super().start()
+            self._runner.start()
+
+    def finish(self) -> None:
+        """See the SDK's `Operation`."""
+        super().finish()
+        with self.scoped_finish_state:
+            self._runner.finish()
+
+    def teardown(self) -> None:
+        """See the SDK's `Operation`."""
+        with self.scoped_finish_state:
+            self._runner.teardown()
+
+    def reset(self) -> None:
+        """See the SDK's `Operation`."""
+        super().reset()
+        for side in self._given.sides:
+            side.reset()
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            process, place, count = self._runner.process, 0, len(block)
+            while place < count:
+                try:
+                    taken = self._collect(block, place)
+                except _Unfit:
+                    # What is wrong with which of them, if anything, is for the SDK's DoFn to say.
+                    for element in block.slice(place, None).elements():
+                        process(element)
+                    return
+                if not taken:
+                    process(block.element(place))
+                place += taken or 1
+
+    @abstractmethod
+    def _collect(self, block: Block, place: int) -> int:
+        """Takes some elements of a block from a place on; how many, none if the SDK's DoFn is to take the next.
+
+        Raises:
+            _Unfit: nothing was taken, and the SDK's DoFn is to take all.
+        """
+
+
+class _Unfit(Exception):
+    """Elements that are not what they mostly are."""
+
+
+class SinkOperation(_Collecting):
+    """Writes records to a file of text or Avro, which the first of a bundle opens."""
+
+    @staticmethod
+    def takes(fn: Any) -> bool:
+        """Whether a DoFn is one that this can stand for."""
+        if type(fn) is not iobase._WriteBundleDoFn:
+            return False
+        sink = fn.sink
+        # What cuts files by size looks at each record.
+        return type(sink) in (textio._TextSink, avroio._FastAvroSink) and not (
+            sink.max_records_per_shard or sink.max_bytes_per_shard
+        )
+
+    def _collect(self, block: Block, place: int) -> int:
+        writer: Any = self._fn.writer
+        if type(writer) is not filebasedsink.FileBasedSinkWriter:
+            return 0
+        values = block.values[place:]
+        if type(self._fn.sink) is textio._TextSink:
+            values = [self._text(values)]
+        write = writer.temp_handle.write
+        try:
+            for value in values:
+                write(value)
+        except BaseException as e:
+            self._runner._reraise_augmented(e)
+        taken = len(block) - place
+        writer.num_records_written += taken
+        return taken
+
+    def _text(self, values: list[Any]) -> bytes:
+        """Lines as bytes."""
+        sink = self._fn.sink
+        end = "\n" if sink._append_trailing_newlines else ""
+        try:
+            if type(sink.coder) is ToBytesCoder and set(map(type, values)) == {str}:
+                return (end.join(values) + end).encode()
+            encoded = list(map(sink.coder.encode, values))
+        except Exception as e:
+            raise _Unfit from e
+        return end.encode().join([*encoded, b""])
+
+
+class TableOperation(_Collecting):
+    """Makes Arrow tables of rows that are dictionaries."""
+
+    @staticmethod
+    def takes(fn: Any) -> bool:
+        """Whether a DoFn is one that this can stand for."""
+        return type(fn) is parquetio._RowDictionariesToArrowTable and bool(fn._schema.names)
+
+    def _collect(self, block: Block, place: int) -> int:
+        fn = self._fn
+        room = fn._buffer_size - len(fn._buffer[0])
+        windows = block.windows
+        if room <= 0 or fn._record_batches_byte_size >= fn._row_group_buffer_size:
+            return 0
+        rows = block.values[place : place + room]
+        if type(windows) is Each or len(windows) != 1 or set(map(type, rows)) != {dict}:
+            raise _Unfit
+        try:
+            columns = [
+                [row.get(field.name) for row in rows] if field.nullable else [row[field.name] for row in rows]
+                for field in fn._schema
+            ]
+        except Exception as e:
+            raise _Unfit from e
+        fn._window = windows[0]
+        for buffer, column in zip(fn._buffer, columns, strict=True):
+            buffer += column
+        return len(rows)
+
+
+def operation_for(fn: Any) -> type[_Collecting] | None:
+    """The operation that stands for a DoFn; None if there is none."""
+    return next((kind for kind in (SinkOperation, TableOperation) if kind.takes(fn)), None)
