@@ -24,8 +24,8 @@ from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms import core
 from apache_beam.transforms.sideinputs import get_sideinput_index
 
-from arcbeam.harness.sinks import operation_for
 from arcbeam.harness.transforms.groupby import shortened
+from arcbeam.harness.transforms.sinks import operation_for
 from arcbeam.harness.transforms.values import FlattenOperation, Given, ValueOperation
 from arcbeam.harness.transforms.windowing import create_window_into
 

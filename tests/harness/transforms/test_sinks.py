@@ -15,7 +15,7 @@ from apache_beam.io import avroio, filebasedsink, iobase, parquetio, textio
 from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
-from arcbeam.harness.sinks import SinkOperation, TableOperation, operation_for
+from arcbeam.harness.transforms.sinks import SinkOperation, TableOperation, operation_for
 from tests.harness.drive import Collect, Driven
 
 WAYS: list[dict[str, Any]] = [{}, {"bundle_elements": 7}, {"value_chains": False}]
