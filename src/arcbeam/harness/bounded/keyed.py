@@ -1,7 +1,7 @@
 """Stateful stages on a bounded input: one key after the other, its data first, then its timers.
 
 Owns the order of what happens to a key, waiting for processing-time timers, and when a key's state goes. Which timer
-fires next is known by `harness.bounded.timers`, what state is by `harness.state.handler`, bundles by
+fires next is known by `harness.state.timers`, what state is by `harness.state.handler`, bundles by
 `harness.bundle.processor`.
 
 The watermark of a key's input is at the beginning of time while its elements are processed, then at the end of time:
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
-from arcbeam.harness.bounded.timers import Family, Inbox, KeyTimers
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
+from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
 
