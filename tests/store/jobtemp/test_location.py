@@ -99,6 +99,17 @@ def test_an_unknown_file_system_is_refused_by_name() -> None:
         JobLocation("nowhere://host/x").exists("a")
 
 
+def test_settings_of_a_url_stay_behind_the_path(s3_endpoint: str) -> None:
+    where = s3_endpoint.removeprefix("http://")
+    root = f"s3://k:s@jobs/tmp/?region=us-east-1&scheme=http&endpoint_override={where}"
+    location = JobLocation.under(root, "job-1")
+    assert location.url.startswith("s3://k:s@jobs/tmp/job-1?region")
+    location.put_bytes("a", b"1")
+    assert JobLocation.under(root, "job-1").get_bytes("a") == b"1"
+    assert not JobLocation.under(root, "job-2").exists("a")
+    assert JobLocation.under("/tmp/why?", "job-1").url == "/tmp/why?/job-1"
+
+
 def test_secrets_of_a_url_are_not_shown() -> None:
     location = JobLocation("s3://key:secret@bucket/x")
     assert "secret" not in repr(location) + str(location)

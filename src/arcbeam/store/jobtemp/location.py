@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.backends import open_blobs, shown
 from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
 from arcbeam.store.blobs.filesystems import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
 
@@ -58,7 +58,9 @@ class JobLocation:
     @classmethod
     def under(cls, root: str, job: str, *, cache: str = "") -> JobLocation:
         """The location of a job below a folder or URL that holds many."""
-        return cls(f"{root.rstrip('/')}/{job}", cache=cache)
+        # A URL may have settings behind its path.
+        path, mark, settings = root.partition("?") if _SCHEME.match(root) else (root, "", "")
+        return cls(f"{path.rstrip('/')}/{job}{mark}{settings}", cache=cache)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
@@ -73,7 +75,7 @@ class JobLocation:
 
     def __str__(self) -> str:
         """The URL without a user's name and secret, for people."""
-        return re.sub(r"//[^/@]*@", "//…@", self.url)
+        return shown(self.url)
 
     def __repr__(self) -> str:
         return f"JobLocation({str(self)!r})"
@@ -199,7 +201,7 @@ class JobLocation:
                 f"'{name}' is missing in the temporary location '{self}'",
                 "on a cluster, --arcbeam_temp names a folder or URL that the driver and every executor reach",
             )
-        why = error if isinstance(error, OSError) else error.__cause__ or error.message
+        why = str(error if isinstance(error, OSError) else error.__cause__ or error.message).split("\n", 1)[0]
         return StoreError(
             f"'{name}' cannot be {verb} in the temporary location '{self}': {why}",
             "see that every host can reach the location and write to it, and that it has room",
