@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from arcbeam import cli
+from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.savepoints import pinned
@@ -19,7 +20,6 @@ from arcbeam.store.manifest.values import (
     JobShape,
     OutputWatermark,
     ResidualSummary,
-    Shard,
     StageShape,
     StageWatermarks,
 )

@@ -10,11 +10,12 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import FileKind, JobShape, Shard, ShardFile, StageShape
+from arcbeam.store.manifest.values import JobShape, StageShape
 from bench.figures import Figure, wall_seconds
 
 FILES = 6

@@ -13,7 +13,7 @@ from arcbeam.errors import InvalidPipelineError, JobCancelledError
 from arcbeam.job import Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.spark.session.sessions import open_session
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
@@ -40,7 +40,7 @@ class SparkExecutor:
         plan = translate(_proto(submission), name=submission.name or "beam", fusion=not ours.no_fusion)
         prelude = prelude_for(open_session(session_options(ours)), options, _staged(submission))
 
-        def reported(report: TaskReport) -> None:
+        def reported(report: BundleReport) -> None:
             events.message(
                 Level.DETAILED,
                 f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",

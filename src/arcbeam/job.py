@@ -21,7 +21,7 @@ from arcbeam.errors import JobCancelledError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.progressline import ProgressLine, watched
 from arcbeam.spark.batch.boundedjob import BatchRun, summary
@@ -53,7 +53,7 @@ class Job:
         plan: Plan,
         options: ArcbeamOptions,
         prelude: Callable[[], None] | None = None,
-        on_report: Callable[[TaskReport], None] = lambda report: None,
+        on_report: Callable[[BundleReport], None] = lambda report: None,
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
         self._plan, self._options, self._prelude, self._on_report = plan, options, prelude, on_report
@@ -124,7 +124,7 @@ class Job:
         reports = list(self._run.outcome.reports) if self._run else []
         return merge_metrics(info for report in reports for info in report.metrics)
 
-    def _reported(self, report: TaskReport) -> None:
+    def _reported(self, report: BundleReport) -> None:
         _repeat_warnings(report)
         self._on_report(report)
 
@@ -134,7 +134,7 @@ def session_options(options: ArcbeamOptions) -> SessionOptions:
     return SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
 
 
-def _repeat_warnings(report: TaskReport) -> None:
+def _repeat_warnings(report: BundleReport) -> None:
     """Issues on the driver what was issued on a worker."""
     for name, text in report.warnings:
         module, _, qualname = name.rpartition(".")

@@ -21,8 +21,9 @@ from apache_beam.transforms import environments
 from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
-from arcbeam.model.rows import RESIDUAL, Row, SideFile, TaskReport
+from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 from arcbeam.translate import translate
 
 _collected: dict[str, list[Any]] = defaultdict(list)
@@ -78,7 +79,7 @@ class Driven(beam.Pipeline):
         super().__init__()
         self.run_id = f"run{next(_runs)}"
         self.plan: Plan
-        self.reports: list[TaskReport] = []
+        self.reports: list[BundleReport] = []
         self._driven_settings = Settings(shards=shards, bundle_elements=bundle_elements, **settings)
         self._fusion, self._edit, self._prepare = fusion, edit, prepare
 
@@ -89,7 +90,7 @@ class Driven(beam.Pipeline):
         self.plan = translate(proto, name=self.run_id, fusion=self._fusion, bounded=self._bounded)
         self.reports = self._drive(self.plan, self._driven_settings, self._prepare)
 
-    def _drive(self, *around: Any) -> list[TaskReport]:
+    def _drive(self, *around: Any) -> list[BundleReport]:
         return drive(*around)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -111,7 +112,7 @@ class Driven(beam.Pipeline):
 
 def drive(
     plan: Plan, settings: Settings, prepare: Callable[[BoundedStage], None] = lambda stage: None
-) -> list[TaskReport]:
+) -> list[BundleReport]:
     """Runs a plan; returns the reports of all tasks."""
     return _Drive(plan, settings, prepare).run()
 
@@ -121,9 +122,9 @@ class _Drive:
         self._plan, self._settings, self._prepare = plan, settings, prepare
         self._outputs: dict[str, list[list[Row]]] = {}
         self._sides = MemorySides()
-        self._reports: list[TaskReport] = []
+        self._reports: list[BundleReport] = []
 
-    def run(self) -> list[TaskReport]:
+    def run(self) -> list[BundleReport]:
         for stage in self._plan.stages:
             self._run(stage)
         return self._reports
@@ -217,4 +218,4 @@ class _SideWriter:
         self._iterables[self._channel, window].append(chunk)
 
     def close(self) -> SideFile | None:
-        return SideFile(self._channel, "", -1, 0)
+        return SideFile(self._channel, -1, "", 0)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from pathlib import Path
 from typing import Any
 
+import pytest
 from obstore.store import S3Store
 from pyarrow import fs
+
+from arcbeam.store.blobs.filesystems import RemoteBlobs
+from arcbeam.store.blobs.hadoop import HadoopBlobs
+from arcbeam.store.blobs.objects import ObjectBlobs
+from arcbeam.store.jobtemp.location import JobLocation
 
 
 class Local(fs.FileSystemHandler):
@@ -99,3 +106,17 @@ def s3_store(endpoint: str) -> S3Store:
         region="us-east-1",
         client_options={"allow_http": True},
     )
+
+
+def location_of(request: pytest.FixtureRequest, folder: Path) -> JobLocation:
+    """A job's temporary location of the kind that a test's parameter names."""
+    match request.param:
+        case "local":
+            return JobLocation(str(folder / "job"))
+        case "hadoop":
+            root = str(folder / "remote" / "job")
+            hadoop = HadoopBlobs(fs.PyFileSystem(RenamesOnce()), root, "hdfs://test/job")
+            return JobLocation("test://remote/job", blobs=RemoteBlobs(hadoop, folder / "cache" / "job"))
+        case _:
+            objects = ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "s3://jobs/job")
+            return JobLocation("test://remote/job", blobs=RemoteBlobs(objects, folder / "cache" / "job"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import count
 
+from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import FileKind, JobShape, Manifest, ShardFile, StageShape
+from arcbeam.store.manifest.values import JobShape, Manifest, StageShape
 
 SHAPE = JobShape("plan", 4, (StageShape("count", 1, "cells"),))
 _attempts = count()

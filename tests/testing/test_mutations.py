@@ -18,7 +18,7 @@ SEEDS = {
     "a late drop uncounted": 7,
     "a savepoint that references a swept file": 1,
     "a fence not checked": 0,
-    "an input watermark that ignores what waits": 18,
+    "an input watermark that ignores what waits": 11,
     "panes numbered on when a session grows": 19,
     "what comes in a drain not truncated": 55,
     "timers of the clock before those of the watermark": 42,

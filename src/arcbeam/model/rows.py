@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from arcbeam.model.files import SideFile
+
 REPORT = -1
-"""Channel of a row whose blob is a `TaskReport`."""
+"""Channel of a row whose blob is a `BundleReport`."""
 RESIDUAL = -2
 """Channel of a row whose blob holds residual restrictions, to be run in the next round."""
 
@@ -57,23 +59,6 @@ class SideStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SideFile:
-    """An immutable file of a side input, complete and durable when it is reported.
-
-    Attributes:
-        channel: the side channel.
-        path: where it is, relative to the job's temporary location.
-        shard: for a multimap, the shard of keys it holds; -1 otherwise.
-        size: bytes.
-    """
-
-    channel: int
-    path: str
-    shard: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class RowFile:
     """An immutable file of a task's rows of one channel, complete and durable when it is reported.
 
@@ -89,8 +74,8 @@ class RowFile:
 
 
 @dataclass(slots=True)
-class TaskReport:
-    """What one task says when it ends well.
+class BundleReport:
+    """What the bundles of one stage in one task come to, when the task ends well.
 
     Attributes:
         stage: id of the stage.
@@ -131,9 +116,9 @@ class TaskReport:
         return Row(REPORT, 0, -1, pickle.dumps(self, protocol=5))
 
     @staticmethod
-    def from_blob(blob: bytes) -> TaskReport:
+    def from_blob(blob: bytes) -> BundleReport:
         """Reads a report back; the blob must come from our own job."""
         report = pickle.loads(blob)
-        if not isinstance(report, TaskReport):
-            raise TypeError(f"not a task report: {type(report).__name__}")
+        if not isinstance(report, BundleReport):
+            raise TypeError(f"not a report of bundles: {type(report).__name__}")
         return report

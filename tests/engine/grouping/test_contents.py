@@ -21,7 +21,7 @@ class CountingView(MemoryView):
 
     def __init__(self) -> None:
         super().__init__()
-        self.read = self.put_bytes = 0
+        self.read = self.put_in = 0
 
     def get(self, key: bytes) -> bytes | None:
         value = super().get(key)
@@ -29,7 +29,7 @@ class CountingView(MemoryView):
         return value
 
     def put(self, key: bytes, value: bytes) -> None:
-        self.put_bytes += len(value)
+        self.put_in += len(value)
         super().put(key, value)
 
 
@@ -74,7 +74,7 @@ def test_an_element_costs_the_same_however_many_there_are() -> None:
         bag.add([b"x" * 100])
         bag = reopened(bag, view)
     assert view.read == 0
-    assert view.put_bytes < 200 * 110
+    assert view.put_in < 200 * 110
     assert len(bag.store()) <= TAIL_BYTES
     assert len(list(bag.take(False))) == 200
 
@@ -86,10 +86,10 @@ def test_what_has_fewer_entries_moves() -> None:
         for _ in range(times):
             bag.add([b"x" * TAIL_BYTES])
             bag.store()
-    view.put_bytes = 0
+    view.put_in = 0
     small.add([b"tail"])
     small.absorb(large)
-    assert view.put_bytes < 3 * TAIL_BYTES
+    assert view.put_in < 3 * TAIL_BYTES
     assert len(view) == 11
     assert len(list(small.take(False))) == 12
     assert not len(view)

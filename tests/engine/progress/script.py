@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import NOTHING_SEEN, digest
-from arcbeam.engine.plan.reports import Awaited, Committable, Counts, Restrictions, StageReport, TaskReport
+from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
 from arcbeam.engine.progress import (
     Abandon,
     CallShutdown,
@@ -60,6 +60,7 @@ from arcbeam.engine.progress import (
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 
 READ, RATES, SUM = Port("read", "main"), Port("rates", "main"), Port("sum", "main")

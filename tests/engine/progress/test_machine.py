@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.progress import CommitMode, EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.engine.progress import EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.model.commits import CommitMode
 from tests.engine.progress.script import LAYOUT, Driver, play
 
 

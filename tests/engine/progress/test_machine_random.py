@@ -8,11 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.progress import (
     CallShutdown,
     ClockTold,
-    CommitMode,
     End,
     EndState,
     Mode,
@@ -24,6 +22,7 @@ from arcbeam.engine.progress import (
     TearDown,
     WaitUntil,
 )
+from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from tests.engine.progress.script import Driver, nothing_left, parked, reported, source
 

@@ -1,4 +1,4 @@
-"""A whole job in memory: tasks, exchange, state, commits, a clock; driven by the job's machine.
+"""A whole job in memory: tasks, exchange, state, commits, a clock; driven by the real driver.
 
 Stages: `read` and `rates` are splittable sources of events; `sum` groups those of `read` by key and minute-like window;
 `join` reads the last rate of a window as a side input; `alarm` keeps a count by key and window, and puts it out by a
@@ -20,35 +20,17 @@ from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.windows import FixedWindows
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import Marker
-from arcbeam.engine.plan.reports import Committable, TaskReport
+from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.progress import (
-    Abandon,
-    CallShutdown,
-    ClockTold,
-    Command,
-    CommitDecided,
-    CommitMode,
     End,
     Event,
-    Finalize,
-    Finalized,
     JobMachine,
     JobStarted,
     Propose,
-    Publish,
-    Published,
     Retry,
-    RunStep,
     Settings,
-    ShutDown,
-    StepFailed,
     StepPlan,
-    StepReported,
-    TearDown,
-    TornDown,
-    WaitUntil,
-    Warn,
 )
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.cells import Cells, ValueCell
@@ -59,10 +41,13 @@ from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.engine.step.shard import TaskStep
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
+from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.testing.views import MemoryView
+from tests.engine.around import Around
 
 SIZE = 10
 WINDOWS = FixedWindows(Duration(SIZE), Duration(0))
@@ -304,6 +289,7 @@ class Toy:
         self, feeds: Mapping[str, Feed], seed: int = 0, failures: float = 0.0, looks: int = 5, doubles: float = 0.0
     ) -> None:
         self.feeds = feeds
+        self.levels = len(LAYOUT.tasks)
         self.chance = random.Random(seed)
         self.failures = failures
         self.doubles = doubles
@@ -320,7 +306,6 @@ class Toy:
         self.mode, self.drains_to, self.unpublished = CommitMode.RUNNING, "", False
         self.attempt: Attempt | None = None
         self.warnings: list[str] = []
-        self.waits: list[Timestamp] = []
         self.calls: list[str] = []
         self.savepoints: list[str] = []
         self.steps = 0
@@ -338,7 +323,6 @@ class Toy:
         settings: Settings | None = None,
     ) -> End | None:
         """A driver takes the job over, and dies after so many events: None if the job has not ended by then."""
-        machine = JobMachine(LAYOUT, settings or _PATIENT)
         draining = self.mode is CommitMode.DRAINING
         start = JobStarted(
             self.now,
@@ -351,60 +335,12 @@ class Toy:
             self.unpublished,
             self.mode if self.mode in (CommitMode.DONE, CommitMode.DRAINED) else None,
         )
-        todo: list[Event] = [start]
         self.attempt = None
-        waiting: Timestamp | None = None
-        for _ in range(events):
-            if not todo:
-                assert waiting is not None, f"nothing happens any more: {machine.story()[-3:]}"
-                self.now = max(self.now, waiting)
-                todo.append(ClockTold(self.now))
-            event = todo.pop(0)
-            commands = machine.handle(event)
-            machine.validate()
-            for command in commands:
-                match command:
-                    case WaitUntil(moment):
-                        waiting = moment
-                        if moment is not None:
-                            self.waits.append(moment)
-                    case End():
-                        return command
-                    case _:
-                        todo += self._carry_out(command)
-            if isinstance(event, CommitDecided) and (asked := request(event.step)):
-                todo.insert(0, asked)
-        return None
+        around = Around(self, request, start)
+        driver = JobDriver(JobMachine(LAYOUT, settings or _PATIENT), around, around, around, around, around, around)
+        return drive(driver, around, around, lambda: around.taken < events)
 
-    def _carry_out(self, command: Command) -> Iterable[Event]:
-        self.now = Timestamp(self.now + 1)
-        match command:
-            case RunStep(plan):
-                self.steps += 1
-                if self.chance.random() < self.failures:
-                    self._run(plan, levels=self.chance.randrange(len(LAYOUT.tasks)))
-                    return [StepFailed(self.now, plan.step, plan.attempt, "lost", True)]
-                return [StepReported(self.now, plan.step, plan.attempt, Duration(1), self._run(plan))]
-            case Propose():
-                return [self._commit(command)]
-            case Publish(step):
-                self.unpublished = False
-                return [Published(self.now, step)]
-            case Finalize(step):
-                return [Finalized(self.now, step)]
-            case CallShutdown():
-                self.calls.append("shutdown")
-                return [ShutDown(self.now)]
-            case TearDown():
-                self.calls.append("teardown")
-                return [TornDown(self.now)]
-            case Warn(text):
-                self.warnings.append(text)
-            case Abandon():
-                self.attempt = None
-        return []
-
-    def _run(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
+    def run_tasks(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
         attempt = self.attempt = Attempt()
         reports = [report for task in range(LAYOUT.tasks[0]) for report in self._task(plan, attempt, 0, task, 0)]
         again = attempt
@@ -423,7 +359,7 @@ class Toy:
         step = TaskStep(LAYOUT, specs, level, task, token, plan)
         return (step.run(around, around, around, Counted(self.looks)),)
 
-    def _commit(self, command: Propose) -> Event:
+    def commit(self, command: Propose) -> None:
         command.times.check_after(self.times)
         assert not self.unpublished, "what was not published is forgotten"
         if command.reports:
@@ -441,7 +377,6 @@ class Toy:
         self.fresh = command.fresh
         self.mode, self.drains_to = command.mode, command.drains_to
         self.unpublished = any(report.committables for report in command.reports)
-        return CommitDecided(self.now, command.step)
 
 
 class _Task:

@@ -23,7 +23,7 @@ from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.restrictions import Waiting, _unpacked
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Routing
-from arcbeam.model.rows import RESIDUAL, Row, TaskReport
+from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 from arcbeam.translate import translate
 
 SHARDS = 3
@@ -53,7 +53,7 @@ def _nothing_left_of_other_tests() -> None:
 
 @dataclass
 class Driven:
-    reports: list[TaskReport] = field(default_factory=list)
+    reports: list[BundleReport] = field(default_factory=list)
     rounds: int = 0
     tasks: Counter[int] = field(default_factory=Counter)
     residuals: list[list[Waiting]] = field(default_factory=list)

@@ -28,9 +28,10 @@ from arcbeam.harness.encoding.frames import BLOB_BYTES, COUNT, key_groups, recor
 from arcbeam.harness.operations import groupwrite, writes
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.transforms import precombine
+from arcbeam.model.files import SideFile
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
-from arcbeam.model.rows import Row, SideFile
+from arcbeam.model.rows import Row
 from arcbeam.model.urns import WriteSpec
 from tests.harness.drive import Collect, Driven
 
@@ -86,7 +87,7 @@ class MemorySide:
         MemorySide.appended.append((window, chunk))
 
     def close(self) -> SideFile:
-        return SideFile(7, "", -1, sum(len(chunk) for _, chunk in MemorySide.appended))
+        return SideFile(7, -1, "", sum(len(chunk) for _, chunk in MemorySide.appended))
 
 
 def globally(values: Iterable[Any], at: int = 0) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.harness.step.runner import StepRunner
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView
 from tests.harness.drive import Driven, _collected, _Drive, _ListOutbox
@@ -84,7 +84,7 @@ class Stepped(Driven):
         self.stage_reports: list[StageReport] = []
         self.drops: list[Any] = []
 
-    def _drive(self, *around: Any) -> list[TaskReport]:
+    def _drive(self, *around: Any) -> list[BundleReport]:
         return _SteppedDrive(self, self._cut, *around).run()
 
 
@@ -121,7 +121,7 @@ class Shard:
     sides: Any
     run_id: str
     rows: list[Any] = field(default_factory=list)
-    reports: list[TaskReport] = field(default_factory=list)
+    reports: list[BundleReport] = field(default_factory=list)
     stage_reports: list[StageReport] = field(default_factory=list)
     drops: list[Any] = field(default_factory=list)
     closed: list[BundleResult] = field(default_factory=list)
@@ -184,9 +184,9 @@ class Shard:
         """The keys of all rows."""
         return [row for row, _ in self.view.scan(b"")]
 
-    def _attempt(self, step: Step) -> tuple[StageReport, _ListOutbox, TaskReport]:
+    def _attempt(self, step: Step) -> tuple[StageReport, _ListOutbox, BundleReport]:
         self._came, self._looks = step.came, step.looks
-        outbox, task = _ListOutbox(), TaskReport(stage=self.of.id, shard=0)
+        outbox, task = _ListOutbox(), BundleReport(stage=self.of.id, shard=0)
         processor = self.stage.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         spec = StageSpec(Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.kind)

@@ -25,7 +25,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.doctor import require_java
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import REPORT, RESIDUAL, Row, RowFile, TaskReport
+from arcbeam.model.rows import REPORT, RESIDUAL, BundleReport, Row, RowFile
 from arcbeam.spark.batch import rounds
 from arcbeam.spark.batch.rounds import ReadRows, Rounds, RoundTask, grouped
 from arcbeam.spark.session.versions import Versions
@@ -49,14 +49,14 @@ def task(tmp_path: Path) -> StageTask:
     return StageTask("job", stage, Settings(), JobLocation(str(tmp_path / "job")), Versions.here())
 
 
-def _attempt(task: StageTask, monkeypatch: pytest.MonkeyPatch, *batches: pa.RecordBatch) -> TaskReport:
+def _attempt(task: StageTask, monkeypatch: pytest.MonkeyPatch, *batches: pa.RecordBatch) -> BundleReport:
     """Runs an attempt whose stage puts that out; returns its report."""
     monkeypatch.setattr(StageTask, "__call__", lambda self, _: iter_of(*batches))
-    upstream = TaskReport("s0", 0).to_row()
+    upstream = BundleReport("s0", 0).to_row()
     (report,) = (
         report
         for row in _rows(RoundTask(task)(iter(())))
-        if (report := TaskReport.from_blob(row.blob)).stage != TaskReport.from_blob(upstream.blob).stage
+        if (report := BundleReport.from_blob(row.blob)).stage != BundleReport.from_blob(upstream.blob).stage
     )
     return report
 
@@ -73,8 +73,8 @@ def _read(location: JobLocation, *files: RowFile) -> list[Row]:
 def test_rows_go_to_files_by_channel_and_reports_come_out(task: StageTask, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b, c = Row(3, 0, 7, b"a"), Row(4, 1, 0, b"b" * 100_000), Row(3, 1, 2, b"")
     rest = Row(RESIDUAL, 1, 0, b"rest")
-    own = TaskReport("s1", 0, residuals=1).to_row()
-    report = _attempt(task, monkeypatch, _batch(a, b), _batch(c, rest), _batch(TaskReport("s0", 0).to_row(), own))
+    own = BundleReport("s1", 0, residuals=1).to_row()
+    report = _attempt(task, monkeypatch, _batch(a, b), _batch(c, rest), _batch(BundleReport("s0", 0).to_row(), own))
     assert report.residuals == 1
     files = {file.channel: file for file in report.row_files}
     assert {channel: _read(task.location, file) for channel, file in files.items()} == {
@@ -101,7 +101,7 @@ def test_finalization_waits_until_the_report_has_been_taken(task: StageTask, mon
 
     def finalizing(self: StageTask, _: Any) -> Iterator[pa.RecordBatch]:
         yield _batch(Row(3, 0, 7, b"a"))
-        yield _batch(TaskReport("s1", 0).to_row())
+        yield _batch(BundleReport("s1", 0).to_row())
         finalized.append(task.location.list("rows/"))
 
     monkeypatch.setattr(StageTask, "__call__", finalizing)
@@ -133,15 +133,15 @@ def test_only_the_attempt_that_was_reported_counts(
     """Two attempts of a task were cut at different points; the one whose report came is taken whole."""
     running = Rounds(spark, task.location, 2)
     running.add(task, spark.range(1))
-    own = TaskReport("s1", 0, residuals=1).to_row()
+    own = BundleReport("s1", 0, residuals=1).to_row()
     _attempt(task, monkeypatch, _batch(Row(3, 0, 0, b"1"), Row(RESIDUAL, 0, 0, b"23")), _batch(own))
     second = _attempt(task, monkeypatch, _batch(Row(3, 0, 0, b"12"), Row(RESIDUAL, 0, 0, b"3")), _batch(own))
     running.begin()
-    assert running.end([TaskReport("s0", 0), second]) == set()
+    assert running.end([BundleReport("s0", 0), second]) == set()
     source = running._running["s1"].source
     for _ in range(2):  # however often Spark computes it
         assert [bytes(row.blob) for row in source.collect()] == [b"3"]
-    third = _attempt(task, monkeypatch, _batch(Row(3, 1, 0, b"3")), _batch(TaskReport("s1", 0).to_row()))
+    third = _attempt(task, monkeypatch, _batch(Row(3, 1, 0, b"3")), _batch(BundleReport("s1", 0).to_row()))
     running.begin()
     assert running.end([third]) == {"s1"}
     assert not running.stages
@@ -158,13 +158,15 @@ def test_rounds_start_when_they_are_due(spark: Any, task: StageTask, monkeypatch
     assert running.wait() == 0
     assert len(running.begin()) == 1
     left = [RowFile(RESIDUAL, "rows/s1/x.residuals", 10)]
-    running.end([TaskReport("s1", i, residuals=1, row_files=left, next_due=1000.0 + i) for i in (3, 5)])
+    running.end([BundleReport("s1", i, residuals=1, row_files=left, next_due=1000.0 + i) for i in (3, 5)])
     assert running.wait() == 3
     assert running.begin() == []
     now = 1003.0
     assert running.wait() == 0
     assert len(running.begin()) == 1
-    running.end([TaskReport("s1", 0, residuals=1, row_files=left), TaskReport("s1", 1, row_files=left, next_due=9e9)])
+    running.end(
+        [BundleReport("s1", 0, residuals=1, row_files=left), BundleReport("s1", 1, row_files=left, next_due=9e9)]
+    )
     assert running.wait() == 0, "some of it may go on at once"
 
 
@@ -180,7 +182,7 @@ def test_plans_do_not_grow_with_the_rounds(spark: Any, task: StageTask, capsys: 
         (frame,) = running.begin()
         sizes.append(size(frame))
         files = [RowFile(channel, f"rows/s1/{number}.{channel}", 10) for channel in (3, RESIDUAL)]
-        running.end([TaskReport("s1", 0, residuals=1, row_files=files)])
+        running.end([BundleReport("s1", 0, residuals=1, row_files=files)])
     assert len(set(sizes[1:])) == 1
     assert size(running.output("s1", 3)) < sizes[1]
 

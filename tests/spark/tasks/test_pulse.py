@@ -12,7 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import ArcbeamRunner, job
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.spark.tasks import pulse, workerlog
 from arcbeam.spark.tasks.pulse import PulsingTask, pulsing, unreported
 from arcbeam.store.jobtemp.location import JobLocation
@@ -42,8 +42,8 @@ def test_a_pulse_lasts_until_the_report_has_come(tmp_path: Path, monkeypatch: py
     workerlog.at("", "")
     assert seen == [3, 5]
     assert unreported(location, []) == (5, 1)
-    assert unreported(location, [TaskReport("s0", 0), TaskReport("s1", 0, attempt=7)]) == (5, 1)
-    assert unreported(location, [TaskReport("s1", 0, attempt=0)]) == (0, 0)
+    assert unreported(location, [BundleReport("s0", 0), BundleReport("s1", 0, attempt=7)]) == (5, 1)
+    assert unreported(location, [BundleReport("s1", 0, attempt=0)]) == (0, 0)
 
 
 def test_a_task_that_fails_has_not_ended(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from obstore.store import S3Store
 from pyarrow import fs
 
 from arcbeam.store.blobs.backends import open_blobs
-from arcbeam.store.blobs.durable import BlobInfo, DurableBlobs
+from arcbeam.store.blobs.durable import BlobInfo, ClearableBlobs, DurableBlobs
 from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.hadoop import HadoopBlobs
@@ -209,6 +209,25 @@ def test_an_object_store_is_opened_by_its_url(s3_endpoint: str, monkeypatch: pyt
     by_environment = open_blobs("s3://jobs/by-url/job/")
     assert [info.name for info in by_environment.list("a")] == ["a/b"]
     assert not by_environment.create("a/b", b"2")
+
+
+def test_a_url_of_s3_may_have_credentials_and_an_endpoint(s3_endpoint: str) -> None:
+    where = s3_endpoint.removeprefix("http://")
+    url = f"s3://k:s@jobs/by-url/other?region=us-east-1&scheme=http&endpoint_override={where}"
+    blobs = open_blobs(url)
+    assert blobs.create("a/b", b"1")
+    assert open_blobs(url).get("a/b") == b"1"
+    assert "k:s@" not in str(blobs)
+
+
+def test_a_place_is_cleared_whole_and_again(blobs: ClearableBlobs) -> None:
+    for name in ("a/b", "a/c/d", "e"):
+        blobs.put(name, b"1")
+    blobs.clear()
+    assert list(blobs.list("")) == []
+    blobs.clear()
+    blobs.put("a/b", b"2")
+    assert [info.name for info in blobs.list("")] == ["a/b"]
 
 
 def test_a_url_names_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.model.files import FileKind
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.localfile import read_range
-from arcbeam.store.manifest.values import FileKind
 from arcbeam.store.shards.shardfile import ShardFileReader, local_reader, write_shard_file
 
 pytestmark = pytest.mark.contract("STORE-07")

@@ -9,21 +9,17 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from pyarrow import fs
 
 from arcbeam.store.blobs.errors import LostFileError, StoreError
-from arcbeam.store.blobs.filesystems import ArrowBlobs
 from arcbeam.store.jobtemp import framefile
 from arcbeam.store.jobtemp.framefile import FrameFileWriter, read_frames
 from arcbeam.store.jobtemp.location import JobLocation
+from tests.store.backends import location_of
 
 
-@pytest.fixture(params=["local", "arrow"])
+@pytest.fixture(params=["local", "hadoop", "s3"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> JobLocation:
-    if request.param == "local":
-        return JobLocation(str(tmp_path / "job"))
-    blobs = ArrowBlobs(fs.LocalFileSystem(), str(tmp_path / "remote" / "job"), tmp_path / "cache" / "job")
-    return JobLocation("test://remote/job", blobs=blobs)
+    return location_of(request, tmp_path)
 
 
 def _written(location: JobLocation, frames: list[bytes]) -> int:

@@ -1,4 +1,4 @@
-"""What a location promises, whatever is behind it: a local folder, or a pyarrow file system."""
+"""What a location promises, whatever is behind it: a local folder, HDFS, or an object store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import pytest
 from pyarrow import fs
 
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.blobs.filesystems import ArrowBlobs
+from arcbeam.store.blobs.filesystems import RemoteBlobs
+from arcbeam.store.blobs.hadoop import HadoopBlobs
 from arcbeam.store.jobtemp.location import JobLocation
-from tests.store.backends import Local
+from tests.store.backends import Local, location_of
 
 
-@pytest.fixture(params=["local", "arrow"])
+@pytest.fixture(params=["local", "hadoop", "s3"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> JobLocation:
-    if request.param == "local":
-        return JobLocation(str(tmp_path / "job"))
-    blobs = ArrowBlobs(fs.LocalFileSystem(), str(tmp_path / "remote" / "job"), tmp_path / "cache" / "job")
-    return JobLocation("test://remote/job", blobs=blobs)
+    return location_of(request, tmp_path)
 
 
 def test_bytes_come_back(location: JobLocation) -> None:
@@ -101,6 +99,17 @@ def test_an_unknown_file_system_is_refused_by_name() -> None:
         JobLocation("nowhere://host/x").exists("a")
 
 
+def test_settings_of_a_url_stay_behind_the_path(s3_endpoint: str) -> None:
+    where = s3_endpoint.removeprefix("http://")
+    root = f"s3://k:s@jobs/tmp/?region=us-east-1&scheme=http&endpoint_override={where}"
+    location = JobLocation.under(root, "job-1")
+    assert location.url.startswith("s3://k:s@jobs/tmp/job-1?region")
+    location.put_bytes("a", b"1")
+    assert JobLocation.under(root, "job-1").get_bytes("a") == b"1"
+    assert not JobLocation.under(root, "job-2").exists("a")
+    assert JobLocation.under("/tmp/why?", "job-1").url == "/tmp/why?/job-1"
+
+
 def test_secrets_of_a_url_are_not_shown() -> None:
     location = JobLocation("s3://key:secret@bucket/x")
     assert "secret" not in repr(location) + str(location)
@@ -126,16 +135,16 @@ class CountingFileSystem(Local):
         super().__init__()
         self.opened = 0
 
-    def open_input_stream(self, path: str) -> Any:
+    def open_input_file(self, path: str) -> Any:
         self.opened += 1
-        return super().open_input_stream(path)
+        return super().open_input_file(path)
 
 
 def test_a_remote_file_is_downloaded_once(tmp_path: Path) -> None:
     handler = CountingFileSystem()
-    filesystem = fs.PyFileSystem(handler)
+    filesystem, cache = fs.PyFileSystem(handler), tmp_path / "cache" / "j"
     locations = [
-        JobLocation("test://x", blobs=ArrowBlobs(filesystem, str(tmp_path / "remote"), tmp_path / "cache" / "j"))
+        JobLocation("test://x", blobs=RemoteBlobs(HadoopBlobs(filesystem, str(tmp_path / "remote"), "test"), cache))
         for _ in range(4)
     ]
     locations[0].put_bytes("side/1/a", b"data" * 1000)

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcbeam.model.files import SideFile
 from arcbeam.model.hashing import key_hash
-from arcbeam.model.rows import SideFile
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp import chunkfile, keyfile, sidefiles
 from arcbeam.store.jobtemp.location import JobLocation
@@ -60,7 +60,7 @@ class TestIterable:
     def test_chunks_come_back_by_window(self, location: JobLocation) -> None:
         file = iterable(location, (b"w1", b"a"), (b"", b"b"), (b"w1", b"c"), (b"w1", b"d"))
         assert (file.channel, file.shard) == (3, -1)
-        assert file.size == len(location.get_bytes(file.path))
+        assert file.size == len(location.get_bytes(file.name))
         sides = reader(location, file)
         assert list(sides.chunks(3, b"w1")) == [b"a", b"cd"]
         assert list(sides.chunks(3, b"")) == [b"b"]
@@ -83,7 +83,7 @@ class TestIterable:
         assert list(reader(location, *reversed(files)).chunks(3, b"")) == expected
 
     def test_writers_of_one_attempt_do_not_collide(self, location: JobLocation) -> None:
-        assert iterable(location, (b"", b"a")).path != iterable(location, (b"", b"a")).path
+        assert iterable(location, (b"", b"a")).name != iterable(location, (b"", b"a")).name
 
     def test_large_chunks_are_not_joined(self, location: JobLocation) -> None:
         file = iterable(location, *[(b"", bytes(700_000))] * 3)
@@ -112,30 +112,30 @@ class TestIterable:
 
     def test_every_flipped_byte_is_found_or_harmless(self, location: JobLocation) -> None:
         file = iterable(location, (b"w1", b"abc"), (b"w2", b"def"))
-        data = location.get_bytes(file.path)
+        data = location.get_bytes(file.name)
         for i in range(len(data)):
             damaged = bytearray(data)
             damaged[i] ^= 0x55
             location.put_bytes(f"flipped/{i}", bytes(damaged))
-            sides = reader(location, SideFile(3, f"flipped/{i}", -1, len(data)))
+            sides = reader(location, SideFile(3, -1, f"flipped/{i}", len(data)))
             with pytest.raises(StoreError, match=f"flipped/{i}' is damaged"):
                 list(itertools.chain(sides.chunks(3, b"w1"), sides.chunks(3, b"w2")))
 
     def test_every_cut_is_found(self, location: JobLocation) -> None:
         file = iterable(location, (b"w1", b"abc"))
-        data = location.get_bytes(file.path)
+        data = location.get_bytes(file.name)
         for size in range(len(data)):
             location.put_bytes(f"cut/{size}", data[:size])
             with pytest.raises(StoreError, match=f"cut/{size}' is cut off"):
-                list(reader(location, SideFile(3, f"cut/{size}", -1, len(data))).chunks(3, b"w1"))
+                list(reader(location, SideFile(3, -1, f"cut/{size}", len(data))).chunks(3, b"w1"))
             with pytest.raises(StoreError, match=rf"cut/{size}' is (cut off|damaged)"):
-                list(reader(location, SideFile(3, f"cut/{size}", -1, size)).chunks(3, b"w1"))
+                list(reader(location, SideFile(3, -1, f"cut/{size}", size)).chunks(3, b"w1"))
 
     def test_a_newer_file_is_refused(self, location: JobLocation, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(chunkfile, "VERSION", 2)
             file = iterable(location, (b"", b"a"))
-        with pytest.raises(StoreError, match=rf"{file.path}' has format 2, .* up to 1"):
+        with pytest.raises(StoreError, match=rf"{file.name}' has format 2, .* up to 1"):
             list(reader(location, file).chunks(3, b""))
 
 
@@ -149,7 +149,7 @@ class TestMultimap:
             (b"w2", b"k1", b"d"),
             (b"", b"", b"e"),
         )
-        assert file.size == len(location.get_bytes(file.path))
+        assert file.size == len(location.get_bytes(file.name))
         sides = reader(location, file)
         assert list(sides.values(3, b"w1", b"k1")) == [b"ab"]
         assert list(sides.values(3, b"w1", b"k")) == [b"c"]
@@ -223,7 +223,7 @@ class TestMultimap:
 
     def test_a_shard_that_cannot_be_is_refused(self, location: JobLocation) -> None:
         file = multimap(location, (b"", b"key", b"a"), shard=3)
-        with pytest.raises(StoreError, match=rf"'{file.path}' is of shard 3; there are 3"):
+        with pytest.raises(StoreError, match=rf"'{file.name}' is of shard 3; there are 3"):
             reader(location, file, shards=3)
 
     def test_several_files_of_a_shard(self, location: JobLocation) -> None:
@@ -272,7 +272,7 @@ class TestMultimap:
 
     def test_damage_is_named(self, location: JobLocation) -> None:
         file = multimap(location, (b"", b"k", b"some values"))
-        data = location.get_bytes(file.path)
+        data = location.get_bytes(file.name)
         for name, damaged in {
             "empty": b"",
             "cut": data[:-1],
@@ -280,7 +280,7 @@ class TestMultimap:
         }.items():
             location.put_bytes(name, damaged)
             with pytest.raises(StoreError, match=f"'{name}' is cut off"):
-                list(reader(location, SideFile(3, name, 0, len(data))).values(3, b"", b"k"))
+                list(reader(location, SideFile(3, 0, name, len(data))).values(3, b"", b"k"))
         for name, damaged in {
             "text": b"x" * len(data),
             "none": b"",
@@ -289,13 +289,13 @@ class TestMultimap:
         }.items():
             location.put_bytes(name, damaged)
             with pytest.raises(StoreError, match=f"'{name}' is damaged"):
-                list(reader(location, SideFile(3, name, 0, len(damaged))).values(3, b"", b"k"))
+                list(reader(location, SideFile(3, 0, name, len(damaged))).values(3, b"", b"k"))
 
     def test_a_newer_file_is_refused(self, location: JobLocation, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(keyfile, "VERSION", 2)
             file = multimap(location, (b"", b"k", b"a"))
-        with pytest.raises(StoreError, match=rf"{file.path}' has format 2, .* up to 1"):
+        with pytest.raises(StoreError, match=rf"{file.name}' has format 2, .* up to 1"):
             list(reader(location, file).values(3, b"", b"k"))
 
     def test_an_lmdb_file_of_somebody_else_is_refused(self, location: JobLocation) -> None:
@@ -305,12 +305,12 @@ class TestMultimap:
         size = path.stat().st_size
         location.put_file(path, "side/other")
         with pytest.raises(StoreError, match="side/other' is damaged"):
-            list(reader(location, SideFile(3, "side/other", 0, size)).values(3, b"", b"k"))
+            list(reader(location, SideFile(3, 0, "side/other", size)).values(3, b"", b"k"))
 
 
 def test_the_layouts_have_not_changed(location: JobLocation) -> None:
     """Files travel between hosts: a change of layout needs a new version."""
-    data = location.get_bytes(iterable(location, (b"w", b"abc")).path)
+    data = location.get_bytes(iterable(location, (b"w", b"abc")).name)
     start = struct.pack("<8sI", b"arcside\0", 1)
     entry = struct.pack("<II", 1, 1) + b"w" + struct.pack("<QQI", 16, 3, zlib.crc32(b"abc"))
     footer = entry + struct.pack("<Q", 19)
@@ -333,7 +333,7 @@ def test_an_unknown_channel_is_refused(location: JobLocation) -> None:
 
 def test_a_missing_file_is_named(location: JobLocation) -> None:
     with pytest.raises(StoreError, match="'side/3/gone' is missing"):
-        list(reader(location, SideFile(3, "side/3/gone", -1, 100)).chunks(3, b""))
+        list(reader(location, SideFile(3, -1, "side/3/gone", 100)).chunks(3, b""))
 
 
 def test_few_files_stay_open(location: JobLocation, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from zlib import crc32
 
 import pytest
 
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import (
@@ -26,7 +28,7 @@ from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.log.steplog import Committed, Conflict, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name
-from arcbeam.store.manifest.values import Abandoned, Kind, Mode, Shard
+from arcbeam.store.manifest.values import Abandoned, Kind
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import delta, opened, read_head
@@ -346,11 +348,11 @@ def test_a_floor_that_nothing_tells_is_named(memory: DurableBlobs) -> None:
 def test_an_ended_job_is_not_finished_from_a_savepoint(memory: DurableBlobs) -> None:
     log = opened(memory)
     step(log, "safe")
-    log.propose(log.draft(Timestamp(8), mode=Mode.DONE))
+    log.propose(log.draft(Timestamp(8), mode=CommitMode.DONE))
     damaged(memory, 2)
     with pytest.raises(DamagedFileError):
         opened(memory, finish=True)
-    assert opened(memory, savepoint="safe", finish=True).head.mode == Mode.RUNNING
+    assert opened(memory, savepoint="safe", finish=True).head.mode == CommitMode.RUNNING
 
 
 def shard_file(blobs: DurableBlobs, number: int, epoch: int) -> str:

@@ -8,6 +8,8 @@ from zlib import crc32
 
 import pytest
 
+from arcbeam.model.commits import Committable
+from arcbeam.model.files import Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -16,16 +18,7 @@ from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name, written_name
-from arcbeam.store.manifest.values import (
-    Committable,
-    HoldSummary,
-    OutputWatermark,
-    ResidualSummary,
-    Shard,
-    ShardFile,
-    SideFile,
-    StageWatermarks,
-)
+from arcbeam.store.manifest.values import HoldSummary, OutputWatermark, ResidualSummary, StageWatermarks
 from arcbeam.store.shards.compaction import publish
 from tests.store.samples import opened
 

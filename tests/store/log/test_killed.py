@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.values import Shard
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import compact, worth_merging
 from arcbeam.testing import UnreliableBlobs

@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, IndeterminateError, MissingFileError, StoreError
@@ -15,7 +16,7 @@ from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import Pin, Shard, SideFile
+from arcbeam.store.manifest.values import Pin
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import opened, read_head

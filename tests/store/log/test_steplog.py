@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import (
@@ -21,18 +23,7 @@ from arcbeam.store.blobs.errors import (
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.store.manifest.names import manifest_name
-from arcbeam.store.manifest.values import (
-    Abandoned,
-    Committable,
-    JobShape,
-    Kind,
-    Mode,
-    OutputWatermark,
-    Pin,
-    Shard,
-    StageShape,
-    StageWatermarks,
-)
+from arcbeam.store.manifest.values import Abandoned, JobShape, Kind, OutputWatermark, Pin, StageShape, StageWatermarks
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import SHAPE, delta, opened, read_head
 
@@ -268,15 +259,15 @@ def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
 @pytest.mark.contract("STORE-05")
 def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
     log = opened(memory)
-    log.propose(log.draft(Timestamp(1), mode=Mode.DRAINED))
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
     with pytest.raises(StoreError, match=r"has ended \(drained, step 1\)"):
         opened(memory)
-    assert opened(memory, force=True).head.mode == Mode.RUNNING
+    assert opened(memory, force=True).head.mode == CommitMode.RUNNING
 
 
 @pytest.mark.contract("END-01", "END-02")
-@pytest.mark.parametrize("mode", [Mode.DONE, Mode.DRAINED])
-def test_an_ended_job_is_opened_to_finish_it(memory: DurableBlobs, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [CommitMode.DONE, CommitMode.DRAINED])
+def test_an_ended_job_is_opened_to_finish_it(memory: DurableBlobs, mode: CommitMode) -> None:
     log = opened(memory)
     committables = (Committable("write", b"part"),)
     log.propose(log.draft(Timestamp(1), mode=mode, committables=committables))
@@ -287,30 +278,30 @@ def test_an_ended_job_is_opened_to_finish_it(memory: DurableBlobs, mode: Mode) -
             log.propose(log.draft(Timestamp(2)))
     with pytest.raises(StoreError, match="has ended"):
         opened(memory)
-    assert opened(memory, finish=True, force=True).head.mode == Mode.RUNNING, "who forces it goes on"
+    assert opened(memory, finish=True, force=True).head.mode == CommitMode.RUNNING, "who forces it goes on"
 
 
 def test_nothing_follows_the_last_step_of_a_job(memory: DurableBlobs) -> None:
     log = opened(memory)
-    log.propose(log.draft(Timestamp(1), mode=Mode.DONE))
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DONE))
     with pytest.raises(InvalidManifestError, match="nothing follows its last step"):
         log.propose(log.draft(Timestamp(2)))
 
 
 def test_a_job_that_goes_on_is_not_finished(memory: DurableBlobs) -> None:
     log = opened(memory)
-    log.propose(log.draft(Timestamp(1), pins=(Pin("last", 1, Timestamp(1)),), mode=Mode.DRAINED))
-    assert opened(memory, savepoint="last", force=True).head.mode == Mode.RUNNING
-    assert opened(memory, finish=True).head.mode == Mode.RUNNING
+    log.propose(log.draft(Timestamp(1), pins=(Pin("last", 1, Timestamp(1)),), mode=CommitMode.DRAINED))
+    assert opened(memory, savepoint="last", force=True).head.mode == CommitMode.RUNNING
+    assert opened(memory, finish=True).head.mode == CommitMode.RUNNING
     log = opened(memory)
-    log.propose(log.draft(Timestamp(2), mode=Mode.DRAINING))
-    assert opened(memory, finish=True).head.mode == Mode.DRAINING
+    log.propose(log.draft(Timestamp(2), mode=CommitMode.DRAINING))
+    assert opened(memory, finish=True).head.mode == CommitMode.DRAINING
 
 
 def test_a_suspended_job_goes_on(memory: DurableBlobs) -> None:
     log = opened(memory)
-    log.propose(log.draft(Timestamp(1), mode=Mode.SUSPENDED))
-    assert opened(memory).head.mode == Mode.RUNNING
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED))
+    assert opened(memory).head.mode == CommitMode.RUNNING
 
 
 @pytest.mark.contract("STORE-01")
@@ -319,7 +310,7 @@ def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> N
     log = opened(memory)
     assert isinstance(log.propose(log.draft(Timestamp(1))), Committed)
     if why == "ended":
-        log.propose(log.draft(Timestamp(2), mode=Mode.DONE))
+        log.propose(log.draft(Timestamp(2), mode=CommitMode.DONE))
     if why == "damaged":
         memory.put(manifest_name(1), memory.get(manifest_name(1))[:-3])
 

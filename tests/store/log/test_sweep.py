@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
@@ -12,7 +13,6 @@ from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import Shard, SideFile
 from tests.store.samples import delta, opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-07")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from obstore.store import MemoryStore, S3Store
 
+from arcbeam.model.files import Shard, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import (
     DamagedFileError,
@@ -34,7 +35,7 @@ from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unk
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.manifestfile import decode
 from arcbeam.store.manifest.names import MANIFESTS, manifest_name
-from arcbeam.store.manifest.values import Kind, Manifest, Shard, ShardFile
+from arcbeam.store.manifest.values import Kind, Manifest
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import delta, opened
 

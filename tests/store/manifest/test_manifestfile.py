@@ -11,25 +11,21 @@ from zlib import crc32
 import fastavro
 import pytest
 
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.manifest.manifestfile import VERSION, decode, encode
 from arcbeam.store.manifest.values import (
     Abandoned,
-    Committable,
-    FileKind,
     HoldSummary,
     JobShape,
     Kind,
     Manifest,
-    Mode,
     OutputWatermark,
     Pin,
     ResidualSummary,
-    Shard,
-    ShardFile,
-    SideFile,
     StageShape,
     StageWatermarks,
 )
@@ -45,7 +41,7 @@ MANIFEST = Manifest(
     token="t42",
     parent="t41",
     kind=Kind.STEP,
-    mode=Mode.DRAINING,
+    mode=CommitMode.DRAINING,
     time=Timestamp(1_700_000_000_123_456),
     cut=b"\x00\xff",
     shape=JobShape("digest", 16, (StageShape("words/count", 1, "cells-7"), StageShape("read", 0, ""))),
@@ -77,6 +73,8 @@ def test_a_manifest_comes_back() -> None:
     assert decode(encode(MANIFEST), "m", "here") == MANIFEST
     checked = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, (1 << 32) - 1),))
     assert decode(encode(checked), "m", "here") == checked
+    timed = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, 0, Timestamp(-1)),))
+    assert decode(encode(timed), "m", "here") == timed
 
 
 @pytest.mark.contract("STORE-05")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 from obstore.store import MemoryStore, S3Store
 
+from arcbeam.model.files import FileKind
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import (
     DamagedFileError,
@@ -28,7 +29,7 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.values import Abandoned, FileKind, ShardVersion
+from arcbeam.store.manifest.values import Abandoned, ShardVersion
 from arcbeam.store.shards import cache as cache_module
 from arcbeam.store.shards import space
 from arcbeam.store.shards.cache import HostCache

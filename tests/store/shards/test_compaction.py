@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from obstore.store import MemoryStore, S3Store
 
+from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.manifest.names import Written, parse_written
-from arcbeam.store.manifest.values import FileKind, ShardFile
 from arcbeam.store.shards.compaction import compact, merged, publish, scan, worth_merging
 from tests.store.samples import delta
 

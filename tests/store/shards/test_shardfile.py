@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcbeam.model.files import FileKind
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
-from arcbeam.store.manifest.values import FileKind
 from arcbeam.store.shards.shardfile import VERSION, Entry, ShardFileReader, local_reader, write_shard_file
 
 GOLDEN = Path(__file__).parent / "golden" / "shard-1.delta"

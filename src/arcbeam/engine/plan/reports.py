@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from arcbeam.engine.state.residuals import Crowded
 from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.model.commits import Committable
+from arcbeam.model.files import NO_FILES, TaskFiles
 from arcbeam.model.timestamps import Timestamp
 
 
@@ -111,14 +113,6 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Committable:
-    """What a sink must publish once the step is committed. Publishing it again must change nothing."""
-
-    stage: str
-    payload: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class TaskReport:
     """What a task reports when its part of a step is done.
 
@@ -130,7 +124,7 @@ class TaskReport:
         published: side inputs of which it wrote something.
         committables: for sinks.
         finalizations: how many bundles want to be told that the step is committed.
-        files: names and sizes of what it wrote: what the store makes the manifest of. The engine does not look at it.
+        files: that it wrote: what the manifest is made of. The engine does not look at them.
     """
 
     level: int
@@ -141,4 +135,4 @@ class TaskReport:
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0
-    files: object = None
+    files: TaskFiles = NO_FILES

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from arcbeam.engine.plan.reports import Committable, TaskReport
+from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Timestamp
 
 
@@ -23,16 +24,6 @@ class EndState(Enum):
     STOPPED = "stopped"
     CANCELLED = "cancelled"
     FAILED = "failed"
-
-
-class CommitMode(Enum):
-    """How the job stands with a step: what its manifest says."""
-
-    RUNNING = "running"
-    DRAINING = "draining"
-    DRAINED = "drained"
-    SUSPENDED = "suspended"
-    DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ Owns the mode that a commit has, and what is tried again. Must not know how a st
 from __future__ import annotations
 
 from arcbeam.engine.progress import ending
-from arcbeam.engine.progress.commands import CommitMode, Finalize, Propose, Publish, Resolve
+from arcbeam.engine.progress.commands import Finalize, Propose, Publish, Resolve
 from arcbeam.engine.progress.inflight import Cut, Head, Proposal
 from arcbeam.engine.progress.outlook import Finished, look
 from arcbeam.engine.progress.state import JobState, Mode, Phase
+from arcbeam.model.commits import CommitMode
 
 
 def propose(state: JobState, head: Head, cut: Cut | None) -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from arcbeam.engine.progress.commands import Abandon, CallShutdown, Command, CommitMode, End, EndState, TearDown
+from arcbeam.engine.progress.commands import Abandon, CallShutdown, Command, End, EndState, TearDown
 from arcbeam.engine.progress.state import JobState, Mode, Phase
+from arcbeam.model.commits import CommitMode
 
 LAST: Final = {
     CommitMode.DONE: EndState.DONE,

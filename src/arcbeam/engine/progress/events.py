@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.progress.commands import CommitMode
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Duration, Timestamp
 
 

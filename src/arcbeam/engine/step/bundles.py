@@ -13,12 +13,12 @@ from typing import Protocol
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.markers import Marker
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window

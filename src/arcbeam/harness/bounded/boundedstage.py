@@ -18,7 +18,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import Outbox, Row, SideStore, TaskReport
+from arcbeam.model.rows import BundleReport, Outbox, Row, SideStore
 
 
 class BoundedStage:
@@ -39,7 +39,7 @@ class BoundedStage:
         self._sides = sides
         self.feed: Feed = feed_of(self.processor)
 
-    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> TaskReport:
+    def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> BundleReport:
         """Runs one task: all bundles over its rows.
 
         Args:
@@ -53,7 +53,7 @@ class BoundedStage:
         """
         processor = self.processor
         processor.begin_task(outbox, partition, side_writer, self._sides)
-        report = TaskReport(stage=processor.stage.id, shard=partition)
+        report = BundleReport(stage=processor.stage.id, shard=partition)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             try:

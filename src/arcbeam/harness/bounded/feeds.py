@@ -18,7 +18,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.frames import Chunks, KeyGroup, Values, key_groups
-from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.rows import BundleReport, Row
 
 _BATCH = 512
 """Groups handed to a bundle at a time."""
@@ -36,7 +36,7 @@ ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 class Feed(Protocol):
     """Reads a task's rows into bundles."""
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """Feeds everything; notes in the report what is left over."""
         ...
 
@@ -47,7 +47,7 @@ class ImpulseFeed:
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         for _ in rows:
             self._bundles.emit([WindowedValue(b"", MIN_TIMESTAMP, (GlobalWindow(),))])
@@ -60,7 +60,7 @@ class ElementFeed:
         self._bundles = processor.bundles
         self._read = BlockCoder(processor.root.written_coder).read
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         emit, read = self._bundles.emit_block, self._read
         for row in rows:
@@ -83,7 +83,7 @@ class GroupFeed:
         self._global = isinstance(coder.window_coder, GlobalWindowCoder)
         self._decoded = 0
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         groups = key_groups(rows, self._memory)
         self._decoded = 0

@@ -32,7 +32,7 @@ from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.rows import BundleReport, Row
 
 bags.register()
 
@@ -96,7 +96,7 @@ class KeyedFeed:
         self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
         self._parkings = 0
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         self._parked, self._parkings = [], 0
         self._keys.begin_task()

@@ -23,7 +23,7 @@ from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.harness.splittable import SplittableOperation
-from arcbeam.model.rows import RESIDUAL, Row, TaskReport
+from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 
 _HEADER = struct.Struct("<q?HdI")
 """Of a record in a residual blob: due, fresh, idle, size, length of the element that follows."""
@@ -77,7 +77,7 @@ class RestrictionFeed:
         self._in_bundle = 0
         self._bundle_began = 0.0
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         self._clear()
         ready = self._ready(rows)
@@ -188,7 +188,7 @@ class RestrictionFeed:
         left = 1 + len(self._read) + len(self._later)
         return -(-self._settings.shards // left)
 
-    def _hand_back(self, left: Iterable[Waiting], report: TaskReport) -> None:
+    def _hand_back(self, left: Iterable[Waiting], report: BundleReport) -> None:
         """Writes what is left as residual rows, spread over the shards by size."""
         wiring, shards = self._processor.wiring, self._settings.shards
         loads = [(0.0, 0, (shard - wiring.partition) % shards, shard) for shard in range(shards)]

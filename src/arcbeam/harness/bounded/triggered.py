@@ -23,7 +23,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
-from arcbeam.model.rows import Row, TaskReport
+from arcbeam.model.rows import BundleReport, Row
 
 _DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
 _DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
@@ -60,7 +60,7 @@ class TriggeredFeed:
         self._batch: list[Any] = []
         self._batch_values = 0
 
-    def run(self, rows: Iterable[Row], report: TaskReport) -> None:
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `Feed`."""
         self._batch, self._batch_values = [], 0
         closed = late = 0

@@ -30,7 +30,7 @@ from arcbeam.harness.stateful import statefulclaims
 from arcbeam.harness.statehandler import StateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import Outbox, SideStore, TaskReport
+from arcbeam.model.rows import BundleReport, Outbox, SideStore
 
 read.register()
 keycoders.register()
@@ -94,7 +94,7 @@ class StageProcessor:
             op.begin_task()  # type: ignore[attr-defined]
         self.bundles.begin_task()
 
-    def end_task(self, report: TaskReport) -> None:
+    def end_task(self, report: BundleReport) -> None:
         """Ends a task: closes its bundle, hands over all that writes still hold, and tells what the bundles did.
 
         Args:

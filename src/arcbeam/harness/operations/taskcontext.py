@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from arcbeam.model.rows import Outbox, Row, SideFile
+from arcbeam.model.files import SideFile
+from arcbeam.model.rows import Outbox, Row
 
 
 @dataclass(frozen=True, slots=True)

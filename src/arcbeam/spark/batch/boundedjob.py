@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from arcbeam.errors import JobCancelledError
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
-from arcbeam.model.rows import SideFile, TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.progressline import Standing
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.batch.multimap import MultimapTask
@@ -37,7 +38,7 @@ from arcbeam.store.jobtemp.location import JobLocation
 class Outcome:
     """What a finished job leaves: the reports of all its tasks, and how many Spark jobs it took."""
 
-    reports: list[TaskReport] = field(default_factory=list)
+    reports: list[BundleReport] = field(default_factory=list)
     spark_jobs: int = 0
 
 
@@ -62,7 +63,7 @@ class BatchRun:
         settings: Settings,
         job: str,
         location: JobLocation,
-        on_report: Callable[[TaskReport], None] = lambda report: None,
+        on_report: Callable[[BundleReport], None] = lambda report: None,
         prelude: Callable[[], None] | None = None,
         watched: bool = False,
     ) -> None:
@@ -244,7 +245,7 @@ class BatchRun:
             if channel.routing is Routing.SIDE and set(channel.producers) <= self._ran:
                 self._ready_sides.add(channel.index)
 
-    def _collect(self, frame: DataFrame) -> list[TaskReport]:
+    def _collect(self, frame: DataFrame) -> list[BundleReport]:
         self._attempted = True
         try:
             with tagged(self._spark, self._job):
@@ -253,7 +254,7 @@ class BatchRun:
             # It knows whether Spark's own text adds anything.
             raise as_job_failure(e, self._location, self._running)  # noqa: B904
         self._outcome.spark_jobs += 1
-        reports = [TaskReport.from_blob(bytes(row["blob"])) for row in rows]
+        reports = [BundleReport.from_blob(bytes(row["blob"])) for row in rows]
         for report in reports:
             self._outcome.reports.append(report)
             for file in report.side_files:

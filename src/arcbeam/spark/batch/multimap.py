@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.harness.encoding.frames import COUNT, key_groups
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.spark.tasks.task import _arrow, _Rows
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -48,7 +48,7 @@ class MultimapTask:
             for window, chunks in windows.items():
                 for payload in chunks:
                     writer.put(window, key, payload[COUNT.size :])
-        report = TaskReport(stage=f"side-{self.channel}", shard=shard, attempt=attempt, worker=socket.gethostname())
+        report = BundleReport(stage=f"side-{self.channel}", shard=shard, attempt=attempt, worker=socket.gethostname())
         done = writer.close()
         if done is not None:
             report.side_files.append(done)

@@ -25,7 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from arcbeam.model.plan import Routing, Stage
-from arcbeam.model.rows import REPORT, RESIDUAL, RowFile, TaskReport
+from arcbeam.model.rows import REPORT, RESIDUAL, BundleReport, RowFile
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.tasks import failure
 from arcbeam.spark.tasks.pulse import pulsing
@@ -67,7 +67,7 @@ class RoundTask:
         """The reports; the task's own one names its files, which are complete now."""
         blobs = reports.column(3).to_pylist()
         for i, blob in enumerate(blobs):
-            report = TaskReport.from_blob(blob)
+            report = BundleReport.from_blob(blob)
             if report.stage == self.task.stage.id:
                 report.row_files = files.close()
                 blobs[i] = report.to_row().blob
@@ -191,10 +191,10 @@ class Rounds:
         task = pulsing(RoundTask(running.task), running.task.stage.id, self.location, self.watched)
         return exchange.mapped(running.source, task)
 
-    def end(self, reports: Iterable[TaskReport]) -> set[str]:
+    def end(self, reports: Iterable[BundleReport]) -> set[str]:
         """The rounds that began last have ended; returns the ids of the stages that have left nothing."""
         done: set[str] = set()
-        by_stage: dict[str, list[TaskReport]] = {id: [] for id in self._begun}
+        by_stage: dict[str, list[BundleReport]] = {id: [] for id in self._begun}
         for report in reports:
             if report.stage in by_stage:
                 by_stage[report.stage].append(report)
@@ -211,7 +211,7 @@ class Rounds:
         self._begun = set()
         return done
 
-    def _go_on(self, running: _Running, left: list[RowFile], leavers: list[TaskReport]) -> None:
+    def _go_on(self, running: _Running, left: list[RowFile], leavers: list[BundleReport]) -> None:
         # The round after the next has no part in this one's plan: plans do not grow with the number of rounds.
         running.source = exchange.exchanged(self._read(left), Routing.SPREAD, self.shards)
         due = [report.next_due for report in leavers if report.next_due is not None]

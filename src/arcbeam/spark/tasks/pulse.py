@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.model.rows import TaskReport
+from arcbeam.model.rows import BundleReport
 from arcbeam.spark.tasks import workerlog
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -69,7 +69,7 @@ class PulsingTask:
         write(end=True)
 
 
-def unreported(location: JobLocation, reports: Iterable[TaskReport]) -> tuple[int, int]:
+def unreported(location: JobLocation, reports: Iterable[BundleReport]) -> tuple[int, int]:
     """What tasks whose reports have not come yet have done, as far as they have told.
 
     Returns:

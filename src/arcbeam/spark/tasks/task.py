@@ -22,8 +22,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Stage
-from arcbeam.model.rows import REPORT, Row, SideFile, TaskReport
+from arcbeam.model.rows import REPORT, BundleReport, Row
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, workerlog
@@ -203,7 +204,7 @@ class _BundleThread(threading.Thread):
         self._partition, self._attempt = partition, attempt
         self.error: BaseException | None = None
         self.step = ""
-        self.report = TaskReport(stage=task.stage.id, shard=partition)
+        self.report = BundleReport(stage=task.stage.id, shard=partition)
         self._stage: Any = None
 
     def run(self) -> None:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import ClearableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 
@@ -21,12 +21,14 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _HADOOP = ("hdfs", "viewfs")
 
 
-def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> DurableBlobs:
+def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> ClearableBlobs:
     """Opens the place that a URL names; nothing is read or written yet.
 
     Args:
         url: a local path or `file://`; `s3://bucket/prefix`, `gs://…`, `abfs://…` (credentials from the environment, as
-            obstore finds them); `hdfs://host:port/path` (Hadoop's native library, as pyarrow finds it).
+            obstore finds them; of S3 also in the URL, as `s3://key:secret@bucket/prefix?region=…&endpoint_override=…`,
+            with `scheme=http` if that endpoint has no TLS); `hdfs://host:port/path` (Hadoop's native library, where
+            pyarrow finds it).
         config: settings for an object store, as obstore's `from_url` takes them (`endpoint`, `region`, …).
 
     Raises:
@@ -44,7 +46,7 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> DurableBlob
 
             from arcbeam.store.blobs.objects import ObjectBlobs
 
-            settings: Any = dict(config or {})
+            settings: Any = {**_of_url(url), **(config or {})}
             # An endpoint is plain HTTP only if it was said so: here, or in the environment (AWS_ALLOW_HTTP).
             plain = str(settings.get("endpoint", "")).startswith("http://")
             opened = from_url(url, config=settings, client_options={"allow_http": True} if plain else None)
@@ -65,6 +67,24 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> DurableBlob
         f"'{shown(url)}': nothing here knows '{scheme}://'",
         f"use a folder, or a URL that begins with {', '.join(f'{s}://' for s in (*_OBJECT_STORES, *_HADOOP))}",
     )
+
+
+def _of_url(url: str) -> dict[str, str]:
+    """The settings that a URL of S3 has in it; obstore looks at none of them."""
+    parts = urlsplit(url)
+    if not parts.scheme.lower().startswith("s3"):
+        return {}
+    options = dict(parse_qsl(parts.query))
+    endpoint = options.get("endpoint_override", "")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
+    found = {
+        "access_key_id": unquote(parts.username or ""),
+        "secret_access_key": unquote(parts.password or ""),
+        "region": options.get("region", ""),
+        "endpoint": endpoint,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def shown(url: str) -> str:

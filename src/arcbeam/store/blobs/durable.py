@@ -3,8 +3,7 @@
 Owns the protocol and the rules for names. Backends: `folder` (a local folder), `objects` (object stores, through
 obstore), `hadoop` (HDFS, through pyarrow); `backends` chooses by URL. Must not know what the bytes mean.
 
-Why not `blobs.Blobs`? That is the temporary location of a bounded job: it need not outlive the host, has no conditional
-create, and gives files rather than bytes.
+On these stand the temporary files of bounded jobs (`blobs`), which are local files, too.
 """
 
 from __future__ import annotations
@@ -70,6 +69,14 @@ class DurableBlobs(Protocol):
 
     def delete(self, name: str) -> None:
         """Takes a name's bytes away; nothing happens if it has none."""
+        ...
+
+
+class ClearableBlobs(DurableBlobs, Protocol):
+    """Durable blobs that may all go: of a job that needs none of them any more."""
+
+    def clear(self) -> None:
+        """Takes away the bytes of all names. What is written meanwhile may stay."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Where bytes live: a local folder, or any file system that pyarrow can reach, behind one small protocol.
+"""The files of one bounded job: blobs that are gone with the job, and local files with the same bytes.
 
-Owns atomic publication and the copies of remote files on this host. Knows nothing of what the bytes mean. Raises plain
-`OSError`s (FileNotFoundError, …); `arcbeam.store.jobtemp.location` turns them into errors of ours.
+Owns what stands on `durable` for that: files that are taken, copies of remote ones on this host, reading from the
+beginning. Knows nothing of what the bytes mean.
 """
 
 from __future__ import annotations
@@ -18,41 +18,46 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-_OBJECT_STORES = ("s3", "gcs", "abfs")
-"""File systems (pyarrow's names) where a file appears whole, at its own name, when its writer closes it."""
+from arcbeam.store.blobs.durable import ClearableBlobs
+from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.blobs.folder import FolderBlobs
+
+_PART_BYTES = 8 << 20
 
 
-class Blobs(Protocol):
-    """Immutable named bytes. Names are relative paths with `/`; parts that start with a dot are never listed."""
+class JobBlobs(Protocol):
+    """Immutable named bytes; names as in `durable`.
 
-    def put_file(self, path: Path, name: str) -> None:
+    Raises:
+        MissingFileError: there is no such name.
+        StoreError, OSError: what is asked for cannot be done.
+    """
+
+    def take_file(self, path: Path, name: str) -> None:
         """Publishes a complete local file and takes it: `path` is gone afterwards. All or nothing for readers."""
         ...
 
-    def put_bytes(self, name: str, data: bytes) -> None:
+    def put(self, name: str, data: bytes) -> None:
         """Publishes bytes; all or nothing for readers."""
         ...
 
-    def get_bytes(self, name: str) -> bytes:
-        """All bytes of a name; FileNotFoundError if there is none."""
+    def get(self, name: str) -> bytes:
+        """All bytes of a name."""
         ...
 
-    def open(self, name: str) -> tuple[Any, int]:
-        """A stream to read a name from its beginning, and its size in bytes; FileNotFoundError if there is none.
-
-        The stream has `read(bytes)` and is a context manager.
-        """
+    def open(self, name: str) -> Any:
+        """A stream to read a name from its beginning: it has `read(bytes)`, and is a context manager."""
         ...
 
     def local_copy(self, name: str) -> Path:
-        """A local file with the bytes of a name, valid until `delete_all`; FileNotFoundError if there is none."""
+        """A local file with the bytes of a name, valid until `delete_all`."""
         ...
 
     def exists(self, name: str) -> bool:
         """Whether the name has bytes."""
         ...
 
-    def list(self, prefix: str) -> list[str]:
+    def names(self, prefix: str) -> list[str]:
         """All names that start with `prefix` (any text), sorted."""
         ...
 
@@ -61,168 +66,96 @@ class Blobs(Protocol):
         ...
 
     def scratch(self) -> Path:
-        """A local folder, on the file system from which `put_file` is cheapest; removed by `delete_all`."""
+        """A local folder, on the file system from which `take_file` is cheapest; removed by `delete_all`."""
         ...
 
 
-class LocalBlobs:
-    """A folder that every reader sees under the same path.
+class LocalBlobs(FolderBlobs):
+    """A folder that every reader sees under the same path; see `JobBlobs`.
 
-    Publication is a rename. SUBTLE: nothing is synced to the disk: what lies here need not outlive the host.
+    SUBTLE: nothing is synced to the disk: what lies here need not outlive the host.
 
     Args:
         root: the folder; made when first needed.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        super().__init__(root, sync=False)
+        self._folder = root
 
-    def put_file(self, path: Path, name: str) -> None:
-        """See `Blobs`. From another file system the file is copied first, then renamed."""
+    def take_file(self, path: Path, name: str) -> None:
+        """See `JobBlobs`: a rename; from another file system the file is copied first."""
+        target = self._folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._rename(path, name)
+            os.replace(path, target)
         except OSError as e:
             if e.errno != errno.EXDEV:
                 raise
-            temporary = self.scratch() / uuid.uuid4().hex
-            shutil.copyfile(path, temporary)
-            self._rename(temporary, name)
+            self.put_file(name, path)
             path.unlink()
 
-    def put_bytes(self, name: str, data: bytes) -> None:
-        """See `Blobs`."""
-        temporary = self.scratch() / uuid.uuid4().hex
-        temporary.write_bytes(data)
-        self._rename(temporary, name)
-
-    def _rename(self, temporary: Path, name: str) -> None:
-        target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(temporary, target)
-
-    def get_bytes(self, name: str) -> bytes:
-        """See `Blobs`."""
-        return (self._root / name).read_bytes()
-
-    def open(self, name: str) -> tuple[Any, int]:
-        """See `Blobs`."""
-        stream = open(self._root / name, "rb")  # noqa: SIM115 - the caller's
-        return stream, os.fstat(stream.fileno()).st_size
+    def open(self, name: str) -> Any:
+        """See `JobBlobs`."""
+        return open(self.local_copy(name), "rb")
 
     def local_copy(self, name: str) -> Path:
-        """See `Blobs`: the file itself."""
-        path = self._root / name
+        """See `JobBlobs`: the file itself."""
+        path = self._folder / name
         if not path.is_file():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            self.get_range(name, 0, 0)  # raises
         return path
 
     def exists(self, name: str) -> bool:
-        """See `Blobs`."""
-        return (self._root / name).is_file()
+        """See `JobBlobs`."""
+        return (self._folder / name).is_file()
 
-    def list(self, prefix: str) -> list[str]:
-        """See `Blobs`."""
-        return sorted(name for name in self._names(self._root / os.path.dirname(prefix)) if name.startswith(prefix))
-
-    def _names(self, folder: Path) -> Iterator[str]:
-        for base, folders, files in os.walk(folder):
-            folders[:] = [f for f in folders if not f.startswith(".")]
-            for file in files:
-                if not file.startswith("."):
-                    yield (Path(base) / file).relative_to(self._root).as_posix()
+    def names(self, prefix: str) -> list[str]:
+        """See `JobBlobs`."""
+        return _names(self, prefix)
 
     def delete_all(self) -> None:
-        """See `Blobs`."""
-        for _ in range(3):  # a straggling task may still add a file while the folder is walked
-            shutil.rmtree(self._root, ignore_errors=True)
-            if not self._root.exists():
-                return
-        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(self._root))
+        """See `JobBlobs`."""
+        self.clear()
 
     def scratch(self) -> Path:
-        """See `Blobs`."""
-        folder = self._root / ".scratch"
+        """See `JobBlobs`."""
+        folder = self._folder / ".scratch"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
 
-class ArrowBlobs:
-    """A folder of a pyarrow file system: an object store, HDFS, or a mount that pyarrow writes to.
+class RemoteBlobs:
+    """Blobs that are not on this host; see `JobBlobs`. A local copy is made once for all processes of this user.
 
     Args:
-        filesystem: a `pyarrow.fs.FileSystem`.
-        root: the folder in it.
-        cache: local folder for copies of remote files; made when first needed, used by this user only.
+        blobs: where they are.
+        cache: local folder for copies; made when first needed, used by this user only.
     """
 
-    def __init__(self, filesystem: Any, root: str, cache: Path) -> None:
-        self._fs = filesystem
-        self._root = root.rstrip("/")
+    def __init__(self, blobs: ClearableBlobs, cache: Path) -> None:
+        self._blobs = blobs
         self._cache = cache
 
-    @classmethod
-    def from_url(cls, url: str, cache: str = "") -> ArrowBlobs:
-        """Opens the file system that a URL names.
-
-        Args:
-            url: as `pyarrow.fs.FileSystem.from_uri` takes it.
-            cache: local folder below which copies are kept; the system's temporary folder if empty.
-
-        Raises:
-            ValueError: no file system is known for the URL.
-            OSError: it is known, but cannot be reached.
-        """
-        from pyarrow import fs
-
-        filesystem, root = fs.FileSystem.from_uri(url)
-        digest = hashlib.sha256(url.encode()).hexdigest()[:20]
-        return cls(filesystem, root, Path(cache or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / digest)
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
-
-    def put_file(self, path: Path, name: str) -> None:
-        """See `Blobs`. One write of the whole, mapped file: pyarrow publishes what it has when a writer fails."""
-        import pyarrow as pa
-
-        if path.stat().st_size:
-            with pa.memory_map(str(path)) as source:
-                self._put(name, source.read_buffer())
-        else:
-            self._put(name, b"")
+    def take_file(self, path: Path, name: str) -> None:
+        """See `JobBlobs`."""
+        self._blobs.put_file(name, path)
         path.unlink()
 
-    def put_bytes(self, name: str, data: bytes) -> None:
-        """See `Blobs`."""
-        self._put(name, data)
+    def put(self, name: str, data: bytes) -> None:
+        """See `JobBlobs`."""
+        self._blobs.put(name, data)
 
-    def _put(self, name: str, data: Any) -> None:
-        target = self._path(name)
-        written = target
-        if self._fs.type_name not in _OBJECT_STORES:
-            folder, _, file = target.rpartition("/")
-            self._fs.create_dir(folder, recursive=True)
-            written = f"{folder}/.{file}.{uuid.uuid4().hex}"
-        with self._fs.open_output_stream(written) as stream:
-            stream.write(data)
-        if written != target:
-            self._fs.move(written, target)
-        size = self._fs.get_file_info(target).size
-        if size != len(data):
-            raise OSError(errno.EIO, f"{len(data)} bytes were written, {size} are there", target)
+    def get(self, name: str) -> bytes:
+        """See `JobBlobs`."""
+        return self._blobs.get(name)
 
-    def get_bytes(self, name: str) -> bytes:
-        """See `Blobs`."""
-        with self._fs.open_input_stream(self._path(name)) as stream:
-            return bytes(stream.read())
-
-    def open(self, name: str) -> tuple[Any, int]:
-        """See `Blobs`: nothing is kept on this host."""
-        path = self._path(name)
-        return self._fs.open_input_stream(path), self._fs.get_file_info(path).size
+    def open(self, name: str) -> Any:
+        """See `JobBlobs`: nothing is kept on this host."""
+        return _Parts(self._blobs, name)
 
     def local_copy(self, name: str) -> Path:
-        """See `Blobs`: downloaded once for all processes of this user on this host."""
+        """See `JobBlobs`."""
         path = self._cache / "files" / name
         if path.exists():
             return path
@@ -237,36 +170,31 @@ class ArrowBlobs:
     def _download(self, name: str, path: Path) -> None:
         temporary = self.scratch() / uuid.uuid4().hex
         try:
-            with self._fs.open_input_stream(self._path(name)) as source, open(temporary, "wb") as copy:
-                shutil.copyfileobj(source, copy, 8 << 20)
-            size, found = self._fs.get_file_info(self._path(name)).size, temporary.stat().st_size
-            if size != found:
-                raise OSError(errno.EIO, f"{found} of {size} bytes arrived", self._path(name))
+            with self.open(name) as source, open(temporary, "wb") as copy:
+                shutil.copyfileobj(source, copy, _PART_BYTES)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
     def exists(self, name: str) -> bool:
-        """See `Blobs`."""
-        return bool(self._fs.get_file_info(self._path(name)).is_file)
+        """See `JobBlobs`."""
+        try:
+            self._blobs.get_range(name, 0, 1)
+        except MissingFileError:
+            return False
+        return True
 
-    def list(self, prefix: str) -> list[str]:
-        """See `Blobs`."""
-        from pyarrow import fs
-
-        folder = os.path.dirname(prefix)
-        selector = fs.FileSelector(self._path(folder) if folder else self._root, allow_not_found=True, recursive=True)
-        names = (i.path[len(self._root) + 1 :] for i in self._fs.get_file_info(selector) if i.is_file)
-        return sorted(n for n in names if n.startswith(prefix) and "/." not in f"/{n}")
+    def names(self, prefix: str) -> list[str]:
+        """See `JobBlobs`."""
+        return _names(self._blobs, prefix)
 
     def delete_all(self) -> None:
-        """See `Blobs`."""
+        """See `JobBlobs`."""
         shutil.rmtree(self._cache, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            self._fs.delete_dir(self._root)
+        self._blobs.clear()
 
     def scratch(self) -> Path:
-        """See `Blobs`."""
+        """See `JobBlobs`."""
         folder = self._private() / "scratch"
         folder.mkdir(exist_ok=True)
         return folder
@@ -278,3 +206,45 @@ class ArrowBlobs:
         if self._cache.parent.stat().st_uid != os.getuid() or self._cache.stat().st_uid != os.getuid():
             raise PermissionError(errno.EPERM, "another user owns the cache folder", str(self._cache))
         return self._cache
+
+
+def cache_folder(url: str, root: str = "") -> Path:
+    """Where the copies of what is behind a URL belong on this host: below a folder of this user's."""
+    digest = hashlib.sha256(url.encode()).hexdigest()[:20]
+    return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / digest
+
+
+class _Parts(contextlib.AbstractContextManager["_Parts"]):
+    """Reads a blob from its beginning, some megabytes at a time: a name has the same bytes for ever."""
+
+    def __init__(self, blobs: ClearableBlobs, name: str) -> None:
+        self._parts = _parts(blobs, name)
+        self._left = memoryview(next(self._parts))
+
+    def read(self, size: int) -> bytes:
+        """So many bytes; fewer only at the end."""
+        found: list[memoryview] = []
+        while size and self._left:
+            found.append(self._left[:size])
+            size -= len(found[-1])
+            self._left = self._left[len(found[-1]) :] or memoryview(next(self._parts, b""))
+        return b"".join(found)
+
+    def __exit__(self, *raised: object) -> None:
+        self._left = memoryview(b"")
+        self._parts.close()
+
+
+def _parts(blobs: ClearableBlobs, name: str) -> Any:
+    at = 0
+    while True:
+        part = blobs.get_range(name, at, _PART_BYTES)
+        yield part
+        at += len(part)
+        if len(part) < _PART_BYTES:
+            return
+
+
+def _names(blobs: ClearableBlobs, prefix: str) -> list[str]:
+    listed: Iterator[str] = (info.name for info in blobs.list(os.path.dirname(prefix)))
+    return [name for name in listed if name.startswith(prefix)]

@@ -94,6 +94,15 @@ class FolderBlobs:
         with self._writing(name, "deleted"):
             (self._root / checked(name)).unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """See `ClearableBlobs`: the folder goes, too."""
+        for _ in range(3):  # a straggler may still add a file while the folder is walked
+            shutil.rmtree(self._root, ignore_errors=True)
+            if not self._root.exists():
+                return
+        left = OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(self._root))
+        raise _refused("deleted", ".", self, left)
+
     def _below(self, folder: Path) -> Iterator[BlobInfo]:
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:

@@ -124,6 +124,11 @@ class HadoopBlobs:
             if self._there(self._path(name)):
                 self._fs.delete_file(self._path(name))
 
+    def clear(self) -> None:
+        """See `ClearableBlobs`: the folder goes, too."""
+        with contextlib.suppress(MissingFileError), self._told("deleted", "."):
+            self._fs.delete_dir(self._root)
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{checked(name)}"
 

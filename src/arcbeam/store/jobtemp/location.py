@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from arcbeam.store.blobs.errors import LostFileError, StoreError
-from arcbeam.store.blobs.filesystems import ArrowBlobs, Blobs, LocalBlobs
+from arcbeam.store.blobs.backends import open_blobs, shown
+from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
+from arcbeam.store.blobs.filesystems import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
 
 _LOG = logging.getLogger("arcbeam.store")
 
+_PART_BYTES = 8 << 20
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
@@ -31,8 +33,8 @@ class JobLocation:
     no other writer uses.
 
     Args:
-        url: a local path or `file://` URL (all processes see the same folder), or any URL that pyarrow reads and
-            writes: `hdfs://`, `s3://`, `gs://`, `abfs://`, ….
+        url: a local path or `file://` URL (all processes see the same folder), or another that `backends` knows:
+            `s3://`, `gs://`, `abfs://`, `hdfs://`, ….
         cache: local folder for copies of remote files on each host; the system's temporary folder if empty.
         blobs: an open backend to use in place of the one that `url` names; such a location does not pickle.
 
@@ -43,7 +45,7 @@ class JobLocation:
         StoreError: by every method, naming what could not be read or written.
     """
 
-    def __init__(self, url: str, *, cache: str = "", blobs: Blobs | None = None) -> None:
+    def __init__(self, url: str, *, cache: str = "", blobs: JobBlobs | None = None) -> None:
         if not _SCHEME.match(url):
             url = os.path.abspath(url)
         elif url.startswith("file://"):
@@ -56,7 +58,9 @@ class JobLocation:
     @classmethod
     def under(cls, root: str, job: str, *, cache: str = "") -> JobLocation:
         """The location of a job below a folder or URL that holds many."""
-        return cls(f"{root.rstrip('/')}/{job}", cache=cache)
+        # A URL may have settings behind its path.
+        path, mark, settings = root.partition("?") if _SCHEME.match(root) else (root, "", "")
+        return cls(f"{path.rstrip('/')}/{job}{mark}{settings}", cache=cache)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
@@ -71,7 +75,7 @@ class JobLocation:
 
     def __str__(self) -> str:
         """The URL without a user's name and secret, for people."""
-        return re.sub(r"//[^/@]*@", "//…@", self.url)
+        return shown(self.url)
 
     def __repr__(self) -> str:
         return f"JobLocation({str(self)!r})"
@@ -82,57 +86,62 @@ class JobLocation:
         return None if self._given or _SCHEME.match(self.url) else Path(self.url)
 
     @property
-    def _blobs(self) -> Blobs:
+    def _blobs(self) -> JobBlobs:
         if self._opened is None:
             if not _SCHEME.match(self.url):
                 self._opened = LocalBlobs(Path(self.url))
             else:
                 try:
-                    self._opened = ArrowBlobs.from_url(self.url, self._cache)
-                except (ValueError, OSError, ImportError) as e:
+                    opened = open_blobs(self.url)
+                except StoreError as e:
                     raise StoreError(
-                        f"the temporary location '{self}' cannot be opened: {e}",
-                        "use a folder or a URL that pyarrow.fs understands and that all hosts can reach",
+                        f"the temporary location '{self}' cannot be opened: {e.message}",
+                        f"name one that all hosts can reach; {e.remedy}",
                     ) from e
+                self._opened = RemoteBlobs(opened, cache_folder(self.url, self._cache))
         return self._opened
 
     def put_file(self, local_path: Path | str, name: str) -> None:
         """Publishes a complete local file under `name`, and takes it: it is gone afterwards. All or nothing."""
         try:
-            self._blobs.put_file(Path(local_path), _checked(name))
-        except OSError as e:
+            self._blobs.take_file(Path(local_path), _checked(name))
+        except (OSError, StoreError) as e:
             raise self._failed("written", name, e) from e
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """Publishes bytes under `name`. All or nothing."""
         try:
-            self._blobs.put_bytes(_checked(name), data)
-        except OSError as e:
+            self._blobs.put(_checked(name), data)
+        except (OSError, StoreError) as e:
             raise self._failed("written", name, e) from e
 
     def get_bytes(self, name: str) -> bytes:
         """All bytes of `name`."""
         try:
-            return self._blobs.get_bytes(_checked(name))
-        except OSError as e:
+            return self._blobs.get(_checked(name))
+        except (OSError, StoreError) as e:
             raise self._failed("read", name, e) from e
 
     @contextlib.contextmanager
     def reader(self, name: str) -> Iterator[Callable[[int], bytes]]:
         """Reads `name` from its beginning: what it gives reads so many bytes, fewer at the end of the file."""
         try:
-            stream, left = self._blobs.open(_checked(name))
-        except OSError as e:
+            stream = self._blobs.open(_checked(name))
+        except (OSError, StoreError) as e:
             raise self._failed("read", name, e) from e
 
         def read(size: int) -> bytes:
-            nonlocal left
             try:
-                data = bytes(stream.read(min(size, left)))
-            except OSError as e:
+                if size <= _PART_BYTES:
+                    return bytes(stream.read(size))
+                # A damaged file may ask for more than there is memory: no more is made than there is in the file.
+                parts = []
+                while size and (part := stream.read(min(size, _PART_BYTES))):
+                    parts.append(part)
+                    size -= len(part)
+                return b"".join(parts)
+            except (OSError, StoreError) as e:
                 raise self._failed("read", name, e) from e
-            left -= len(data)
-            return data
 
         with stream:
             yield read
@@ -141,21 +150,21 @@ class JobLocation:
         """A local, read-only path of `name`: the file itself if the location is local, else this host's only copy."""
         try:
             return self._blobs.local_copy(_checked(name))
-        except OSError as e:
+        except (OSError, StoreError) as e:
             raise self._failed("read", name, e) from e
 
     def exists(self, name: str) -> bool:
         """Whether `name` was published."""
         try:
             return self._blobs.exists(_checked(name))
-        except OSError as e:
+        except (OSError, StoreError) as e:
             raise self._failed("read", name, e) from e
 
     def scratch_file(self) -> Path:
         """A new local path, not there yet, for a file that will be given to `put_file` or removed."""
         try:
             return self._blobs.scratch() / uuid.uuid4().hex
-        except OSError as e:
+        except (OSError, StoreError) as e:
             raise self._failed("written", "scratch", e) from e
 
     def delete_all(self) -> None:
@@ -182,18 +191,19 @@ class JobLocation:
     def list(self, prefix: str = "") -> list[str]:
         """All names that start with `prefix`, sorted; empty if nothing was ever written."""
         try:
-            return self._blobs.list(prefix)
-        except OSError as e:
+            return self._blobs.names(prefix)
+        except (OSError, StoreError) as e:
             raise self._failed("listed", prefix, e) from e
 
-    def _failed(self, verb: str, name: str, error: OSError) -> StoreError:
-        if isinstance(error, FileNotFoundError) and verb == "read":
+    def _failed(self, verb: str, name: str, error: OSError | StoreError) -> StoreError:
+        if isinstance(error, MissingFileError) and verb == "read":
             return LostFileError(
                 f"'{name}' is missing in the temporary location '{self}'",
                 "on a cluster, --arcbeam_temp names a folder or URL that the driver and every executor reach",
             )
+        why = str(error if isinstance(error, OSError) else error.__cause__ or error.message).split("\n", 1)[0]
         return StoreError(
-            f"'{name}' cannot be {verb} in the temporary location '{self}': {error}",
+            f"'{name}' cannot be {verb} in the temporary location '{self}': {why}",
             "see that every host can reach the location and write to it, and that it has room",
         )
 

@@ -17,8 +17,8 @@ from typing import Generic, Protocol, TypeVar
 
 import lmdb
 
+from arcbeam.model.files import SideFile
 from arcbeam.model.hashing import key_hash
-from arcbeam.model.rows import SideFile
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
@@ -67,7 +67,7 @@ class IterableWriter:
         if size:
             self._location.put_file(self._path, self._name)
         self._finalizer()
-        return SideFile(self._channel, self._name, -1, size) if size else None
+        return SideFile(self._channel, -1, self._name, size) if size else None
 
 
 class MultimapWriter:
@@ -109,7 +109,7 @@ class MultimapWriter:
             raise _unwritten(self._name, e) from e
         self._location.put_file(self._path, self._name)
         self._finalizer()
-        return SideFile(self._channel, self._name, self._shard, size)
+        return SideFile(self._channel, self._shard, self._name, size)
 
 
 def _name(channel: int, attempt: str, kind: str) -> str:
@@ -145,12 +145,12 @@ class SideReader:
         self._location = location
         self._shards = shards
         # In order of their names, so that all tasks read the elements in the same order.
-        self._files = {channel: sorted(of, key=lambda file: file.path) for channel, of in files.items()}
+        self._files = {channel: sorted(of, key=lambda file: file.name) for channel, of in files.items()}
         self._by_shard: dict[tuple[int, int], list[SideFile]] = {}
         for channel, of in self._files.items():
             for file in of:
                 if file.shard >= shards:
-                    raise StoreError(f"side-input file '{file.path}' is of shard {file.shard}; there are {shards}")
+                    raise StoreError(f"side-input file '{file.name}' is of shard {file.shard}; there are {shards}")
                 self._by_shard.setdefault((channel, file.shard), []).append(file)
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
@@ -178,7 +178,7 @@ class SideReader:
         opened = _key_files.get(self._location, file)
         if opened.sample % self._shards != file.shard:
             raise StoreError(
-                f"side-input file '{file.path}' is said to hold the keys of shard {file.shard}, "
+                f"side-input file '{file.name}' is said to hold the keys of shard {file.shard}, "
                 f"but has one of shard {opened.sample % self._shards} of {self._shards}"
             )
         return opened
@@ -221,7 +221,7 @@ class _OpenFiles(Generic[_F]):
 
     def get(self, location: JobLocation, file: SideFile) -> _F:
         """The file, opened if it is not."""
-        key = (location.url, file.path)
+        key = (location.url, file.name)
         with self._lock:
             found = self._recent.get(key)
             if found is not None:
@@ -229,7 +229,7 @@ class _OpenFiles(Generic[_F]):
                 return found
             found = self._alive.get(key)
             if found is None:
-                found = self._opener(location.local_copy(file.path), file.path, file.size)
+                found = self._opener(location.local_copy(file.name), file.name, file.size)
                 self._alive[key] = found
                 # Another job's files may be deleted by now: open, they would still take room on the disk.
                 for other in [other for other in self._recent if other[0] != location.url]:

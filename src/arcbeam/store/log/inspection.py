@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from arcbeam.model.files import ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
@@ -24,7 +25,7 @@ from arcbeam.store.log.chain import (
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.log.verification import problems
 from arcbeam.store.manifest.names import epoch_name, parse_written
-from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary, ShardFile
+from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, Pin, ResidualSummary
 
 
 @dataclass(frozen=True, slots=True)

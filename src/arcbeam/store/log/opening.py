@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
-from arcbeam.store.manifest.values import ENDED, Abandoned, JobShape, Kind, Manifest, Mode, differences
+from arcbeam.store.manifest.values import ENDED, Abandoned, JobShape, Kind, Manifest, differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def opening(
         token=token,
         parent=newest.token if isinstance(newest, Manifest) else "",
         kind=Kind.OPENING,
-        mode=origin.mode if finishing or origin.mode == Mode.DRAINING else Mode.RUNNING,
+        mode=origin.mode if finishing or origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
         time=Timestamp(max(asked.now, head.time)),
         cut=b"",
         shape=asked.shape,
@@ -100,7 +101,7 @@ def _first(asked: Asked, epoch: int, token: str) -> Manifest:
         token=token,
         parent="",
         kind=Kind.OPENING,
-        mode=Mode.RUNNING,
+        mode=CommitMode.RUNNING,
         time=asked.now,
         cut=b"",
         shape=asked.shape,

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import (
@@ -29,7 +30,7 @@ from arcbeam.store.log.steplog import new_token
 from arcbeam.store.log.verification import read_side_file
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import floor_name, manifest_name
-from arcbeam.store.manifest.values import Kind, Manifest, Pin, ShardFile, SideFile
+from arcbeam.store.manifest.values import Kind, Manifest, Pin
 from arcbeam.store.shards.shardfile import ShardFileReader, local_reader
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -246,6 +246,11 @@ class StepLog:
         """The error that a driver ends with after a `Conflict`; None if there was none."""
         return _fenced(self._blobs, self.epoch, self._conflict.found) if self._conflict else None
 
+    @property
+    def taken_by(self) -> Manifest | None:
+        """What stands where this driver's step would, after a `Conflict`; None if there was none."""
+        return self._conflict.found if self._conflict else None
+
     def is_newest(self) -> bool:
         """Whether no later epoch has begun."""
         return not has_begun(self._blobs, self.epoch + 1)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
+from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, StoreError
 from arcbeam.store.log.chain import read_manifest
-from arcbeam.store.manifest.values import Manifest, Pin, ShardFile, SideFile
+from arcbeam.store.manifest.values import Manifest, Pin
 from arcbeam.store.shards.compaction import opened
 
 _PART_BYTES = 8 << 20

@@ -16,23 +16,19 @@ from zlib import crc32
 
 import fastavro
 
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.manifest.values import (
     Abandoned,
-    Committable,
-    FileKind,
     HoldSummary,
     JobShape,
     Kind,
     Manifest,
-    Mode,
     OutputWatermark,
     Pin,
     ResidualSummary,
-    Shard,
-    ShardFile,
-    SideFile,
     StageShape,
     StageWatermarks,
 )
@@ -77,7 +73,7 @@ _SHARD_FILE = _record(
     last_step="long",
 )
 _SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
-_SIDE_FILE["fields"].append(_optional("crc", "long"))
+_SIDE_FILE["fields"] += [_optional("crc", "long"), _optional("until", "long")]
 _SHAPE = _record(
     "JobShape",
     plan="string",
@@ -194,7 +190,7 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
             for s in manifest.shards
         ],
         "side_files": [
-            {"channel": f.channel, "shard": f.shard, "name": f.name, "size": f.size, "crc": f.crc}
+            {"channel": f.channel, "shard": f.shard, "name": f.name, "size": f.size, "crc": f.crc, "until": f.until}
             for f in manifest.side_files
         ],
         "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],
@@ -232,7 +228,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         token=record["token"],
         parent=record["parent"],
         kind=Kind(record["kind"]),
-        mode=Mode(record["mode"]),
+        mode=CommitMode(record["mode"]),
         time=Timestamp(record["time"]),
         cut=record["cut"],
         shape=JobShape(shape["plan"], shape["shards"], tuple(StageShape(**s) for s in shape["stages"])),

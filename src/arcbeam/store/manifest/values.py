@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.manifest.names import parse_written
 
@@ -23,62 +25,8 @@ class Kind(StrEnum):
     STEP = "step"
 
 
-class Mode(StrEnum):
-    """Where the job stood when the step was committed."""
-
-    RUNNING = "running"
-    DRAINING = "draining"
-    DRAINED = "drained"
-    SUSPENDED = "suspended"
-    DONE = "done"
-
-
-ENDED: Final = frozenset({Mode.DRAINED, Mode.DONE})
+ENDED: Final = frozenset({CommitMode.DRAINED, CommitMode.DONE})
 """Behind a step of these modes there is no other, but the openings of those who finish what it left."""
-
-
-class FileKind(StrEnum):
-    """What a shard file holds."""
-
-    SNAPSHOT = "snapshot"
-    """All entries of the shard."""
-    DELTA = "delta"
-    """Entries put and keys deleted since."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFile:
-    """One file of a shard's state.
-
-    Attributes:
-        name: below the job's folder.
-        size: in bytes.
-        crc: of its footer, which holds the CRCs of everything else.
-        entries: number of puts; of a snapshot, the number of entries of the shard.
-        tombstones: number of deleted keys.
-        first_key, last_key: the smallest and the greatest key; both empty if there is none.
-        first_step, last_step: it says what these steps, and those between, changed; a snapshot's first step is 0.
-    """
-
-    name: str
-    kind: FileKind
-    size: int
-    crc: int
-    entries: int
-    tombstones: int
-    first_key: bytes
-    last_key: bytes
-    first_step: int
-    last_step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot."""
-
-    level: int
-    shard: int
-    files: tuple[ShardFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +49,7 @@ class StageWatermarks:
 
 @dataclass(frozen=True, slots=True)
 class HoldSummary:
-    """The holds of a stage: how many, and the one that holds most, with what it is for."""
+    """What holds a stage's watermarks: in how many shards there is something, and the earliest, with what it is."""
 
     stage: str
     count: int
@@ -117,25 +65,6 @@ class ResidualSummary:
     live: int
     size: float
     next_due: Timestamp
-
-
-@dataclass(frozen=True, slots=True)
-class Committable:
-    """What a sink must publish once the step is committed. Publishing it again must change nothing."""
-
-    stage: str
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SideFile:
-    """One file of a published side input. `crc` is the CRC-32 of its bytes; None where whoever wrote it gave none."""
-
-    channel: int
-    shard: int
-    name: str
-    size: int
-    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +153,7 @@ class Manifest:
     token: str
     parent: str
     kind: Kind
-    mode: Mode
+    mode: CommitMode
     time: Timestamp
     cut: bytes
     shape: JobShape

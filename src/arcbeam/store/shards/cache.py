@@ -31,10 +31,11 @@ from typing import cast
 
 import lmdb
 
+from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import FileKind, ShardFile, ShardVersion
+from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards import space
 from arcbeam.store.shards.compaction import opened, publish
 from arcbeam.store.shards.overlay import EmptyBase, Overlay

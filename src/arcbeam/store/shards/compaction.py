@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import FileKind, ShardFile
 from arcbeam.store.shards.shardfile import Entry, ShardFileReader, write_shard_file
 
 _MIN_FILES = 4

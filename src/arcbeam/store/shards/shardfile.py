@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
 
+from arcbeam.model.files import FileKind
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.blobs.localfile import read_range
-from arcbeam.store.manifest.values import FileKind
 
 VERSION = 1
 _MAGIC = b"arcshard"

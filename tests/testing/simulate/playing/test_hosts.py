@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DecidedStepError
 from arcbeam.store.log.steplog import Committed
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.values import Shard
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import compact, worth_merging
 from arcbeam.testing.blobs import MemoryBlobs

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.rows.keyspace import after
 from arcbeam.engine.state.cells import CellKind, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing.simulate.judging.records import Broken, Out

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping
 
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.names import manifest_name
-from arcbeam.store.manifest.values import Kind, Manifest, Mode, contradictions
+from arcbeam.store.manifest.values import Kind, Manifest, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.simulate.judging import reference, results
@@ -142,9 +143,12 @@ class Watcher:
             assert head is not None
             if wrong := contradictions(head, manifest):
                 raise Broken(f"step {manifest.step} was committed: {wrong}")
-            if head.mode in (Mode.DONE, Mode.DRAINED, Mode.SUSPENDED) and head.epoch == manifest.epoch:
+            if (
+                head.mode in (CommitMode.DONE, CommitMode.DRAINED, CommitMode.SUSPENDED)
+                and head.epoch == manifest.epoch
+            ):
                 raise Broken(f"step {manifest.step} follows the last one of its driver")
-            if manifest.mode in (Mode.DRAINED, Mode.SUSPENDED) and all(
+            if manifest.mode in (CommitMode.DRAINED, CommitMode.SUSPENDED) and all(
                 pin.step != manifest.step for pin in manifest.pins
             ):
                 raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
@@ -157,9 +161,9 @@ class Watcher:
         self.head = manifest
         if rewound:
             # A drain that was left behind is no drain.
-            self.drained = manifest.mode is Mode.DRAINING
+            self.drained = manifest.mode is CommitMode.DRAINING
             self._recount()
-        self.drained |= manifest.mode in (Mode.DRAINING, Mode.DRAINED)
+        self.drained |= manifest.mode in (CommitMode.DRAINING, CommitMode.DRAINED)
         if not self.drained:
             self._ledger.check(manifest)
 
@@ -196,7 +200,7 @@ class Watcher:
                 raise Broken(f"{id!r} is committed with step {manifest.step} of epoch {manifest.epoch}")
             self._committed.add(id)
         self._every[manifest.step] = ids
-        if manifest.mode not in (Mode.DRAINING, Mode.DRAINED) and not self.drained:
+        if manifest.mode not in (CommitMode.DRAINING, CommitMode.DRAINED) and not self.drained:
             self._ledger.add([record for id in ids for record in self._parts[id].records])
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from arcbeam.engine.plan.markers import InconsistentCutError
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.steps.order import StepOrder
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.simulate.playing.hosts import Host
 from arcbeam.testing.simulate.playing.jobs import Box, Died, Job
 from arcbeam.testing.simulate.playing.tasks import TaskRun
@@ -99,7 +98,7 @@ class Cluster:
         while self.left_behind:
             self.left_behind.pop(0)()
 
-    def run(self, job: Job, head: Manifest, plan: StepPlan) -> Outcome:
+    def run(self, job: Job, order: StepOrder) -> Outcome:
         """Runs all tasks of a step."""
         before: list[_Result] = []
         reports: list[TaskReport] = []
@@ -109,7 +108,7 @@ class Cluster:
             for task in range(count):
                 inbox = [box for result in before for box in result.read_by(task)]
                 try:
-                    result = self._task(job, head, plan, level, task, inbox)
+                    result = self._task(job, order, level, task, inbox)
                 except (_StepLost, InconsistentCutError) as e:
                     return Outcome(why=str(e))
                 except _UserError as e:
@@ -121,7 +120,7 @@ class Cluster:
             before = results
         return Outcome(tuple(reports), torn=torn)
 
-    def _task(self, job: Job, head: Manifest, plan: StepPlan, level: int, task: int, inbox: list[Box]) -> _Result:
+    def _task(self, job: Job, order: StepOrder, level: int, task: int, inbox: list[Box]) -> _Result:
         where = f"task {task} of level {level}"
         for _ in range(_TRIES):
             fault = self.fault()
@@ -133,7 +132,7 @@ class Cluster:
                 self.happened(kind)
                 raise _UserError(f"{USER_ERROR} in {where}")
             try:
-                run = self._attempt(job, head, plan, level, task, inbox, fault)
+                run = self._attempt(job, order, level, task, inbox, fault)
                 report = run.work()
                 if kind is FaultKind.LATE_TASK:
                     self.happened(kind)
@@ -156,24 +155,23 @@ class Cluster:
             result = _Result(report, run.box, None, kind)
             if kind in (FaultKind.TASK_TWICE, FaultKind.TORN, FaultKind.BOTH_READ, FaultKind.OTHER_REPORTED):
                 assert fault is not None
-                self._again(job, head, plan, level, task, inbox, fault, result)
+                self._again(job, order, level, task, inbox, fault, result)
             return result
         raise _StepLost(f"{where} failed {_TRIES} times")
 
     def _attempt(
-        self, job: Job, head: Manifest, plan: StepPlan, level: int, task: int, inbox: list[Box], fault: Fault | None
+        self, job: Job, order: StepOrder, level: int, task: int, inbox: list[Box], fault: Fault | None
     ) -> TaskRun:
         self._attempts += 1
-        name = f"t{job.epoch}.{plan.step}.{plan.attempt}.{level}.{task}.{self._attempts}"
+        name = f"t{job.epoch}.{order.plan.step}.{order.plan.attempt}.{level}.{task}.{self._attempts}"
         host = self.chance.choice(self.hosts)
         dies = fault.number if fault and fault.kind is FaultKind.TASK_DIES else None
-        return TaskRun(job, head, plan, level, task, name, inbox, host, dies)
+        return TaskRun(job, order, level, task, name, inbox, host, dies)
 
     def _again(
         self,
         job: Job,
-        head: Manifest,
-        plan: StepPlan,
+        order: StepOrder,
         level: int,
         task: int,
         inbox: list[Box],
@@ -181,7 +179,7 @@ class Cluster:
         first: _Result,
     ) -> None:
         """The task runs a second time; which of both is reported is in the fault."""
-        run = self._attempt(job, head, plan, level, task, inbox, None)
+        run = self._attempt(job, order, level, task, inbox, None)
         try:
             report = run.write(run.work())
         except StoreError as e:

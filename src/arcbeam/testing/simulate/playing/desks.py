@@ -11,13 +11,13 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Runner as EngineRunner
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -39,7 +39,7 @@ class Attempt(Protocol):
     job: Job
     plan: StepPlan
     name: str
-    side_rows: dict[tuple[str, int], list[tuple[bytes, bytes]]]
+    side_rows: dict[tuple[str, int], list[tuple[Window, bytes]]]
 
     def send_out(self, out: Out) -> None:
         """Something goes to all that read it."""
@@ -94,7 +94,7 @@ class StageDesk:
         for reader in run.job.pipeline.side_readers.get(port, ()):
             if out.atoms:
                 rows = run.side_rows.setdefault((reader.name, self._shard), [])
-                rows += [(window.ordered(), joined(out.atoms)) for window in windows_of(reader, out.time)]
+                rows += [(window, joined(out.atoms)) for window in windows_of(reader, out.time)]
                 self._published[port] = None
 
     def timed(self, fired: Fired) -> None:

@@ -1,19 +1,17 @@
-"""One driver of a simulated job: the real machine and the real log, and its commands carried out at once.
+"""One driver of a simulated job: the real driver, and a clock and answers that are the world's.
 
-Owns the order of a driver's events. What the world decides (faults, requests, other drivers) it asks for. Must not know
-what happens to it.
+Owns the order of a driver's events, and what must hold of its commands. What the world decides (faults, requests, other
+drivers) it asks for. Must not know what happens to it.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
-from arcbeam.engine.plan.reports import Committable
-from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.progress import (
     Abandon,
     CallShutdown,
@@ -22,13 +20,11 @@ from arcbeam.engine.progress import (
     Command,
     CommitConflicted,
     CommitDecided,
-    CommitRefused,
-    CommitUnknown,
     DrainRequested,
+    DriverFailed,
     End,
     EndState,
     Event,
-    Finalize,
     Finalized,
     JobMachine,
     Mode,
@@ -37,28 +33,29 @@ from arcbeam.engine.progress import (
     Publish,
     Published,
     PublishFailed,
-    Resolve,
     RunStep,
     ShutDown,
     StepFailed,
     StepReported,
     SuspendRequested,
-    TearDown,
     TornDown,
     WaitUntil,
     Warn,
 )
+from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError, MissingFileError
-from arcbeam.store.log.savepoints import unpinned
-from arcbeam.store.log.steplog import Committed, Conflict, StepLog, Unknown
-from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest import values as stored
+from arcbeam.steps.commits import LogCommits
+from arcbeam.steps.driver import JobDriver
+from arcbeam.steps.order import StepOrder
+from arcbeam.steps.progress import started
+from arcbeam.steps.seams import Decision
+from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.log.sweep import Swept
 from arcbeam.testing.faults import UnreliableBlobs
 from arcbeam.testing.simulate.judging.records import Broken
 from arcbeam.testing.simulate.playing.cluster import USER_ERROR, Cluster, Outcome
 from arcbeam.testing.simulate.playing.jobs import Job
-from arcbeam.testing.simulate.playing.proposals import draft, started
 
 _REASONS = ("took the job over", "in a row", USER_ERROR)
 """Why a job may fail."""
@@ -106,7 +103,7 @@ class Killed(Exception):
 
 @dataclass
 class Driver:
-    """A driver.
+    """A driver: what the real one has around it, and what it may not do.
 
     Attributes:
         name: for the story.
@@ -115,7 +112,6 @@ class Driver:
         blobs: its way to the store.
         cluster: where its steps run.
         around: what it has around it.
-        end: how it ended; None while it lives.
         killed: it is dead.
     """
 
@@ -127,30 +123,38 @@ class Driver:
     around: Surroundings
     machine: JobMachine
     keep: int
-    end: End | None = None
     killed: bool = False
 
     def __post_init__(self) -> None:
         """Starts."""
         self._events: list[tuple[int, int, Event]] = []
         self._order = count()
-        self._wake: Timestamp | None = None
-        self._sweeper = Sweeper(self.log, keep=self.keep)
         self._torn: set[bytes] = set()
-        self._released: list[str] = []
         self._broken_off = self._shut_down = self._prepared = False
+        self._commits = LogCommits(self.log, self.job.layout, self.job.readers, self.warn, keep=self.keep)
+        self._driver = JobDriver(self.machine, self._commits, self, self, self, self, self, sweep_every=2)
         self.tell_later(started(self.log.head, self.around.now), 0)
+
+    @property
+    def end(self) -> End | None:
+        """How it ended; None while it lives."""
+        return self._driver.end
 
     @property
     def over(self) -> bool:
         """Whether it does nothing any more."""
         return self.killed or self.end is not None
 
+    @property
+    def ended_well(self) -> bool:
+        """Whether the job is done, or drained."""
+        return self.end is not None and self.end.state in (EndState.DONE, EndState.DRAINED)
+
     def next_at(self) -> Timestamp | None:
         """When something happens to it next; None if nothing does."""
         times = [Timestamp(self._events[0][0])] if self._events else []
-        if self._wake is not None:
-            times.append(self._wake)
+        if self._driver.wake is not None:
+            times.append(self._driver.wake)
         return min(times, default=None)
 
     def tell_later(self, event: Event, after: int) -> None:
@@ -158,43 +162,54 @@ class Driver:
         heapq.heappush(self._events, (self.around.now + after, next(self._order), event))
 
     def release(self, savepoint: str) -> None:
-        """A savepoint's name is to be given up, with a commit of its own when there is room for one."""
-        self._released.append(savepoint)
+        """A savepoint's name is to be given up."""
+        self._commits.release(savepoint)
 
     def advance(self) -> None:
         """Takes in what happens next, and carries out what follows."""
         now = self.around.now
-        if self._events and self._events[0][0] <= now:
-            event = heapq.heappop(self._events)[2]
-        else:
-            assert self._wake is not None
-            self._wake, event = None, ClockTold(now)
-        # SUBTLE: an event says when it happened, and the clock has gone on since.
+        event = heapq.heappop(self._events)[2] if self._events and self._events[0][0] <= now else ClockTold(now)
         open_to = self.machine.phase is Phase.STEPPING and self.machine.mode is Mode.RUNNING
-        commands = self.machine.handle(_at(event, now))
-        self.machine.validate()
-        if open_to and self.machine.mode is not _ASKED.get(type(event), self.machine.mode):
-            raise Broken(f"{self.name} was asked to {type(event).__name__}, and is {self.machine.mode.value}")
-        reports = event.reports if isinstance(event, StepReported) else ()
-        self._check(commands, bool(self._torn & {report.token for report in reports}))
-        decided = isinstance(event, CommitDecided)
         try:
-            for command in commands:
-                if not isinstance(command, WaitUntil):
-                    self.around.tell(f"{self.name}: {_told(command)}")
-                    self.around.before(self, command)
-                self._carry_out(command)
-            if decided:
-                self._tidy_up()
-                self.cluster.end_late()
+            self._driver.handle(event)
         except Killed:
             self.killed = True
             self.around.tell(f"{self.name} is dead")
-        if decided:
+        if open_to and self.machine.mode is not _ASKED.get(type(event), self.machine.mode):
+            raise Broken(f"{self.name} was asked to {type(event).__name__}, and is {self.machine.mode.value}")
+        if isinstance(event, CommitDecided):
+            if not self.killed:
+                self.cluster.end_late()
             self.around.committed(self)
 
-    def _check(self, commands: list[Command], torn: bool) -> None:
-        """Nothing is committed, published or shut down behind an error; and no step is refused that is whole."""
+    # `Clock`, `Inbox`.
+
+    def now(self) -> Timestamp:
+        """See `seams.Clock`."""
+        return self.around.now
+
+    def put(self, event: Event) -> None:
+        """See `seams.Inbox`: what the store has answered."""
+        assert isinstance(event, Decision)
+        if isinstance(event, DriverFailed):
+            raise Broken(f"{self.name} cannot propose: {event.why}")
+        taken = self.log.taken_by
+        if isinstance(event, CommitConflicted) and taken is not None and taken.epoch == self.log.epoch:
+            raise Broken(f"{self.name} is fenced out by itself, at step {taken.step}")
+        self.around.outcome(type(event).__name__)
+        self.around.tell(f"{self.name}: {type(event).__name__} (step {event.step})")
+        self._answer(event)
+
+    def _answer(self, event: Event) -> None:
+        self.tell_later(event, self.around.took())
+
+    # `Watch`.
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        """See `seams.Watch`: nothing is committed, published or shut down behind an error; no whole step is refused."""
+        self.machine.validate()
+        reports = event.reports if isinstance(event, StepReported) else ()
+        torn = bool(self._torn & {report.token for report in reports})
         for command in commands:
             if isinstance(command, Warn) and "is not consistent" in command.text and not torn:
                 raise Broken(f"{self.name} refuses a step that is whole: {command.text}")
@@ -204,25 +219,14 @@ class Driver:
         if self._broken_off and any(isinstance(each, (Propose, CallShutdown)) for each in commands):
             raise Broken(f"{self.name} commits behind its error: {commands}")
 
-    def _carry_out(self, command: Command) -> None:
+    def begins(self, command: Command) -> None:
+        """See `seams.Watch`."""
         match command:
-            case WaitUntil(moment):
-                self._wake = moment
-            case RunStep(plan):
-                self._run(plan)
+            case WaitUntil():
+                return
             case Propose():
-                self._propose(command)
-            case Resolve(step):
-                self._outcome(step, self.log.resolve)
-            case Publish(step, committables):
-                self._publish(step, committables)
-            case Finalize(step):
-                self._answer(lambda at: Finalized(at, step))
-            case CallShutdown():
-                self._shut_down = True
-                self._answer(lambda at: ShutDown(at))
-            case TearDown():
-                self._answer(lambda at: TornDown(at))
+                if self._torn & {each.token for each in command.reports}:
+                    raise Broken(f"step {command.step} was torn, and is proposed")
             case End(state, why):
                 if state is EndState.FAILED and not any(reason in why for reason in _REASONS):
                     raise Broken(f"{self.name} fails: {why}")
@@ -230,21 +234,33 @@ class Driver:
                     raise Broken(
                         f"{self.name} is {state.value}, and shutdown was {'' if self._shut_down else 'not '}called"
                     )
-                self.end = command
-            case Abandon() | Warn():
-                pass
+        self.around.tell(f"{self.name}: {_told(command)}")
+        self.around.before(self, command)
 
-    def _answer(self, event: Callable[[Timestamp], Event]) -> None:
-        self.tell_later(event(self.around.now), self.around.took())
+    def warn(self, text: str) -> None:
+        """See `seams.Watch`: it is in the story as a command."""
 
-    def _run(self, plan: StepPlan) -> None:
-        head = self.log.head
-        if plan.head != head.step:
-            raise Broken(f"{self.name} runs step {plan.step} on {plan.head}; the head is {head.step}")
+    def swept(self, swept: Swept | StoreError) -> None:
+        """See `seams.Watch`."""
+        match swept:
+            case Swept():
+                if swept.files or swept.manifests:
+                    self.around.tell(f"{self.name} swept {len(swept.files)} files, {len(swept.manifests)} manifests")
+            case IndeterminateError() | DeterminateError() | MissingFileError():
+                self.around.tell(f"{self.name} could not sweep: {swept}")
+            case _:
+                raise Broken(f"{self.name} could not sweep: {swept}")
+        self.around.swept()
+
+    # `Cluster`, `Sinks`.
+
+    def run(self, order: StepOrder) -> None:
+        """See `seams.Cluster`."""
+        plan = order.plan
         if self._prepared and not plan.prepare:
             self.around.outcome("preparing made new work")
         self._prepared = plan.prepare
-        outcome: Outcome = self.cluster.run(self.job, head, plan)
+        outcome: Outcome = self.cluster.run(self.job, order)
         took = self.around.took()
         if outcome.why:
             self.around.tell(f"step {plan.step} failed: {outcome.why}")
@@ -257,68 +273,30 @@ class Driver:
         if self.around.report_again():
             self.tell_later(event, took + 200_000)
 
-    def _propose(self, command: Propose) -> None:
-        if self._torn & {each.token for each in command.reports}:
-            raise Broken(f"step {command.step} was torn, and is proposed")
-        manifest = draft(self.log, self.job.layout, command)
-        for name in self._released:
-            if manifest.pin(name) is not None and manifest.pin(name) in self.log.head.pins:
-                manifest = unpinned(manifest, name)
-        self._outcome(command.step, lambda: self.log.propose(manifest))
+    def abandon(self, step: int, attempt: int) -> None:
+        """See `seams.Cluster`: what runs has run."""
 
-    def _outcome(self, step: int, ask: Callable[[], object]) -> None:
-        now = self.around.now
-        event: Event
-        try:
-            match ask():
-                case Committed():
-                    event = CommitDecided(now, step)
-                case Conflict(found):
-                    if found.epoch == self.log.epoch:
-                        raise Broken(f"{self.name} is fenced out by itself, at step {found.step}")
-                    event = CommitConflicted(now, step, str(self.log.fenced()))
-                case Unknown(_, error):
-                    event = CommitUnknown(now, step, str(error))
-                case other:
-                    raise Broken(f"no outcome: {other}")
-        except FencedError as e:
-            event = CommitConflicted(now, step, str(e))
-        except DeterminateError as e:
-            event = CommitRefused(now, step, str(e))
-        self.around.outcome(type(event).__name__)
-        self.around.tell(f"{self.name}: {type(event).__name__} (step {step})")
-        self.tell_later(event, self.around.took())
+    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+        """See `seams.Cluster`."""
+        if not tokens:
+            raise Broken(f"{self.name} finalizes step {step}, and nobody waits for it")
+        self._answer(Finalized(self.around.now, step))
 
-    def _publish(self, step: int, committables: tuple[Committable, ...] | None) -> None:
-        each: tuple[Committable, ...] | tuple[stored.Committable, ...] = committables or ()
-        if committables is None:
-            each = self.log.head.committables
-        if self.around.publish([committable.payload for committable in each]):
-            self._answer(lambda at: Published(at, step))
+    def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        """See `seams.Cluster`."""
+        self._shut_down = True
+        self._answer(ShutDown(self.around.now))
+
+    def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        """See `seams.Cluster`."""
+        self._answer(TornDown(self.around.now))
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        """See `seams.Sinks`."""
+        if self.around.publish([committable.payload for committable in committables]):
+            self._answer(Published(self.around.now, step))
         else:
-            self._answer(lambda at: PublishFailed(at, step, "the sink does not answer"))
-
-    def _tidy_up(self) -> None:
-        """Sweeps now and then."""
-        if self.machine.phase is not Phase.STEPPING or self.log.head.step % 2:
-            return
-        try:
-            swept = self._sweeper.sweep()
-        except (IndeterminateError, DeterminateError, MissingFileError) as e:
-            self.around.tell(f"{self.name} could not sweep: {e}")
-        else:
-            if swept.files or swept.manifests:
-                self.around.tell(f"{self.name} swept {len(swept.files)} files, {len(swept.manifests)} manifests")
-        self.around.swept()
-
-    @property
-    def ended_well(self) -> bool:
-        """Whether the job is done, or drained."""
-        return self.end is not None and self.end.state in (EndState.DONE, EndState.DRAINED)
-
-
-def _at(event: Event, now: Timestamp) -> Event:
-    return type(event)(now, *(getattr(event, name) for name in event.__slots__ if name != "at"))
+            self._answer(PublishFailed(self.around.now, step, "the sink does not answer"))
 
 
 def _told(command: Command) -> str:
@@ -334,6 +312,8 @@ def _told(command: Command) -> str:
             return f"proposes step {command.step} ({command.mode.value}) {' '.join(command.savepoints)}"
         case Publish(step, committables):
             return f"publishes step {step}: {'what the head has' if committables is None else len(committables)}"
+        case Abandon(step, attempt):
+            return f"abandons step {step}, run {attempt}"
         case End(state, why):
             return f"ends: {state.value} {why}"
         case Warn(text):

@@ -12,30 +12,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from arcbeam.model.files import ShardFile
+from arcbeam.steps import seams
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.values import ShardFile, ShardVersion
+from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.cache import lacking
 from arcbeam.store.shards.compaction import opened, publish
 from arcbeam.store.shards.overlay import Overlay
 
 
-class Host(Protocol):
-    """What `store.shards.cache.HostCache` is to a task."""
-
-    def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
-        """See `HostCache`."""
-        ...
-
-    def publish(
-        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, step: int
-    ) -> ShardFile | None:
-        """See `HostCache`."""
-        ...
+class Host(seams.Host, Protocol):
+    """What `store.shards.cache.HostCache` is to a task, and to who can lose it."""
 
     def forget(self, job: str) -> None:
         """See `HostCache`."""
-        ...
 
 
 @dataclass(slots=True)

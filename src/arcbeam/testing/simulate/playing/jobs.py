@@ -5,19 +5,24 @@ Owns the shapes. Must not know what a task does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.markers import Marker
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.manifest.values import Shard, SideFile
 from arcbeam.testing.simulate.judging.records import Part
+from arcbeam.testing.simulate.scenario.kinds import Keep
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 Rows = dict[tuple[str, int], list[tuple[bytes, list[WindowedElement]]]]
 """What goes to each stage and shard."""
+Passed = tuple[str, int, list[tuple[bytes, list[WindowedElement]]]]
+"""What passes a level: for a stage and shard."""
 
 
 class Died(Exception):
@@ -45,14 +50,6 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Made:
-    """The files of an attempt: the shards as they are with them, and new side files."""
-
-    shards: tuple[Shard, ...]
-    sides: tuple[SideFile, ...]
-
-
-@dataclass(frozen=True)
 class Job:
     """What does not change while a driver lives.
 
@@ -77,3 +74,17 @@ class Job:
     honest: frozenset[str]
     looks: int
     last_event: int
+
+    @property
+    def readers(self) -> dict[int, tuple[str, ...]]:
+        """The stages that read each side channel: one each, by its number."""
+        return {number: (name,) for name, number in self.pipeline.numbers.items()}
+
+    def read_until(self, reader: str, windows: Sequence[Window]) -> Timestamp | None:
+        """When nothing of these windows comes to a stage any more; None if it cannot be said: elements may come late,
+        and are not dropped there.
+        """
+        kind = self.pipeline.by_name[reader].kind
+        if isinstance(kind, Keep):
+            return max(map(kind.expires, windows))
+        return max(window.max_timestamp for window in windows) if reader in self.honest else None

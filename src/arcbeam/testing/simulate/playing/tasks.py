@@ -1,36 +1,38 @@
-"""One attempt of one task: the real `TaskStep`, with an exchange, a host's state and user code around it.
+"""One attempt of one task: the real one, with rows, files and user code of the simulation around it.
 
-Owns what an attempt has read and sends, and the files it writes. Must not know which attempts count.
+Owns what an attempt has read and sends, and when it dies. Must not know which attempts count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.bundles import Runner as EngineRunner
-from arcbeam.engine.step.shard import TaskStep
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, Window
-from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import Manifest, Shard, ShardFile, SideFile
-from arcbeam.store.shards.compaction import compact, worth_merging
+from arcbeam.steps.order import StepOrder
+from arcbeam.steps.seams import SideData
+from arcbeam.steps.task import TaskAttempt
+from arcbeam.steps.written import TaskStore
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Out
 from arcbeam.testing.simulate.playing.desks import StageDesk, beginnings, dropped, runner_of, windows_of
 from arcbeam.testing.simulate.playing.hosts import Host
-from arcbeam.testing.simulate.playing.jobs import Box, Died, Job, Looks, Made
+from arcbeam.testing.simulate.playing.jobs import Box, Died, Job, Looks, Passed
 from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
 from arcbeam.testing.simulate.scenario.kinds import Expand, Source
 
@@ -43,8 +45,7 @@ class TaskRun:
 
     Args:
         job: as above.
-        head: what it stands on.
-        plan: of the step.
+        order: of the step.
         level, task: which one.
         name: of the attempt, unique.
         inbox: what attempts of the level before have sent.
@@ -58,8 +59,7 @@ class TaskRun:
     def __init__(
         self,
         job: Job,
-        head: Manifest,
-        plan: StepPlan,
+        order: StepOrder,
         level: int,
         task: int,
         name: str,
@@ -67,51 +67,40 @@ class TaskRun:
         host: Host,
         dies_after: int | None = None,
     ) -> None:
-        self.job, self.head, self.plan = job, head, plan
+        self.job, self.order, self.plan = job, order, order.plan
         self.level, self.task, self.name = level, task, name
         self.box = Box()
-        self._inbox, self._host, self._left = inbox, host, dies_after
-        self._views: dict[int, Overlay] = {}
+        self._inbox, self._left = inbox, dies_after
+        self._store = TaskStore(job.blobs, host, job.scratch)
         self._desks: dict[tuple[str, int], StageDesk] = {}
         self._sides: dict[str, dict[bytes, list[bytes]]] | None = None
-        self.side_rows: dict[tuple[str, int], list[tuple[bytes, bytes]]] = {}
+        self.side_rows: dict[tuple[str, int], list[tuple[Window, bytes]]] = {}
+        specs = job.pipeline.specs(job.layout)
+        self._attempt = TaskAttempt(
+            job.layout, specs, order, level, task, name, self, self, self, self, Looks(job.looks)
+        )
 
     # The two halves of its life.
 
     def work(self) -> TaskReport:
         """Does the task's part of the step; the report is without files."""
-        job = self.job
-        specs = job.pipeline.specs(job.layout)
-        here = {placed.name: specs[placed.name] for placed in job.layout.at(self.level)}
-        step = TaskStep(job.layout, here, self.level, self.task, self.name.encode(), self.plan)
-        report = step.run(self, self, self, Looks(job.looks))
+        report = self._attempt.work()
         for stage in report.stages:
             desk = self._desks[stage.stage, stage.shard]
             checks.of_report(desk, stage, self.plan)
             checks.of_lateness(desk.stage, desk.too_late, desk.records)
             if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.step % _VALIDATED:
-                number = job.pipeline.numbers[stage.stage]
+                number = self.job.pipeline.numbers[stage.stage]
                 Residuals(desk.view, number, desk.stage.outputs, 50).validate()
-        self._pass_on()
         return report
 
     def write(self, report: TaskReport) -> TaskReport:
         """Writes its files; the report with their names."""
-        shards = []
-        for shard, view in self._views.items():
-            self.call()
-            files = self._written(shard, view)
-            if files:
-                shards.append(Shard(self.level, shard, files))
-        sides = tuple(self._written_side(*place) for place in sorted(self.side_rows))
-        self.close()
-        return replace(report, files=Made(tuple(shards), sides))
+        return self._attempt.write(report)
 
     def close(self) -> None:
         """Gives back what it holds."""
-        for view in self._views.values():
-            view.close()
-        self._views.clear()
+        self._attempt.close()
 
     def call(self) -> None:
         """One more call; it may be the last."""
@@ -120,78 +109,89 @@ class TaskRun:
             if self._left < 0:
                 raise Died(f"task {self.task} of level {self.level} died")
 
-    def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...]:
-        job, version = self.job, self.head.version(self.level, shard)
-        name = Written(self.level, shard, self.plan.step, job.epoch, self.name, "delta")
-        delta = self._host.publish(job.blobs, version, name, view, self.plan.step)
-        files = version.files
-        first = worth_merging(files)
-        if first is not None:
-            self.call()
-            merged = replace(name, attempt=f"{self.name}.merged")
-            files = compact(job.blobs, job.scratch, files, first, merged)
-        return files if delta is None else (*files, delta)
+    # `seams.Files`.
 
-    def _written_side(self, reader: str, shard: int) -> SideFile:
+    def view(self, version: ShardVersion) -> Overlay:
+        """See `seams.Files`."""
+        return self._store.view(version)
+
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+        """See `seams.Files`."""
         self.call()
-        number = self.job.pipeline.numbers[reader]
-        name = written_name(Written(number, shard, self.plan.step, self.job.epoch, self.name, "side"))
-        data = b"\n".join(window.hex().encode() + b" " + atoms for window, atoms in self.side_rows[reader, shard])
-        self.job.blobs.put(name, data)
-        return SideFile(number, shard, name, len(data), crc32(data))
+        return self._store.delta(version, written, view, step)
 
-    def _pass_on(self) -> None:
-        """Rows for deeper levels go on through the owner of their shard."""
-        owned = self.job.layout.range_of(self.level, self.task)
-        for box in self._inbox:
-            for (stage, shard), rows in box.rows.items():
-                if shard in owned and self.job.pipeline.by_name[stage].level > self.level:
-                    self.box.rows.setdefault((stage, shard), []).extend(rows)
+    def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
+        """See `seams.Files`."""
+        self.call()
+        return self._store.merged(files, first, written)
 
-    # What the engine asks for: `Exchange`.
+    def side(self, written: Written, data: SideData) -> SideFile:
+        """See `seams.Files`."""
+        self.call()
+        return self._store.side(written, data)
+
+    # `seams.Rows`.
 
     def markers(self) -> Sequence[Marker]:
-        """See `Exchange`."""
+        """See `seams.Rows`."""
         self.call()
         return [marker for box in self._inbox for marker in box.markers]
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
-        """See `Exchange`."""
+        """See `seams.Rows`."""
         self.call()
-        kind = self.job.pipeline.by_name[stage].kind
-        if isinstance(kind, Source) and self.plan.initial:
-            yield from beginnings(kind, shard, self.job.pipeline.shards)
+        return self._came(stage, shard)
+
+    def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, Elements]]:
         for box in self._inbox:
             for key, elements in box.rows.get((stage, shard), ()):
                 self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
                 yield key, elements
 
+    def passing(self, shard: int) -> Iterable[Passed]:
+        """See `seams.Rows`."""
+        for box in self._inbox:
+            for (stage, of), rows in box.rows.items():
+                if of == shard and self.job.pipeline.by_name[stage].level > self.level:
+                    yield stage, of, rows
+
+    def pass_on(self, row: Passed) -> None:
+        """See `seams.Rows`."""
+        stage, shard, rows = row
+        self.box.rows.setdefault((stage, shard), []).extend(rows)
+
+    def mark(self, marker: Marker) -> None:
+        """See `seams.Rows`."""
+        self.call()
+        self.box.markers.append(marker)
+
+    # `seams.UserCode`.
+
+    def runner(self, stage: str, shard: int, view: StateView) -> EngineRunner:
+        """See `seams.UserCode`."""
+        desk = StageDesk(self, self.job.pipeline.by_name[stage], shard, view)
+        self._desks[stage, shard] = desk
+        return runner_of(desk, self.job.pipeline.numbers[stage])
+
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """See `seams.UserCode`."""
+        kind = self.job.pipeline.by_name[stage].kind
+        return beginnings(kind, shard, self.job.pipeline.shards) if isinstance(kind, Source) else ()
+
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """See `Exchange`."""
+        """See `seams.UserCode`."""
         of = self.job.pipeline.by_name[stage]
         upstream = min((self.plan.times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
         record = dropped(of, drop)
         checks.of_drop(of, record, upstream, stage in self.job.honest)
         self._desks[stage, shard].records.append(record)
 
-    def send(self, marker: Marker) -> None:
-        """See `Exchange`."""
-        self.call()
-        self.box.markers.append(marker)
-
-    # `Shards`.
-
-    def view(self, shard: int) -> Overlay:
-        """See `Shards`."""
-        if shard not in self._views:
-            self._views[shard] = self._host.view(self.job.blobs, self.head.version(self.level, shard))
-        return self._views[shard]
-
-    def runner(self, stage: str, shard: int) -> EngineRunner:
-        """See `Shards`."""
-        desk = StageDesk(self, self.job.pipeline.by_name[stage], shard, self.view(shard))
-        self._desks[stage, shard] = desk
-        return runner_of(desk, self.job.pipeline.numbers[stage])
+    def sides(self) -> Iterator[SideData]:
+        """See `seams.UserCode`."""
+        for (reader, shard), rows in sorted(self.side_rows.items(), key=lambda each: each[0]):
+            data = b"\n".join(window.ordered().hex().encode() + b" " + atoms for window, atoms in rows)
+            until = self.job.read_until(reader, [window for window, _ in rows])
+            yield SideData(self.job.pipeline.numbers[reader], shard, data, until)
 
     # `SideInputs`.
 
@@ -214,7 +214,7 @@ class TaskRun:
     def _read_sides(self) -> dict[str, dict[bytes, list[bytes]]]:
         names = {number: name for name, number in self.job.pipeline.numbers.items()}
         sides: dict[str, dict[bytes, list[bytes]]] = {}
-        for file in self.head.side_files:
+        for file in self.order.side_files:
             of = sides.setdefault(names[file.channel], {})
             for line in self.job.blobs.get(file.name).split(b"\n"):
                 window, _, atoms = line.partition(b" ")

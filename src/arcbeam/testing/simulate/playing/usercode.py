@@ -12,12 +12,12 @@ from typing import Protocol
 
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
-from arcbeam.engine.plan.reports import Committable
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window

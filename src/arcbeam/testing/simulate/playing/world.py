@@ -41,7 +41,6 @@ from arcbeam.testing.simulate.playing.driver import Driver
 from arcbeam.testing.simulate.playing.hosts import Host, MemoryHost
 from arcbeam.testing.simulate.playing.jobs import Job
 from arcbeam.testing.simulate.playing.mischief import Mischief
-from arcbeam.testing.simulate.playing.proposals import shape_of
 from arcbeam.testing.simulate.scenario.kinds import Source
 from arcbeam.testing.simulate.scenario.scenarios import FaultKind, Request, RequestKind, Scenario
 
@@ -162,7 +161,7 @@ class World:
         try:
             log = StepLog.open(
                 blobs,
-                shape_of(scenario.pipeline),
+                scenario.pipeline.shape,
                 self.now,
                 driver=name,
                 savepoint=savepoint,

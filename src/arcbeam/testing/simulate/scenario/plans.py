@@ -15,6 +15,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration
+from arcbeam.store.manifest.values import JobShape, StageShape
 from arcbeam.testing.simulate.scenario.kinds import MAIN, Buffer, Expand, Group, Join, Keep, Kind, Pass, Source
 from arcbeam.testing.simulate.scenario.windowings import Windowing
 
@@ -106,6 +107,12 @@ class Pipeline:
     def numbers(self) -> Mapping[str, int]:
         """The number of each stage: its own for ever, whatever other stages there are."""
         return {stage.name: int(stage.name.rpartition("-")[2]) for stage in self.stages}
+
+    @property
+    def shape(self) -> JobShape:
+        """What it asks of its state."""
+        stages = tuple(StageShape(stage.name, stage.level, type(stage.kind).__name__) for stage in self.stages)
+        return JobShape("simulated", self.shards, stages)
 
     def layout(self, tasks: tuple[int, ...]) -> Layout:
         """What the engine is told of where stages are."""

@@ -1,0 +1,94 @@
+"""The files that tasks write, as what is reported and committed says of them.
+
+Owns the values. Must not know what is in the files, nor where they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from arcbeam.model.timestamps import Timestamp
+
+
+class FileKind(StrEnum):
+    """What a shard file holds."""
+
+    SNAPSHOT = "snapshot"
+    """All entries of the shard."""
+    DELTA = "delta"
+    """Entries put and keys deleted since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """One file of a shard's state.
+
+    Attributes:
+        name: below the job's folder.
+        size: in bytes.
+        crc: of its footer, which holds the CRCs of everything else.
+        entries: number of puts; of a snapshot, the number of entries of the shard.
+        tombstones: number of deleted keys.
+        first_key, last_key: the smallest and the greatest key; both empty if there is none.
+        first_step, last_step: it says what these steps, and those between, changed; a snapshot's first step is 0.
+    """
+
+    name: str
+    kind: FileKind
+    size: int
+    crc: int
+    entries: int
+    tombstones: int
+    first_key: bytes
+    last_key: bytes
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The state of a shard of a level: its files, the oldest first; only the first may be a snapshot."""
+
+    level: int
+    shard: int
+    files: tuple[ShardFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SideFile:
+    """An immutable file of a side input, complete and durable when it is reported.
+
+    Attributes:
+        channel: the side channel.
+        shard: for a multimap, or in a step, the shard that it is of; -1 where it is of none.
+        name: where it is, below the job's folder or temporary location.
+        size: in bytes.
+        crc: the CRC-32 of its bytes; None where whoever wrote it gave none.
+        until: of a step: when the input watermark of all that read the channel has passed that, and what it lets fire
+            has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
+    """
+
+    channel: int
+    shard: int
+    name: str
+    size: int
+    crc: int | None = None
+    until: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """What an attempt of a task has written in a step.
+
+    Attributes:
+        shards: those that it has changed, as they are with it: all their files.
+        sides: new files of side inputs.
+    """
+
+    shards: tuple[Shard, ...] = ()
+    sides: tuple[SideFile, ...] = ()
+
+
+NO_FILES: Final = TaskFiles()

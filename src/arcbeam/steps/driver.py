@@ -1,0 +1,153 @@
+"""The driver of a job: the machine's commands are carried out, here and nowhere else.
+
+Owns what each command means to those around: commits, cluster, sinks. Must not know when anything is to be done (the
+machine does), nor what runs tasks and keeps files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import assert_never
+
+from arcbeam.engine.progress import (
+    Abandon,
+    CallShutdown,
+    ClockTold,
+    Command,
+    CommitDecided,
+    End,
+    Event,
+    Finalize,
+    JobMachine,
+    Phase,
+    Propose,
+    Publish,
+    Resolve,
+    RunStep,
+    TearDown,
+    WaitUntil,
+    Warn,
+)
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.seams import Clock, Cluster, Commits, Inbox, Sinks, WaitingInbox, Watch
+from arcbeam.store.blobs.errors import StoreError
+
+_SWEEP_EVERY = 10
+"""Steps between two sweeps: each lists the job's folder."""
+
+
+class JobDriver:
+    """Drives a job with its machine. It has no thread and waits for nothing but the store: events come one by one.
+
+    The first event is `progress.started`. After it, whoever calls gives every event of the inbox to `handle`, and a
+    `ClockTold` when the clock has come to `wake`, until there is an `end`.
+
+    Args:
+        machine: of the job.
+        commits: what makes steps real.
+        cluster: what runs them.
+        sinks: where their output goes.
+        inbox: for the answers that come at once.
+        clock: the time.
+        watch: who wants to know.
+        sweep_every: steps between two sweeps.
+
+    Attributes:
+        wake: when the clock is to be told; None: only an event goes on.
+        end: how the job has ended; None while it goes on.
+    """
+
+    def __init__(
+        self,
+        machine: JobMachine,
+        commits: Commits,
+        cluster: Cluster,
+        sinks: Sinks,
+        inbox: Inbox,
+        clock: Clock,
+        watch: Watch,
+        *,
+        sweep_every: int = _SWEEP_EVERY,
+    ) -> None:
+        self.machine = machine
+        self._commits, self._cluster, self._sinks = commits, cluster, sinks
+        self._inbox, self._clock, self._watch = inbox, clock, watch
+        self._sweep_every = sweep_every
+        self._proposed: Propose | None = None
+        self.wake: Timestamp | None = None
+        self.end: End | None = None
+
+    def handle(self, event: Event) -> None:
+        """Takes in an event, and carries out what follows."""
+        # SUBTLE: it says when it happened, and has waited since. What follows is of now.
+        now = self._clock.now()
+        event = replace(event, at=now)
+        if self.wake is not None and now >= self.wake:
+            self.wake = None
+        commands = self.machine.handle(event)
+        self._watch.handled(event, commands)
+        for command in commands:
+            self._watch.begins(command)
+            self._carry_out(command)
+        if isinstance(event, CommitDecided):
+            self._sweep(event.step)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case WaitUntil(moment):
+                self.wake = moment
+            case RunStep(plan):
+                self._cluster.run(self._commits.order(plan))
+            case Abandon(step, attempt):
+                self._cluster.abandon(step, attempt)
+            case Propose():
+                self._proposed = command
+                self._inbox.put(self._commits.propose(command, self._clock.now()))
+            case Resolve(step):
+                self._inbox.put(self._commits.resolve(step, self._clock.now()))
+            case Publish(step, committables):
+                self._sinks.publish(step, self._commits.unpublished() if committables is None else committables)
+            case Finalize(step):
+                self._cluster.finalize(step, self._waiting_for(step))
+            case CallShutdown(stages, deadline):
+                self._cluster.shut_down(stages, deadline)
+            case TearDown(stages, deadline):
+                self._cluster.tear_down(stages, deadline)
+            case Warn(text):
+                self._watch.warn(text)
+            case End():
+                self.end = command
+            case _:
+                assert_never(command)
+
+    def _waiting_for(self, step: int) -> list[bytes]:
+        """The attempts of a step that was just committed whose bundles want to know."""
+        assert self._proposed is not None
+        assert self._proposed.step == step
+        return [report.token for report in self._proposed.reports if report.finalizations]
+
+    def _sweep(self, step: int) -> None:
+        """Now and then; not when a job ends, which should not have to wait for it."""
+        if self.machine.phase is not Phase.STEPPING or step % self._sweep_every:
+            return
+        try:
+            self._watch.swept(self._commits.sweep())
+        except StoreError as e:
+            self._watch.swept(e)
+
+
+def drive(
+    driver: JobDriver, inbox: WaitingInbox, clock: Clock, goes_on: Callable[[], bool] = lambda: True
+) -> End | None:
+    """Gives a driver all that happens, until the job has ended; None if it did not come to that.
+
+    Args:
+        driver: what drives the job.
+        inbox: its own.
+        clock: its own.
+        goes_on: is asked before each event.
+    """
+    while driver.end is None and goes_on():
+        driver.handle(inbox.next(driver.wake) or ClockTold(clock.now()))
+    return driver.end

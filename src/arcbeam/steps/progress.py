@@ -1,0 +1,103 @@
+"""What the next driver of a job must know beside the head's fields: how it is written with each commit, and read.
+
+Owns its form, and the numbers of stages. Must not know what a driver does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from arcbeam.engine.progress import JobStarted
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.manifest.values import ENDED, Manifest
+
+_NUMBERS = range(1, 1 << 16)
+"""A stage's number is two bytes in rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is in `Manifest.progress`.
+
+    Attributes:
+        fresh: no step was ever committed: sources have not begun.
+        drains_to: the name that the last commit will get, if the job is being drained.
+        numbers: of all stages that the job ever had, by name: rows of state are known by them.
+    """
+
+    fresh: bool = True
+    drains_to: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """As a manifest has it."""
+        record = {"fresh": self.fresh, "drains_to": self.drains_to, "numbers": dict(self.numbers)}
+        return json.dumps(record).encode()
+
+
+def progress_of(head: Manifest) -> Progress:
+    """What a manifest remembers; of a new job's first one: nothing."""
+    if not head.progress:
+        return Progress()
+    record = json.loads(head.progress)
+    return Progress(record["fresh"], record["drains_to"], record.get("numbers", {}))
+
+
+def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:
+    """The numbers of a pipeline's stages: those that a stage has had keep theirs, and nobody else gets it, ever.
+
+    Raises:
+        ValueError: there are more stages than numbers.
+    """
+    known = progress_of(head).numbers
+    free = iter(sorted(set(_NUMBERS) - set(known.values())))
+    numbers: dict[str, int] = {}
+    for stage in stages:
+        number = known.get(stage) or next(free, None)
+        if number is None:
+            raise ValueError(f"stage {stage!r} is one too many: a job has {len(_NUMBERS)} in its life, at most")
+        numbers[stage] = number
+    return numbers
+
+
+def remembered(head: Manifest, numbers: Mapping[str, int]) -> dict[str, int]:
+    """The numbers of all stages that the job ever had, with those of a pipeline that goes on with it.
+
+    Raises:
+        ValueError: a stage has another number than before, or that of another one: its rows would be taken for others.
+    """
+    known = dict(progress_of(head).numbers)
+    names = {number: name for name, number in known.items()}
+    for name, number in numbers.items():
+        if known.get(name, number) != number or names.get(number, name) != name:
+            raise ValueError(f"stage {name!r} has number {number}; the job's stages have {known}")
+        known[name], names[number] = number, name
+    return known
+
+
+def started(head: Manifest, now: Timestamp) -> JobStarted:
+    """What a machine is told when its driver has opened the job."""
+    progress = progress_of(head)
+    return JobStarted(
+        now,
+        head.step,
+        head.time,
+        times_of(head),
+        fresh=progress.fresh,
+        draining=head.mode is CommitMode.DRAINING,
+        savepoint=progress.drains_to,
+        unpublished=bool(head.committables),
+        ended=head.mode if head.mode in ENDED else None,
+    )
+
+
+def times_of(manifest: Manifest) -> Times:
+    """The watermarks of a manifest."""
+    inputs = {of.stage: of.input for of in manifest.watermarks}
+    outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
+    return Times(inputs, outputs)

@@ -1,0 +1,128 @@
+"""From what the machine proposes to the manifest that it asks for.
+
+Owns what of the reports goes into a manifest, and what leaves it. Must not know how a manifest becomes real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.reports import StageReport, TaskReport
+from arcbeam.engine.progress import Propose
+from arcbeam.engine.watermarks.holds import Hold
+from arcbeam.engine.watermarks.moments import passed
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.files import Shard, SideFile
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.steps.progress import Progress
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, ResidualSummary, StageWatermarks
+
+
+def draft(
+    log: StepLog, layout: Layout, readers: Mapping[int, Sequence[str]], numbers: Mapping[str, int], command: Propose
+) -> Manifest:
+    """The manifest of a proposal, but for its savepoints.
+
+    Args:
+        log: of the driver.
+        layout: of the job.
+        readers: the stages that read each side channel.
+        numbers: of all stages that the job ever had.
+        command: what is proposed.
+    """
+    stages = [stage for report in command.reports for stage in report.stages]
+    changes = {"holds": _holds(layout, stages), "residuals": _residuals(layout, stages)} if stages else {}
+    return log.draft(
+        command.time,
+        mode=command.mode,
+        cut=command.cut,
+        watermarks=_watermarks(layout, command.times),
+        shards=_shards(log.head, command.reports),
+        side_files=_side_files(log.head, command.reports, readers),
+        committables=tuple(each for report in command.reports for each in report.committables),
+        progress=Progress(command.fresh, command.drains_to, numbers).encoded(),
+        **changes,
+    )
+
+
+def _watermarks(layout: Layout, times: Times) -> tuple[StageWatermarks, ...]:
+    return tuple(
+        StageWatermarks(
+            placed.name,
+            min((times.outputs[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP),
+            times.inputs[placed.name],
+            tuple(OutputWatermark(port.output, times.outputs[port]) for port in placed.ports),
+        )
+        for placed in layout.stages
+        if placed.name in times.inputs
+    )
+
+
+def _shards(head: Manifest, reports: Iterable[TaskReport]) -> tuple[Shard, ...]:
+    """The head's, with those that the step has changed."""
+    shards = {(shard.level, shard.shard): shard for shard in head.shards}
+    for report in reports:
+        shards.update({(shard.level, shard.shard): shard for shard in report.files.shards})
+    return tuple(shards[place] for place in sorted(shards))
+
+
+def _side_files(
+    head: Manifest, reports: Sequence[TaskReport], readers: Mapping[int, Sequence[str]]
+) -> tuple[SideFile, ...]:
+    """The head's and the step's, as long as somebody may read them.
+
+    SUBTLE: that a reader's watermark has passed a window is not enough. What it lets fire may be left for the next
+    step; and a restriction may have promised more than its element's window, in which it still reads. What is parked
+    keeps the watermark itself.
+    """
+    reached: dict[str, Timestamp] = {}
+    for stage in (stage for report in reports for stage in report.stages):
+        ahead = stage.input if stage.next_event is None else min(stage.input, stage.next_event)
+        ahead = MIN_TIMESTAMP if stage.restrictions.live else ahead
+        reached[stage.stage] = min(ahead, reached.get(stage.stage, MAX_TIMESTAMP))
+
+    def is_read(file: SideFile) -> bool:
+        if file.until is None or file.channel not in readers:
+            return True
+        return not passed(min(reached.get(stage, MIN_TIMESTAMP) for stage in readers[file.channel]), file.until)
+
+    files = (*head.side_files, *(side for report in reports for side in report.files.sides))
+    return tuple(file for file in files if is_read(file))
+
+
+def _holds(layout: Layout, stages: Sequence[StageReport]) -> tuple[HoldSummary, ...]:
+    """What keeps the watermarks of each stage, for people."""
+    summaries: list[HoldSummary] = []
+    for placed in layout.stages:
+        earliest: tuple[Hold, int] | None = None
+        count = 0
+        for report in (report for report in stages if report.stage == placed.name):
+            first = min(_limits(report), key=lambda hold: hold.time, default=None)
+            if first is not None:
+                count += 1
+                earliest = (first, report.shard) if earliest is None or first.time < earliest[0].time else earliest
+        if earliest is not None:
+            hold, shard = earliest
+            summaries.append(HoldSummary(placed.name, count, hold.time, f"{hold} in shard {shard}"))
+    return tuple(summaries)
+
+
+def _limits(report: StageReport) -> Iterator[Hold]:
+    outputs = report.local.outputs.values()
+    every = (report.local.pending, *(each for of in outputs for each in (of.pending, of.hold)))
+    return (hold for hold in every if hold is not None)
+
+
+def _residuals(layout: Layout, stages: Sequence[StageReport]) -> tuple[ResidualSummary, ...]:
+    """The restrictions of each stage that are not done."""
+    summaries: list[ResidualSummary] = []
+    for placed in layout.stages:
+        busy = [report for report in stages if report.stage == placed.name and report.restrictions.live]
+        if busy:
+            due = min((report.next_due for report in busy if report.next_due is not None), default=MAX_TIMESTAMP)
+            live = sum(report.restrictions.live for report in busy)
+            size = sum(report.restrictions.size for report in busy)
+            summaries.append(ResidualSummary(placed.name, live, size, due))
+    return tuple(summaries)

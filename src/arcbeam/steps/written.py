@@ -1,0 +1,68 @@
+"""What a task writes: deltas of its shards, merged files, files of side inputs.
+
+Owns how. Must not know when: that is `task`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.steps.seams import Host, SideData
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.values import ShardVersion
+from arcbeam.store.shards.compaction import compact
+from arcbeam.store.shards.overlay import Overlay
+
+_PART_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStore:
+    """The files of a task; see `seams.Files`.
+
+    Attributes:
+        blobs: the job's folder.
+        host: copies of shards, where the task runs.
+        scratch: a local folder, for files on their way.
+    """
+
+    blobs: DurableBlobs
+    host: Host
+    scratch: Path
+
+    def view(self, version: ShardVersion) -> Overlay:
+        """See `Files`."""
+        return self.host.view(self.blobs, version)
+
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+        """See `Files`."""
+        return self.host.publish(self.blobs, version, written, view, step)
+
+    def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
+        """See `Files`."""
+        return compact(self.blobs, self.scratch, files, first, written)
+
+    def side(self, written: Written, data: SideData) -> SideFile:
+        """See `Files`."""
+        name, content = written_name(written), data.data
+        if isinstance(content, bytes):
+            self.blobs.put(name, content)
+            size, crc = len(content), crc32(content)
+        else:
+            self.blobs.put_file(name, content)
+            size, crc = _measured(content)
+        return SideFile(data.channel, data.shard, name, size, crc, data.until)
+
+
+def _measured(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file."""
+    size = crc = 0
+    with open(path, "rb") as file:
+        while part := file.read(_PART_BYTES):
+            size, crc = size + len(part), crc32(part, crc)
+    return size, crc

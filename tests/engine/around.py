@@ -1,0 +1,119 @@
+"""What the real driver has around it where a whole job is in memory: a clock, events, commits, a cluster, sinks.
+
+All of it answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from arcbeam.engine.progress import (
+    Command,
+    CommitDecided,
+    Event,
+    Finalized,
+    Propose,
+    Published,
+    ShutDown,
+    StepFailed,
+    StepPlan,
+    StepReported,
+    TornDown,
+    WaitUntil,
+)
+from arcbeam.model.commits import Committable
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.steps.order import StepOrder
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.log.sweep import Swept
+
+if TYPE_CHECKING:
+    from tests.engine.step.toy import Toy
+
+
+class Around:
+    """See `steps.seams`."""
+
+    def __init__(self, toy: Toy, request: Callable[[int], Event | None], start: Event) -> None:
+        self.toy = toy
+        self.request = request
+        self.todo: list[Event] = [start]
+        self.taken = 0
+        self.decided: int | None = None
+
+    def now(self) -> Timestamp:
+        return self.toy.now
+
+    def put(self, event: Event) -> None:
+        self.todo.append(event)
+
+    def next(self, until: Timestamp | None) -> Event | None:
+        self.taken += 1
+        if self.decided is not None:
+            step, self.decided = self.decided, None
+            if asked := self.request(step):
+                return asked
+        if self.todo:
+            return self.todo.pop(0)
+        assert until is not None, "nothing happens any more"
+        self.toy.now = max(self.toy.now, until)
+        return None
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        if isinstance(event, CommitDecided):
+            self.decided = event.step
+
+    def begins(self, command: Command) -> None:
+        if not isinstance(command, WaitUntil):
+            self.toy.now = Timestamp(self.toy.now + 1)
+
+    def warn(self, text: str) -> None:
+        self.toy.warnings.append(text)
+
+    def swept(self, swept: Swept | StoreError) -> None:
+        assert swept == Swept()
+
+    def order(self, plan: StepPlan) -> StepOrder:
+        assert plan.head == self.toy.head
+        return StepOrder(plan, 0, "toy")
+
+    def propose(self, command: Propose, now: Timestamp) -> CommitDecided:
+        self.toy.commit(command)
+        return CommitDecided(now, command.step)
+
+    def resolve(self, step: int, now: Timestamp) -> CommitDecided:
+        raise AssertionError("nothing is unclear")
+
+    def unpublished(self) -> Sequence[Committable]:
+        return ()
+
+    def sweep(self) -> Swept:
+        return Swept()
+
+    def run(self, order: StepOrder) -> None:
+        toy, plan = self.toy, order.plan
+        toy.steps += 1
+        if toy.chance.random() < toy.failures:
+            toy.run_tasks(plan, levels=toy.chance.randrange(toy.levels))
+            self.put(StepFailed(toy.now, plan.step, plan.attempt, "lost", True))
+        else:
+            self.put(StepReported(toy.now, plan.step, plan.attempt, Duration(1), toy.run_tasks(plan)))
+
+    def abandon(self, step: int, attempt: int) -> None:
+        self.toy.attempt = None
+
+    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+        self.put(Finalized(self.toy.now, step))
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        self.toy.unpublished = False
+        self.put(Published(self.toy.now, step))
+
+    def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        self.toy.calls.append("shutdown")
+        self.put(ShutDown(self.toy.now))
+
+    def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        self.toy.calls.append("teardown")
+        self.put(TornDown(self.toy.now))

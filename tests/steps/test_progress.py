@@ -1,0 +1,64 @@
+"""What the next driver must know beside the head's fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.commits import LogCommits
+from arcbeam.steps.progress import Progress, numbered, progress_of, remembered, started
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.steps.jobs import LAYOUT, READERS, opened, proposal, reported, staged, times
+
+
+def test_a_new_job_starts_fresh() -> None:
+    event = started(opened(MemoryBlobs(), 3).head, Timestamp(9))
+    assert (event.at, event.step, event.time, event.times.inputs) == (9, 0, 3, {})
+    assert (event.fresh, event.draining, event.savepoint) == (True, False, "")
+    assert (event.unpublished, event.ended) == (False, None)
+
+
+@pytest.mark.contract("END-01", "END-02", "STORE-02")
+def test_who_takes_over_is_told_what_the_driver_before_knew() -> None:
+    blobs = MemoryBlobs()
+    commits = LogCommits(opened(blobs), LAYOUT, READERS, print)
+    report = reported(staged("join", 0, 5), committables=(Committable("join", b"part"),))
+    command = proposal(1, 5, report, mode=CommitMode.DRAINING, drains_to="last")
+    commits.propose(command, Timestamp(0))
+    event = started(opened(blobs).head, Timestamp(9))
+    assert (event.step, event.fresh, event.draining, event.savepoint) == (2, False, True, "last")
+    assert event.unpublished
+    assert event.times == times(5)
+
+
+@pytest.mark.contract("END-01")
+def test_who_takes_over_behind_the_last_commit_is_told_how_it_ended() -> None:
+    blobs = MemoryBlobs()
+    LogCommits(opened(blobs), LAYOUT, READERS, print).propose(proposal(1, 5, mode=CommitMode.DONE), Timestamp(0))
+    assert started(opened(blobs, finish=True).head, Timestamp(9)).ended is CommitMode.DONE
+
+
+def test_what_an_earlier_version_wrote_is_read() -> None:
+    log = opened(MemoryBlobs())
+    head = log.draft(Timestamp(0), progress=b'{"fresh": false, "drains_to": "x"}')
+    assert progress_of(head) == Progress(False, "x", {})
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_stage_keeps_its_number_and_nobody_else_gets_it() -> None:
+    log = opened(MemoryBlobs())
+    head = log.draft(Timestamp(0), progress=Progress(False, "", {"sum": 1, "gone": 2}).encoded())
+    assert numbered(head, ["new", "sum", "newer"]) == {"new": 3, "sum": 1, "newer": 4}
+    assert remembered(head, {"new": 3, "sum": 1}) == {"gone": 2, "new": 3, "sum": 1}
+    for wrong in ({"sum": 2}, {"new": 2}, {"new": 1}, {"a": 9, "b": 9}):
+        with pytest.raises(ValueError, match="has number"):
+            remembered(head, wrong)
+
+
+def test_more_stages_than_numbers_are_refused_by_name() -> None:
+    log = opened(MemoryBlobs())
+    numbers = {f"s{number}": number for number in range(1, 1 << 16)}
+    head = log.draft(Timestamp(0), progress=Progress(False, "", numbers).encoded())
+    with pytest.raises(ValueError, match="stage 'one more' is one too many"):
+        numbered(head, ["s7", "one more"])
