@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
-from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import InconsistentCutError, Marker
 from arcbeam.engine.plan.stagekinds import StageSpec
@@ -21,7 +21,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.steps.order import ordered
 from arcbeam.steps.seams import SideData
 from arcbeam.steps.task import TaskAttempt
@@ -70,9 +70,9 @@ class World:
     def markers(self) -> Sequence[Marker]:
         return self.came
 
-    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         self.story.append(f"elements of {stage} in {shard}")
-        yield b"k", [(f"{stage}{shard}".encode(), Timestamp(3), (GLOBAL_WINDOW,))]
+        yield b"k", [(f"{stage}{shard}".encode(), Timestamp(3), (GLOBAL_WINDOW,), NO_PANE)]
 
     def passing(self, shard: int) -> Iterable[str]:
         yield f"row for d in {shard}"
@@ -88,8 +88,8 @@ class World:
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
         return Code(self, stage, shard, view)  # type: ignore[return-value]
 
-    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Sequence[WindowedElement]]]:
-        yield b"", [(b"begin", MIN_TIMESTAMP, (GLOBAL_WINDOW,))]
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        yield b"", [(b"begin", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         raise AssertionError("nothing is late")
@@ -119,11 +119,11 @@ class Code:
         self.world, self.stage, self.shard = world, stage, shard
         self.bag = BagCell(Cells(view, SPECS[stage].placed.number), "all")
 
-    def process(self, key: bytes, elements: Sequence[WindowedElement]) -> CallResult:
+    def process(self, key: bytes, elements: Elements) -> CallResult:
         if elements[0][0] == b"fails":
             raise ZeroDivisionError
         self.world.story.append(f"process {elements[0][0].decode()}")
-        self.bag.extend(key, b"", (value for value, _, _ in elements))
+        self.bag.extend(key, b"", (value for value, _, _, _ in elements))
         return CallResult(len(elements))
 
     def finish(self) -> BundleResult:
@@ -224,7 +224,7 @@ def test_copies_are_given_back_also_when_it_fails(world: World, tmp_path: Path, 
     host = Counting(tmp_path)
     world.files = TaskStore(world.log.blobs, host, tmp_path)
     if fails:
-        world.beginning = lambda stage, shard: [(b"", [(b"fails", MIN_TIMESTAMP, (GLOBAL_WINDOW,))])]  # type: ignore
+        world.beginning = lambda stage, shard: [(b"", [(b"fails", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])]  # type: ignore
         with pytest.raises(ZeroDivisionError):
             world.attempt(0, initial=True).run()
     else:

@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness import statehandler as module
 from arcbeam.harness.state import cells
-from arcbeam.harness.state import handler as module
 from arcbeam.harness.state.handler import InProcessStateHandler, KeyState
 
 INTS = coders.VarIntCoder()
@@ -396,6 +396,14 @@ class TestSideInputs:
             assert list(view) == ["a", "b", "c"]
             assert list(view) == ["a", "b", "c"]
         assert sides.read == 2
+
+    def test_side_inputs_are_those_of_the_task(self) -> None:
+        one, other = (Sides({(7, b""): [nested(TEXTS, text)]}) for text in ("one", "other"))
+        handler = InProcessStateHandler({("t", "side0"): 7})
+        for sides, expected, reads in ((one, "one", 1), (one, "one", 1), (other, "other", 1), (one, "one", 2)):
+            handler.read_sides(sides)
+            assert list(side_map(handler, ITERABLE, TEXTS)[GlobalWindow()]) == [expected]
+            assert sides.read == reads
 
     def test_a_large_iterable_is_streamed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_CACHED_SIDE_BYTES", 4)

@@ -47,6 +47,7 @@ class Step:
         looks: of the allowance.
         runs: how often it is run: of all runs the last one counts.
         fresh: in a worker that has not run the stage before.
+        drain: restrictions are truncated.
     """
 
     came: Sequence[tuple[bytes, Sequence[WindowedElement]]]
@@ -55,6 +56,7 @@ class Step:
     looks: int = 1_000_000
     runs: int = 1
     fresh: bool = False
+    drain: bool = False
 
 
 Cut = Callable[["Shard", list[tuple[bytes, WindowedElement]]], None]
@@ -92,7 +94,7 @@ class _SteppedDrive(_Drive):
         self._stepped, self._cut = stepped, cut
 
     def _run(self, stage: Stage) -> None:
-        if stage.source is None or self._plan.channels[stage.source].routing != "keyed":
+        if stage.source is None or not (stage.splittable or self._plan.channels[stage.source].routing == "keyed"):
             super()._run(stage)
             return
         rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
@@ -125,6 +127,7 @@ class Shard:
     closed: list[BundleResult] = field(default_factory=list)
     steps: int = 0
     now: Timestamp = _BEGINNING
+    drain: bool = False
 
     def __post_init__(self) -> None:
         self.stage = StepStage(self.of, self.settings)
@@ -153,7 +156,7 @@ class Shard:
         self.reports.append(task)
         self.stage_reports.append(report)
         self.steps += 1
-        self.now = step.now
+        self.now, self.drain = step.now, step.drain
         return report
 
     def settle(self, step: Step) -> None:
@@ -167,11 +170,15 @@ class Shard:
     def finish(self) -> None:
         """Runs steps until nothing is left to do."""
         for _ in range(1000):
-            report = self.run(Step((), MAX_TIMESTAMP, self.now))
+            report = self.run(Step((), MAX_TIMESTAMP, self.now, drain=self.drain))
             if not report.leftover and report.next_due is None:
                 return
             self.now = max(self.now, report.next_due or self.now)
         raise AssertionError("it never ends")
+
+    def left_over(self) -> bool:
+        """Whether there are rows of anything that is not done."""
+        return any(row[0] not in STAYS for row in self.left())
 
     def left(self) -> list[bytes]:
         """The keys of all rows."""
@@ -183,7 +190,7 @@ class Shard:
         processor = self.stage.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         spec = StageSpec(Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.kind)
-        runner = StepRunner(self.stage, self.view, NUMBER)
+        runner = StepRunner(self.stage, self.view, spec.placed, step.now)
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,
@@ -198,7 +205,7 @@ class Shard:
             self,  # type: ignore
         )
         budget = StepBudget(Duration(1), 1, 1)
-        plan = StepPlan(self.steps, 0, step.now, self.steps - 1, Times(), budget)
+        plan = StepPlan(self.steps, 0, step.now, self.steps - 1, Times(), budget, drain=step.drain)
         report, closed = StageStep(spec, place, self, {}).run(step.upstream, plan)  # type: ignore[arg-type]
         processor.end_task(task)
         self.closed.append(closed)

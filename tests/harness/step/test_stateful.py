@@ -378,9 +378,9 @@ def _late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted mistake: state is written when the SDK would write it, behind all that fires and expires."""
     made, finished = StepRunner.__init__, StepRunner.finish
 
-    def make(self: Any, stage: Any, view: Any, number: int) -> None:
+    def make(self: Any, stage: Any, view: Any, *around: Any) -> None:
         self.writes = Buffered(view)
-        made(self, stage, self.writes, number)
+        made(self, stage, self.writes, *around)
 
     def finish(self: Any) -> BundleResult:
         closed = finished(self)

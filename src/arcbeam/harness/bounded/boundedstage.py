@@ -16,6 +16,7 @@ from arcbeam.harness.bounded.restrictions import RestrictionFeed
 from arcbeam.harness.bounded.triggered import TriggeredFeed
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, Row, SideStore
@@ -35,7 +36,7 @@ class BoundedStage:
     """
 
     def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
-        self.processor = StageProcessor(stage, settings)
+        self.processor = StageProcessor(stage, settings, InProcessStateHandler(stage.side_channels))
         self._sides = sides
         self.feed: Feed = feed_of(self.processor)
 

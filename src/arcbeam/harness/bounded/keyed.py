@@ -28,6 +28,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
+from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
@@ -190,11 +191,17 @@ class _Keys(Protocol):
         ...
 
 
+def _memory_of(processor: StageProcessor) -> InProcessStateHandler:
+    """The state of a bounded stage."""
+    assert isinstance(processor.state, InProcessStateHandler)
+    return processor.state
+
+
 class _RunKeys:
     """Keys of an operation of ours, which has no state of a key any more that was left."""
 
     def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
-        self._bundles, self._handler, self._op = processor.bundles, processor.state, operation
+        self._bundles, self._handler, self._op = processor.bundles, _memory_of(processor), operation
         operation.counts_for(processor.root.output_blocks)
 
     def begin_task(self) -> None:
@@ -231,7 +238,7 @@ class _SdkKeys:
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
-        self._handler = processor.state
+        self._handler = _memory_of(processor)
         self._stateful = bool(processor.stage.states)
         key_coder = processor.root.pcoll_coder.key_coder().get_impl()
         self._encode_nested: Callable[[Any], bytes] = key_coder.encode_nested

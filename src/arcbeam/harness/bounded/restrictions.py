@@ -18,13 +18,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from apache_beam.runners.worker import operations
-
-from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import BLOB_BYTES
+from arcbeam.harness.splittable import SplittableOperation
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 
 _HEADER = struct.Struct("<q?HdI")
@@ -67,12 +65,8 @@ class RestrictionFeed:
         self._processor = processor
         self._bundles = processor.bundles
         self._settings = processor.settings
-        self._op: Any = next(
-            op for op in processor.sdk.ops.values() if isinstance(op, operations.SdfProcessSizedElements)
-        )
+        self._operation = SplittableOperation(processor)
         self._blocks = BlockCoder(processor.root.written_coder)
-        self._root_coder: Any = processor.root.written_coder.get_impl()
-        self._op_coder: Any = self._op.input_info.main_input_coder.get_impl()
         self._sequence = itertools.count()
         self._clear()
 
@@ -88,7 +82,9 @@ class RestrictionFeed:
         self._clear()
         ready = self._ready(rows)
         seconds = self._settings.sdf_round_seconds
-        with Splitter(self._op, self._processor.sdk.delayed_bundle_application, seconds, self._pieces) as splitter:
+        with Splitter(
+            self._operation.op, self._processor.sdk.delayed_bundle_application, seconds, self._pieces
+        ) as splitter:
             started = False
             prefer_deferred = True
             while not (started and splitter.overdue):
@@ -142,33 +138,15 @@ class RestrictionFeed:
         if not bundles.is_open:
             bundles.open()
             self._in_bundle, self._bundle_began = 0, time.monotonic()
-        if entry.fresh:
-            element = entry.element
-            if isinstance(element, bytes):
-                element = self._root_coder.decode_nested(element)
-            enter = self._processor.root.receivers[0].receive
-        else:
-            element = self._op_coder.decode_nested(entry.element)
-            # SUBTLE: not through the root: a truncation in front must not see what it has truncated already.
-            enter = self._op.process
-        outputs = splitter.outputs()
-        splitter.begin()
-        try:
-            try:
-                enter(element)
-            except BaseException:
-                splitter.abandon()
-                raise
-            split_off = splitter.end()
-        except Exception as e:
-            named = self._with_step(e)
-            if named is e:
-                raise
-            raise named  # noqa: B904  # the user's own is its context, as with the SDK's
-        progressed = splitter.outputs() > outputs
-        self._split_off += [self._residual(application, 0) for application in split_off]
-        for application in bundles.take_deferrals():
-            self._defer_rest(application, entry, progressed)
+        operation, element = self._operation, entry.element
+        if not entry.fresh:
+            element = operation.op_coder.decode_nested(element)
+        elif isinstance(element, bytes):
+            element = operation.root_coder.decode_nested(element)
+        processed = operation.process(element, splitter, fresh=entry.fresh)
+        self._split_off += [self._residual(application, 0) for application in processed.split_off]
+        for application in processed.deferred:
+            self._defer_rest(application, entry, processed.progressed)
         bundles.elements += 1
         self._in_bundle += 1
         settings = self._settings
@@ -177,21 +155,6 @@ class RestrictionFeed:
             or time.monotonic() - self._bundle_began > settings.bundle_seconds
         ):
             bundles.close()
-
-    def _with_step(self, error: Exception) -> Exception:
-        """A copy of a user's error that names the step, as the SDK makes it for all but splittable DoFns."""
-        if isinstance(error, ArcbeamError) or getattr(error, "_tagged_with_step", False):
-            return error
-        named: Any
-        text = f"{error} [while running '{self._op.name_context.step_name.removesuffix('/Process')}']"
-        try:
-            named = type(error)(text)
-            named._tagged_with_step = True
-        except Exception:
-            named = RuntimeError(f"{type(error).__name__}: {text}")
-            named._tagged_with_step = True
-        copy: Exception = named.with_traceback(error.__traceback__)
-        return copy
 
     def _defer_rest(self, application: Any, processed: Waiting, progressed: bool) -> None:
         """What a restriction has deferred waits for its time; longer and longer if it gets nowhere."""
@@ -204,8 +167,8 @@ class RestrictionFeed:
         self._defer(residual)
 
     def _residual(self, application: Any, due: int) -> Waiting:
-        encoded = application.application.element
-        return Waiting(encoded, self._op_coder.decode_nested(encoded).value[1], due)
+        left = self._operation.left(application)
+        return Waiting(left.element, left.size, due)
 
     def _sleep(self, due: int, splitter: Splitter) -> bool:
         """Sleeps until the time has come; False, at once, if that is beyond the task's budget."""
@@ -248,7 +211,9 @@ class RestrictionFeed:
 
     def _packed(self, entry: Waiting) -> bytes:
         element: bytes = (
-            entry.element if isinstance(entry.element, bytes) else self._root_coder.encode_nested(entry.element)
+            entry.element
+            if isinstance(entry.element, bytes)
+            else self._operation.root_coder.encode_nested(entry.element)
         )
         return _HEADER.pack(entry.due, entry.fresh, entry.idle, entry.size, len(element)) + element
 

@@ -27,8 +27,8 @@ from arcbeam.harness.files import recordlists
 from arcbeam.harness.operations import read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
-from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.stateful import statefulclaims
+from arcbeam.harness.statehandler import StateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, values
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, SideStore
@@ -55,14 +55,14 @@ class StageProcessor:
     Args:
         stage: what to run.
         settings: of the job.
-        state: user state and side inputs; in this process' memory if None.
+        state: user state and side inputs.
     """
 
-    def __init__(self, stage: Stage, settings: Settings, state: InProcessStateHandler | None = None) -> None:
+    def __init__(self, stage: Stage, settings: Settings, state: StateHandler) -> None:
         self.stage = stage
         self.settings = settings
         self.wiring = TaskContext(settings)
-        self.state = InProcessStateHandler(stage.side_channels) if state is None else state
+        self.state = state
         self.sdk: Any = bundle_processor.BundleProcessor(
             frozenset(), _descriptor(stage, settings), self.state, self.wiring
         )

@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.coders import coder_impl
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.statehandler import StateHandler
 
 
 class Elements:
@@ -46,7 +46,7 @@ coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Elements)
 class _Bag(bundle_processor.SynchronousBagRuntimeState):  # type: ignore[misc]  # Beam is untyped
     def read(self) -> Iterable[Any]:
         handler = self._state_handler
-        if not isinstance(handler, InProcessStateHandler):
+        if not isinstance(handler, StateHandler):
             elements: Iterable[Any] = super().read()
             return elements
         stored = () if self._cleared else handler.blocking_get(self._state_key, self._value_coder.get_impl())

@@ -1,22 +1,18 @@
-"""State and side inputs of the SDK's bundle processor, in this process: what its operations call `state_handler`.
+"""User state in the memory of this process, for as long as a bounded input's keys are being processed.
 
-Owns user state while its keys are being processed, and the keys that are parked until a timer fires. State is held
-encoded: what a DoFn does to an object that it read or wrote earlier does not change the state, and its size is known.
-Side inputs come from a `SideStore`. Must not know where its files are, nor Spark.
+Owns the state of keys, and of those that are parked until a timer fires. State is held encoded: what a DoFn does to an
+object that it read or wrote earlier does not change the state, and its size is known. Must not know Spark.
 """
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
-from typing import IO, Any, Final
+from typing import IO, Any
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.encoding.codererrors import coder_error
 from arcbeam.harness.state.cells import (
     Cell,
     ListRange,
@@ -25,32 +21,12 @@ from arcbeam.harness.state.cells import (
     insert_entries,
     list_elements,
     list_entries,
-    list_range,
     places,
-    whole,
 )
+from arcbeam.harness.statehandler import CellId, StateHandler
 from arcbeam.model.rows import SideStore
 
-CellId = tuple[str, str, bytes]
-"""(transform id, state name, encoded window): a cell of one key."""
-
-_CACHED_SIDE_BYTES = 1 << 20
-"""Side-input contents up to this encoded size are kept decoded …"""
-_CACHED_SIDES_BYTES = 16 << 20
-"""… up to this much in all."""
 _ENTRY_OVERHEAD = 200
-
-
-class Done:
-    """A finished request; the SDK waits for each of its writes."""
-
-    __slots__ = ()
-
-    def get(self, timeout: float | None = None) -> None:
-        """Returns at once."""
-
-
-_DONE: Final = Done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +45,14 @@ class KeyState:
         return sum(_ENTRY_OVERHEAD + sum(len(data) + 100 for _, data in entries) for _, entries in self.cells)
 
 
-class InProcessStateHandler:
-    """Serves state requests from memory and side inputs from files, on the thread that asks.
+class InProcessStateHandler(StateHandler):
+    """Serves state requests from memory.
 
-    Takes the place of the SDK's `GlobalCachingStateHandler`: `process_instruction_id`, `blocking_get`, `extend`,
-    `clear`, `done`. The other methods are for whoever drives the keys of a stateful stage; call them between bundles:
-    an open bundle holds writes that are not here yet.
-
-    Keys are what state requests carry: the *nested* encoding of the key coder. Windows are in the window coder's.
+    Beside the storage, there is what is for whoever drives the keys of a stateful stage; it is called between bundles:
+    an open bundle may hold writes that are not here yet.
 
     Args:
-        channels: side channel by (transform id, local name of the side input).
-        sides: as `read_sides` takes them.
+        channels, sides: see `StateHandler`.
         parked_bytes: what the state of parked keys may take in memory; beyond, it goes to a file.
         spill_folder: where that file is; the system's temporary folder if None.
     """
@@ -93,75 +65,14 @@ class InProcessStateHandler:
         parked_bytes: int = 64 << 20,
         spill_folder: str | None = None,
     ) -> None:
-        self._channels = dict(channels)
-        self._sides = sides
+        super().__init__(channels, sides)
         self._keys: dict[bytes, dict[CellId, Cell]] = {}
         self._parked = _Parked(parked_bytes, spill_folder)
-        self._decoded = _Decoded()
-        self.steps: Mapping[str, str] = {}
-        """Names of steps by transform id, for errors."""
-
-    # What the SDK calls.
-
-    def process_instruction_id(self, bundle_id: str, cache_tokens: Iterable[Any] = ()) -> Any:
-        """A context without effect: requests do not depend on the bundle."""
-        return contextlib.nullcontext()
-
-    def blocking_get(self, state_key: Any, coder: Any) -> Iterable[Any]:
-        """The elements of a cell or side input, as they are now; later writes do not change a running iteration.
-
-        Args:
-            state_key: a `StateKey`.
-            coder: coder impl of one element.
-
-        Raises:
-            ArcbeamError: for kinds of state keys that the Python SDK does not use without being invited to.
-        """
-        kind = state_key.WhichOneof("type")
-        if kind == "bag_user_state":
-            state = state_key.bag_user_state
-            return self.read_bag(state.key, _id(state), coder)
-        if kind == "ordered_list_user_state":
-            state = state_key.ordered_list_user_state
-            return self.read_list(state.key, _id(state), coder, list_range(state))
-        return self._side(kind, state_key, coder)
-
-    def extend(self, state_key: Any, coder: Any, elements: Iterable[Any]) -> Done:
-        """Adds elements to a cell; arguments as of `blocking_get`."""
-        kind = state_key.WhichOneof("type")
-        if kind == "bag_user_state":
-            state = state_key.bag_user_state
-            self.extend_bag(state.key, _id(state), coder, elements)
-        elif kind == "ordered_list_user_state":
-            state = state_key.ordered_list_user_state
-            self.extend_list(state.key, _id(state), coder, elements)
-        else:
-            raise _unserved(kind)
-        return _DONE
-
-    def clear(self, state_key: Any) -> Done:
-        """Empties a cell; of an ordered list, the range that the key names, or all of it."""
-        kind = state_key.WhichOneof("type")
-        if kind == "bag_user_state":
-            state = state_key.bag_user_state
-            self.clear_bag(state.key, _id(state))
-        elif kind == "ordered_list_user_state":
-            state = state_key.ordered_list_user_state
-            self.clear_list(state.key, _id(state), list_range(state))
-        else:
-            raise _unserved(kind)
-        return _DONE
 
     def done(self) -> None:
-        """The processor is not used any more: forgets everything."""
+        """See `StateHandler`."""
         self.clear_all()
-        self._decoded.clear()
-
-    def read_sides(self, sides: SideStore | None) -> None:
-        """What side inputs are read from; None if there are none. A store never changes, so others are another one."""
-        if sides is not self._sides:
-            self._decoded.clear()
-            self._sides = sides
+        super().done()
 
     # What handles of ours call; see `arcbeam.harness.state.handles.Storage`.
 
@@ -176,14 +87,6 @@ class InProcessStateHandler:
         added = self._encoded(bag_chunks, cell, coder, elements)
         if added:
             self._cell(key, cell).extend(added)
-
-    def check_bag(self, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> None:
-        """Raises what `extend_bag` would."""
-        try:
-            for element in elements:
-                coder.encode_nested(element)
-        except Exception as e:
-            raise self._error(e, transform, name, coder, elements) from e
 
     def clear_bag(self, key: bytes, cell: CellId) -> None:
         """Empties a bag."""
@@ -283,88 +186,6 @@ class InProcessStateHandler:
         if cell is None:
             cell = cells[id] = []
         return cell
-
-    def _encoded(
-        self, encode: Callable[[Any, Iterable[Any]], Cell], id: CellId, coder: Any, elements: Iterable[Any]
-    ) -> Cell:
-        """What `encode` makes of elements of a cell."""
-        try:
-            return encode(coder, elements)
-        except Exception as e:
-            raise self._error(e, id[0], id[1], coder, elements) from e
-
-    def _error(self, error: Exception, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> Exception:
-        if isinstance(error, ArcbeamError):
-            return error
-        return coder_error(coder, self.steps.get(transform, ""), error, elements, f" for state '{name}'")
-
-    def _side(self, kind: str | None, state_key: Any, coder: Any) -> Iterable[Any]:
-        """The elements of an iterable side input, the values of a multimap's key, or its keys."""
-        if kind == "multimap_side_input":
-            side = state_key.multimap_side_input
-            id: tuple[Any, ...] = (side.transform_id, side.side_input_id, side.window, side.key)
-        elif kind == "iterable_side_input":
-            side = state_key.iterable_side_input
-            id = (side.transform_id, side.side_input_id, side.window)
-        elif kind == "multimap_keys_side_input":
-            side = state_key.multimap_keys_side_input
-            id = (side.transform_id, side.side_input_id, side.window, None)
-        else:
-            raise _unserved(kind)
-        known = self._decoded.get(id)
-        if known is not None:
-            return known
-        channel = self._channels.get(id[:2])
-        if channel is None or self._sides is None:
-            raise ArcbeamError(f"'{id[1]}' is not a side input of transform '{id[0]}' in this stage")
-        if kind == "multimap_side_input":
-            chunks = self._sides.values(channel, side.window, side.key)
-        elif kind == "iterable_side_input":
-            chunks = self._sides.chunks(channel, side.window)
-        else:
-            chunks = self._sides.keys(channel, side.window)
-        return self._decoded.read(id, chunks, coder)
-
-
-class _Decoded:
-    """Decodes side inputs, and keeps small ones decoded: a DoFn iterates over the same for each of its elements."""
-
-    def __init__(self) -> None:
-        self._lists: dict[tuple[Any, ...], tuple[int, list[Any]]] = {}
-        self._size = 0
-
-    def get(self, id: tuple[Any, ...]) -> list[Any] | None:
-        found = self._lists.get(id)
-        return found[1] if found is not None else None
-
-    def clear(self) -> None:
-        self._lists.clear()
-        self._size = 0
-
-    def read(self, id: tuple[Any, ...], chunks: Iterator[bytes], coder: Any) -> Iterable[Any]:
-        """All elements at once if they are small, else as they are iterated."""
-        first: list[bytes] = []
-        size = 0
-        for chunk in chunks:
-            first.append(chunk)
-            size += len(chunk)
-            if size > _CACHED_SIDE_BYTES:
-                return whole(chain(first, chunks), coder)
-        elements = list(whole(first, coder))
-        size += _ENTRY_OVERHEAD
-        self._lists[id] = (size, elements)
-        self._size += size
-        while self._size > _CACHED_SIDES_BYTES:
-            self._size -= self._lists.pop(next(iter(self._lists)))[0]
-        return elements
-
-
-def _id(state: Any) -> CellId:
-    return state.transform_id, state.user_state_id, state.window
-
-
-def _unserved(kind: str | None) -> ArcbeamError:
-    return ArcbeamError(f"state requests of kind '{kind}' are not served in the Spark worker")
 
 
 class _Parked:

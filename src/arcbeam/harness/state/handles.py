@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from apache_beam.transforms import userstate
 
 from arcbeam.harness.state.bags import Elements
-from arcbeam.harness.state.handler import CellId
+from arcbeam.harness.statehandler import CellId
 
 
 class Storage(Protocol):

@@ -12,14 +12,17 @@ from apache_beam.utils.windowed_value import create
 
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.step.elements import PaneValues
+from arcbeam.harness.step.restrictions import StepRestrictions
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
 from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 
@@ -32,18 +35,21 @@ class StepRunner:
     Args:
         stage: whose user code it is. No other runner of it is in use before this one is finished.
         view: of the shard's state.
-        number: the stage's, in rows.
+        placed: the stage, as the engine knows it.
+        now: the step's recorded time.
     """
 
-    def __init__(self, stage: StepStage, view: StateView, number: int) -> None:
+    def __init__(self, stage: StepStage, view: StateView, placed: Placed, now: Timestamp) -> None:
         self._stage = stage
+        self._outputs = placed.flow.outputs
+        self._now = now
         self._bundles = stage.processor.bundles
         self._writers: Any = stage.processor.wiring.writers
         self._taken = self._taken_so_far()
         self._finalizations = len(self._bundles.callbacks)
         self._encoded_key: bytes | None = None
         self._key: Any = None
-        stage.state.work_on(view, number)
+        stage.state.work_on(view, placed.number)
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `Runner`."""
@@ -89,15 +95,16 @@ class StepRunner:
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """See `Runner`."""
-        raise self._not_there("restrictions")
+        return self._restrictions.admitted(self._stage.codec.block([element]).element(0), self._outputs)
 
     def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
         """See `Runner`."""
-        raise self._not_there("restrictions")
+        self._bundles.open()
+        return self._restrictions.resume(restriction.remainder, allowance, self._outputs, self._now)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `Runner`."""
-        raise self._not_there("restrictions")
+        return self._restrictions.truncate(restriction.remainder)
 
     def prepare(self) -> CallResult:
         """See `Runner`: no DoFn of the stage offers `prepare_to_shutdown`."""
@@ -135,6 +142,13 @@ class StepRunner:
     def _taken_so_far(self) -> int:
         taken: int = sum(op.taken for op in self._writers)
         return taken
+
+    @property
+    def _restrictions(self) -> StepRestrictions:
+        restrictions = self._stage.restrictions
+        if restrictions is None:
+            raise self._not_there("restrictions")
+        return restrictions
 
     def _not_there(self, what: str) -> ArcbeamError:
         return ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no {what}")

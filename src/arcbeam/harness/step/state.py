@@ -22,7 +22,7 @@ from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.harness.encoding.frames import Chunks, Spool
 from arcbeam.harness.state.cells import ListRange
-from arcbeam.harness.state.handler import CellId, InProcessStateHandler
+from arcbeam.harness.statehandler import CellId, StateHandler
 from arcbeam.harness.step.windows import Windows
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -33,8 +33,8 @@ _EAGER_BYTES = 1 << 20
 _value = itemgetter(1)
 
 
-class ViewState(InProcessStateHandler):
-    """What the SDK calls a state handler, for many steps; side inputs are as in `InProcessStateHandler`.
+class ViewState(StateHandler):
+    """What the SDK calls a state handler, for many steps; side inputs are as in `StateHandler`.
 
     Between `enter` and `commit` all state is that of one user key, in one shard.
 

@@ -19,6 +19,7 @@ from arcbeam.harness.state import bags
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.step import state
 from arcbeam.harness.step.elements import Codec, keyed_elements, plain_elements
+from arcbeam.harness.step.restrictions import StepRestrictions
 from arcbeam.harness.step.specs import family_names, kind_of
 from arcbeam.harness.step.state import ViewState
 from arcbeam.harness.step.timers import StepFamily, TimerLog
@@ -48,6 +49,7 @@ class StepStage:
         decode_key: of the engine's user keys; only of a stage that has some.
         codec: of the values that come.
         stateful: its operations that are run key by key.
+        restrictions: of a splittable stage; None of another.
         driven: the one of these that alone takes what comes, and is driven here; else the root is.
     """
 
@@ -74,6 +76,7 @@ class StepStage:
             )
             for timer in stage.timers
         }
+        self.restrictions = StepRestrictions(self.processor) if stage.splittable else None
         coder = root.written_coder.wrapped_value_coder
         self.keyed = isinstance(self.kind, Grouped | Stateful)
         if self.keyed:

@@ -1,0 +1,144 @@
+"""The operation of a splittable DoFn, one restriction after the other: processed, split meanwhile, truncated.
+
+Owns how a restriction enters the SDK, and what comes back. Which of them runs when, and what becomes of the rest, is
+the business of who drives it: rounds of a bounded stage (`harness.bounded.restrictions`), or a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from apache_beam.internal import pickler
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners import common
+from apache_beam.runners.worker import operations
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.splitting import Splitter
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A restriction on its way: an encoded windowed `((element, (restriction, estimator state)), size)`.
+
+    Attributes:
+        element: that.
+        size: as the restriction's provider sees it.
+        fresh: no part of it was processed: it is in the coder of the stage's root; others are in the operation's.
+    """
+
+    element: bytes
+    size: float
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Processed:
+    """How a restriction was processed: `DelayedBundleApplication`s.
+
+    Attributes:
+        split_off: what was split off meanwhile.
+        deferred: what the DoFn has left for later.
+        progressed: whether it has put anything out.
+    """
+
+    split_off: list[Any]
+    deferred: list[Any]
+    progressed: bool
+
+
+class SplittableOperation:
+    """The operation of a stage that processes restrictions.
+
+    Args:
+        processor: of the stage.
+
+    Attributes:
+        op: the SDK's operation.
+        root_coder, op_coder: of fresh restrictions, and of what is left of one.
+    """
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._processor = processor
+        self.op: Any = next(
+            op for op in processor.sdk.ops.values() if isinstance(op, operations.SdfProcessSizedElements)
+        )
+        self.root_coder: Any = processor.root.written_coder.get_impl()
+        self.op_coder: Any = self.op.input_info.main_input_coder.get_impl()
+
+    def process(self, element: Any, splitter: Splitter, *, fresh: bool) -> Processed:
+        """Processes a restriction in the open bundle.
+
+        Args:
+            element: windowed, decoded.
+            splitter: watches over it.
+            fresh: see `Sized`.
+
+        Raises:
+            Exception: what user code has raised, with the step's name.
+        """
+        # SUBTLE: what is left of one not through the root: a truncation in front must not see what it has truncated.
+        enter = self._processor.root.receivers[0].receive if fresh else self.op.process
+        outputs = splitter.outputs()
+        splitter.begin()
+        try:
+            try:
+                enter(element)
+            except BaseException:
+                splitter.abandon()
+                raise
+            split_off = splitter.end()
+        except Exception as e:
+            named = self._with_step(e)
+            if named is e:
+                raise
+            raise named  # noqa: B904  # the user's own is its context, as with the SDK's
+        return Processed(split_off, self._processor.bundles.take_deferrals(), splitter.outputs() > outputs)
+
+    def left(self, application: Any) -> Sized:
+        """What is left of a restriction."""
+        element: bytes = application.application.element
+        return Sized(element, self.op_coder.decode_nested(element).value[1], fresh=False)
+
+    def truncate(self, sized: Sized) -> Sized | None:
+        """What a drain leaves of a restriction; None if nothing."""
+        coder = self.root_coder if sized.fresh else self.op_coder
+        windowed = coder.decode_nested(sized.element)
+        (element, (restriction, state)), _ = windowed.value
+        try:
+            kept = self._provider.truncate(element, restriction)
+            if not kept:
+                return None
+            size = self._provider.restriction_size(element, kept)
+            if size < 0:
+                raise ValueError(f"a restriction's size is not less than nothing: {size} of {kept}")
+        except Exception as e:
+            raise self._with_step(e) from e
+        return Sized(coder.encode_nested(windowed.with_value(((element, (kept, state)), size))), size, sized.fresh)
+
+    @cached_property
+    def _provider(self) -> Any:
+        """The DoFn's restriction provider: the SDK truncates in an operation of its own, which not every plan has."""
+        components = runner_pb.Components.FromString(self._processor.stage.payload)
+        transform = components.transforms[self.op.name_context.transform_id]
+        payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
+        fn, *_ = pickler.loads(payload.do_fn.payload)
+        return common.DoFnSignature(fn).get_restriction_provider()
+
+    def _with_step(self, error: Exception) -> Exception:
+        """A copy of a user's error that names the step, as the SDK makes it for all but splittable DoFns."""
+        if isinstance(error, ArcbeamError) or getattr(error, "_tagged_with_step", False):
+            return error
+        named: Any
+        text = f"{error} [while running '{self.op.name_context.step_name.removesuffix('/Process')}']"
+        try:
+            named = type(error)(text)
+            named._tagged_with_step = True
+        except Exception:
+            named = RuntimeError(f"{type(error).__name__}: {text}")
+            named._tagged_with_step = True
+        copy: Exception = named.with_traceback(error.__traceback__)
+        return copy

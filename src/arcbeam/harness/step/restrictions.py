@@ -1,0 +1,97 @@
+"""Restrictions in a step: the engine's remainders, as the SDK processes, splits and truncates them.
+
+Owns their bytes, and what an estimator's reports are to the engine. Which of them runs when is the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from arcbeam.engine.state.residuals import Remainder
+from arcbeam.engine.step.bundles import Budget, CallResult, RestrictionResult
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.splitting import Splitter
+from arcbeam.harness.splittable import Sized, SplittableOperation
+from arcbeam.model.timestamps import Timestamp
+
+_FRESH: Final = b"\1"
+_LEFT: Final = b"\0"
+"""In front of a restriction's bytes: which coder they are of."""
+_LOOK_SECONDS: Final = 0.2
+"""About twenty looks at progress in that time."""
+
+
+class StepRestrictions:
+    """The restrictions of a stage.
+
+    Args:
+        processor: of the stage.
+    """
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._processor = processor
+        self._operation = SplittableOperation(processor)
+
+    def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
+        """A new one.
+
+        Args:
+            element: windowed, as it has come. What comes of it has its time or a later one.
+            outputs: of the stage.
+        """
+        encoded = self._operation.root_coder.encode_nested(element)
+        time = Timestamp(element.timestamp_micros)
+        return Remainder(_FRESH + encoded, element.value[1], None, dict.fromkeys(outputs, time))
+
+    def resume(
+        self, remainder: Remainder, allowance: Budget, outputs: tuple[str, ...], now: Timestamp
+    ) -> RestrictionResult:
+        """Processes one, in the open bundle, until it is done, or defers the rest, or the allowance is spent.
+
+        Args:
+            remainder: what is to be processed.
+            allowance: when it is spent, all that has not been claimed is split off, though not before progress.
+            outputs: of the stage.
+            now: the step's recorded time: delays count from it.
+        """
+        operation, sized = self._operation, _sized(remainder)
+        coder = operation.root_coder if sized.fresh else operation.op_coder
+        apply = self._processor.sdk.delayed_bundle_application
+        with Splitter(operation.op, apply, _LOOK_SECONDS, lambda: 1, allowance.spent) as splitter:
+            processed = operation.process(coder.decode_nested(sized.element), splitter, fresh=sized.fresh)
+        self._processor.bundles.elements += 1
+        splits = [self._left(application, outputs, None) for application in processed.split_off]
+        deferred = [self._left(application, outputs, now) for application in processed.deferred]
+        # There is one at most: an element is in one window here.
+        last = deferred.pop() if deferred else None
+        return RestrictionResult((*splits, *deferred), last, {} if last is None else last.watermarks, CallResult())
+
+    def truncate(self, remainder: Remainder) -> Remainder | None:
+        """What a drain leaves of one that waits, with the promises that it has."""
+        kept = self._operation.truncate(_sized(remainder))
+        return None if kept is None else Remainder(_bytes(kept), kept.size, None, remainder.watermarks)
+
+    def _left(self, application: Any, outputs: tuple[str, ...], now: Timestamp | None) -> Remainder:
+        left = self._operation.left(application)
+        due: Timestamp | None = None
+        if now is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
+            due = Timestamp(now + delay)
+        return Remainder(_bytes(left), left.size, due, _promised(application.application, outputs))
+
+
+def _promised(application: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:
+    """What the estimator has promised.
+
+    The SDK reports one value for all outputs of its operation, or none; so it holds for all outputs of the stage.
+    """
+    reported = [mark.ToMicroseconds() for mark in application.output_watermarks.values()]
+    return dict.fromkeys(outputs, Timestamp(min(reported))) if reported else {}
+
+
+def _sized(remainder: Remainder) -> Sized:
+    return Sized(remainder.element[1:], remainder.size, remainder.element[:1] == _FRESH)
+
+
+def _bytes(sized: Sized) -> bytes:
+    return (_FRESH if sized.fresh else _LEFT) + sized.element
