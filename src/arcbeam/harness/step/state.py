@@ -22,7 +22,7 @@ from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.harness.encoding.frames import Chunks, Spool
 from arcbeam.harness.state.cells import ListRange
-from arcbeam.harness.statehandler import CellId, StateHandler
+from arcbeam.harness.state.statehandler import CellId, StateHandler
 from arcbeam.harness.step.windows import Windows
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
