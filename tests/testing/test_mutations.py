@@ -35,7 +35,7 @@ SEEDS = {
     "a savepoint forgotten that was asked for during a commit": 9,
     "late panes that wait for the expiry": 11,
 }
-"""By mistake, a seed that finds it, as in docs/engine.md."""
+"""By mistake, a seed that finds it, as in docs/simulator.md."""
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
