@@ -125,7 +125,7 @@ BUILTIN = [
 def test_a_user_error_is_caught_by_its_own_type(kind: type[Exception]) -> None:
     found = _travelled(_raised(kind, args=("a", 1)))
     assert isinstance(found, kind)
-    assert found.args == ("a", 1)
+    assert found.args == ("a [while running 'Step']", 1)
     with pytest.raises(kind, match="while running"):
         raise found
 

@@ -106,8 +106,9 @@ class UserCodeError(JobFailedError):
 
     One that has come from a worker is an instance of the user's own class, too, so that `except ValueError` around a
     pipeline means what it says; of the nearest class above it where its own cannot be found by name in this process, or
-    does not take part in multiple inheritance. It has the `args` and attributes of what was raised, but for
-    those that have names of ours. The user's constructor is not called.
+    does not take part in multiple inheritance. It has the `args` of what was raised, with the step behind a text that
+    comes first, as the SDK has it, and its attributes, but for those that have names of ours. The user's constructor is
+    not called.
 
     Attributes:
         step: full name of the transform that raised ("" if unknown).
@@ -177,6 +178,10 @@ def _as_kind(kind: Any, error: Any) -> UserCodeError:
     made.args = (error.message,)
     with contextlib.suppress(Exception):
         made.args = pickle.loads(raised.args)
+        # As the SDK's runners do it: tests and handlers look there for the step.
+        step = f" [while running '{error.step}']"
+        if made.args and isinstance(made.args[0], str) and not made.args[0].endswith(step):
+            made.args = (made.args[0] + step, *made.args[1:])
     return made
 
 

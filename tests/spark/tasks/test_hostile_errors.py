@@ -103,7 +103,7 @@ def test_a_text_that_cannot_be_encoded_does_not_stop_the_job(step: Any) -> None:
     ):
         _ = p | beam.Create([1]) | "Fail" >> step
     assert isinstance(caught.value, UserCodeError)
-    assert caught.value.args == ("bad name \ud800",)
+    assert caught.value.args == ("bad name \ud800 [while running 'Fail']",)
 
 
 @pytest.mark.contract("API-06")
@@ -121,7 +121,8 @@ def test_an_exception_arrives_with_what_it_knows() -> None:
     with pytest.raises(Quota) as caught, _pipeline() as p:
         _ = p | beam.Create([1]) | "Spend" >> beam.Map(_raise, "quota")
     error = caught.value
-    assert (error.user, error.limit, error.args) == ("ann", 7, ("ann is over 7",))
+    assert (error.user, error.limit) == ("ann", 7)
+    assert error.args == ("ann is over 7 [while running 'Spend']",)
     assert isinstance(error, UserCodeError)
     assert error.step == "Spend"
     assert "Quota: ann is over 7 [while running 'Spend']\nTraceback" in str(error)

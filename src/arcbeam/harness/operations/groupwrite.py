@@ -289,7 +289,7 @@ class KeyedWrite(GroupWrite):
         self._alike = False
         if self._stamp is not None:
             whole = create(None, *self._stamp).with_value
-            for table in (*self._tables.values(), self._encoded):
+            for table in self._tables.values():
                 for values in table.values():
                     values[:] = map(whole, values)
         self._overhead = _ELEMENT_OVERHEAD
