@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness import statehandler as module
 from arcbeam.harness.state import cells
+from arcbeam.harness.state import statehandler as module
 from arcbeam.harness.state.handler import InProcessStateHandler, KeyState
 
 INTS = coders.VarIntCoder()

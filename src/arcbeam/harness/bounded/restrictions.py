@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.splittable import SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import BLOB_BYTES
-from arcbeam.harness.splittable import SplittableOperation
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 
 _HEADER = struct.Struct("<q?HdI")

@@ -26,8 +26,8 @@ from arcbeam.harness.encoding.codererrors import name_what_is_sampled
 from arcbeam.harness.operations import read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
+from arcbeam.harness.state.statehandler import StateHandler
 from arcbeam.harness.stateful import statefulclaims
-from arcbeam.harness.statehandler import StateHandler
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, recordlists, values
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, SideStore

@@ -14,7 +14,7 @@ from typing import Any
 from apache_beam.coders import coder_impl
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.statehandler import StateHandler
+from arcbeam.harness.state.statehandler import StateHandler
 
 
 class Elements:

@@ -23,7 +23,7 @@ from arcbeam.harness.state.cells import (
     list_entries,
     places,
 )
-from arcbeam.harness.statehandler import CellId, StateHandler
+from arcbeam.harness.state.statehandler import CellId, StateHandler
 from arcbeam.model.rows import SideStore
 
 _ENTRY_OVERHEAD = 200

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from apache_beam.transforms import userstate
 
 from arcbeam.harness.state.bags import Elements
-from arcbeam.harness.statehandler import CellId
+from arcbeam.harness.state.statehandler import CellId
 
 
 class Storage(Protocol):

@@ -11,8 +11,8 @@ from typing import Any, Final
 from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.step.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.splittable import Sized, SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
-from arcbeam.harness.splittable import Sized, SplittableOperation
 from arcbeam.model.timestamps import Timestamp
 
 _FRESH: Final = b"\1"
