@@ -17,7 +17,7 @@ import yaml
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.delays import AlignTo, Delay
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
-from arcbeam.engine.grouping.merging import CustomMerging, SessionMerging
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, SessionMerging
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.model.timestamps import Duration, Timestamp
@@ -36,7 +36,7 @@ class Clumps:
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         return (IntervalWindow(timestamp, Timestamp(timestamp + 4 * SECOND)),)
 
-    def merge(self, open: Any) -> Iterator[windows.Merge]:
+    def merge(self, open: Any) -> Iterator[Merge]:
         clump: list[IntervalWindow] = []
         for window in [*sorted(open), None]:
             whole = [*clump, window]
@@ -45,7 +45,7 @@ class Clumps:
                 continue
             if len(clump) > 1:
                 end = max(one.end for one in clump)
-                yield windows.Merge(tuple(clump), IntervalWindow(clump[0].start, end))
+                yield Merge(tuple(clump), IntervalWindow(clump[0].start, end))
             clump = [window]
 
 
@@ -74,7 +74,7 @@ class Visits:
     def assign(self, timestamp: Timestamp) -> tuple[Window, ...]:
         return (_visit(timestamp, timestamp),)
 
-    def merge(self, open: Any) -> Iterator[windows.Merge]:
+    def merge(self, open: Any) -> Iterator[Merge]:
         spans = sorted(tuple(map(int, window.encoded.split(b"-"))) for window in open)
         while spans:
             first, last = spans[0]
@@ -87,7 +87,7 @@ class Visits:
             if len(together) > 1:
                 last = max(end for _, end in together)
                 merged = tuple(_visit(start * SECOND, end * SECOND) for start, end in together)
-                yield windows.Merge(merged, _visit(first * SECOND, last * SECOND))
+                yield Merge(merged, _visit(first * SECOND, last * SECOND))
 
 
 def _visit(first: int, last: int) -> CustomWindow:

@@ -12,6 +12,9 @@ import pytest
 from apache_beam.transforms import trigger, window
 from apache_beam.utils.windowed_value import PaneInfoTiming
 
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import IntervalWindow
 from tests.harness.bounded.test_windows import Months, Quarters
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Stepped
@@ -71,9 +74,21 @@ class Pipeline:
             windowed | beam.GroupByKey() | beam.ParDo(Pane()) | Collect()
 
 
+def _own(came: WindowedElement) -> Timestamp:
+    """How far the watermark may move before an element comes: to its time."""
+    return came[1]
+
+
+def _first(came: WindowedElement) -> Timestamp:
+    """The same of an accumulator. Its time is the end of its window, and what is in it may be of its beginning."""
+    (window,) = came[2]
+    return window.start if isinstance(window, IntervalWindow) else MIN_TIMESTAMP
+
+
 def run(pipeline: Pipeline, seed: int | None = None) -> Any:
     """The bounded run, or with a seed one in steps."""
-    p = Driven(shards=1) if seed is None else Stepped(Cutting(seed, lambda came: came[1], jumps=seed % 2 == 0))
+    honest = _first if pipeline.combined else _own
+    p = Driven(shards=1) if seed is None else Stepped(Cutting(seed, honest, jumps=seed % 2 == 0))
     with p:
         pipeline.build(p)
     return p

@@ -51,6 +51,7 @@ class ViewState(StateHandler):
         self._families = families
         self._contexts: list[Any] = []
         self._lent: weakref.WeakSet[_Lent] = weakref.WeakSet()
+        self._lending = False
         self.forms: Windows
 
     def work_on(self, view: StateView, stage: int) -> None:
@@ -120,14 +121,17 @@ class ViewState(StateHandler):
             if size > _EAGER_BYTES:
                 lent = _Lent(read, decode)
                 self._lent.add(lent)
+                self._lending = True
                 return lent
         return _Held(tuple(held), decode)
 
     def _keep(self) -> None:
         """Cells are about to change: what user code has read of them, and still has, stays what it was."""
-        for lent in list(self._lent):
-            lent.keep()
-        self._lent.clear()
+        if self._lending:
+            for lent in list(self._lent):
+                lent.keep()
+            self._lent.clear()
+            self._lending = False
 
     def _place(self, cell: CellId) -> tuple[bytes, bytes]:
         return self._key, self.forms.ordered(cell[2])
