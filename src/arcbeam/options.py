@@ -13,18 +13,20 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from arcbeam.errors import InvalidPipelineError
 
 OPTIMIZATIONS = {
-    "fusion": "Run every transform in a stage of its own.",
-    "value_chains": "Run transforms that look at values only element by element, as all others.",
-    "loops": "Run such transforms in a row one after the other, not in one compiled loop.",
-    "record_lists": "Hand on what a bounded source reads record by record.",
-    "batches": "Run DoFns that take or make batches as the SDK does, by way of elements.",
-    "bulk_values": "Encode elements one by one in exchanges, also where many at once are faster.",
-    "folds": "Call the add_input of every CombineFn for every element, also of those that everybody uses.",
-    "giving_up": "Keep the table of a combine's half before an exchange, also where it combines next to nothing.",
-    "quick_tasks": "Leave Spark's Python workers as they are: behind each task they look for garbage in all modules, "
-    "and they acknowledge late what has come.",
+    "value_chains": "transforms that look at values only run element by element, as all others",
+    "loops": "such transforms in a row run one after the other, not in one compiled loop",
+    "record_lists": "what a bounded source reads is handed on record by record",
+    "batches": "DoFns that take or make batches run as the SDK does it, by way of elements",
+    "bulk_values": "elements are encoded one by one in exchanges, also where many at once are faster",
+    "folds": "the add_input of every CombineFn is called for every element, also of those that everybody uses",
+    "giving_up": "the table of a combine's half before an exchange is kept, also where it combines next to nothing",
+    "quick_tasks": "Spark's Python workers stay as they are: after each task they look for garbage in all modules, "
+    "and they acknowledge late what has come",
 }
-"""What each option `--no_…` does."""
+"""What `--disable_optimizations` may name, and what happens without each."""
+
+_ALL = "all"
+"""Stands for every optimization in `--disable_optimizations`."""
 
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb")
 """Options that mean nothing at zero or below."""
@@ -101,15 +103,41 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
 
         speed = parser.add_argument_group(
             "arcbeam: optimizations",
-            "Each can be switched off. Results are the same, only slower: for finding bugs.",
+            "Results are the same without them, only slower: for finding bugs.",
         )
-        for name, what in OPTIMIZATIONS.items():
-            speed.add_argument(f"--no_{name}", action="store_true", default=False, help=what)
+        speed.add_argument(
+            "--no_fusion",
+            action="store_true",
+            default=False,
+            help="Run every transform in a stage of its own.",
+        )
+        without = "; ".join(f"{name}: {what}" for name, what in OPTIMIZATIONS.items())
+        speed.add_argument(
+            "--disable_optimizations",
+            action="append",
+            default=None,
+            help="Optimizations to run without, separated by commas, or all. May be repeated. "
+            f"What happens without each: {without}.",
+        )
 
     @property
     def optimizations(self) -> dict[str, bool]:
-        """Whether each optimization of the harness is on, by its name in `harness.operations.taskcontext.Settings`."""
-        return {name: not getattr(self, f"no_{name}") for name in OPTIMIZATIONS if name != "fusion"}
+        """Whether each optimization of the harness is on, by its name in `harness.operations.taskcontext.Settings`.
+
+        Raises:
+            InvalidPipelineError: `--disable_optimizations` names one that there is not.
+        """
+        # A list from the command line; a program may set one text.
+        given: list[str] | str | None = self.disable_optimizations
+        texts = [given] if isinstance(given, str) else given or ()
+        disabled = {name for text in texts for each in text.split(",") if (name := each.strip())}
+        unknown = sorted(disabled - OPTIMIZATIONS.keys() - {_ALL})
+        if unknown:
+            raise InvalidPipelineError(
+                f"--disable_optimizations names what is no optimization: {', '.join(unknown)}",
+                f"there are {', '.join(OPTIMIZATIONS)}, and {_ALL} for all of these; fusion is off with --no_fusion",
+            )
+        return {name: name not in disabled and _ALL not in disabled for name in OPTIMIZATIONS}
 
     def check(self) -> None:
         """Refuses values that cannot be meant, before anything starts.
@@ -117,6 +145,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         Raises:
             InvalidPipelineError: naming every such option.
         """
+        _ = self.optimizations  # raises
         given = [(name, 1) for name in _POSITIVE] + [(name, 0) for name in _NOT_NEGATIVE]
         wrong = [
             f"--{name}={value} (at least {least})"

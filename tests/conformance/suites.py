@@ -57,13 +57,13 @@ NO_FUSION = Variant("NoFusion", {"no_fusion": True})
 SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1}, long=True)
 ONE_SHARD = Variant("OneShard", {"shards": 1}, long=True)
 SEVEN_SHARDS = Variant("SevenShards", {"shards": 7}, long=True)
-NO_VALUE_CHAINS = Variant("NoValueChains", {"no_value_chains": True}, long=True)
+NO_VALUE_CHAINS = Variant("NoValueChains", {"disable_optimizations": ["value_chains"]}, long=True)
 WITHOUT = {
-    name: Variant(f"No{name.title().replace('_', '')}", {f"no_{name}": True}, long=True)
+    name: Variant(f"No{name.title().replace('_', '')}", {"disable_optimizations": [name]}, long=True)
     for name in OPTIMIZATIONS
-    if name not in ("fusion", "value_chains")
+    if name != "value_chains"
 }
-NOTHING_ON = Variant("NoOptimizations", {f"no_{name}": True for name in OPTIMIZATIONS}, long=True)
+NOTHING_ON = Variant("NoOptimizations", {"no_fusion": True, "disable_optimizations": ["all"]}, long=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (

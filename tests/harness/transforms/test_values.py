@@ -101,9 +101,6 @@ class Outcome:
         return sorted(value for value, _, _ in self.seen[name].elements())
 
 
-SWITCHES = OPTIMIZATIONS.keys() - {"fusion"}
-
-
 def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **settings: Any) -> Outcome:
     """Runs a pipeline with all optimizations and with none: all that can be told of them is the same.
 
@@ -115,7 +112,8 @@ def same(build: Callable[[Driven], Any], names: Iterable[str] = ("",), **setting
     names = made if isinstance(made, list) else list(names)
     proto = pipeline_proto(p)
     plan = translate(proto, name=p.run_id)
-    off, on = (Outcome(p, plan, names, Settings(**dict.fromkeys(SWITCHES, on), **settings)) for on in (False, True))
+    switched = [Settings(**dict.fromkeys(OPTIMIZATIONS, on), **settings) for on in (False, True)]
+    off, on = (Outcome(p, plan, names, each) for each in switched)
     assert on.error == off.error
     assert on.seen == off.seen
     assert on.metrics == off.metrics

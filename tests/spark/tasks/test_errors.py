@@ -153,7 +153,7 @@ def test_an_element_that_does_not_fit_the_declared_type(behind: beam.PTransform[
     def wrong(x: int) -> Any:
         return (0, "seven" if x == 7 else x)
 
-    options = [] if chains else ["--no_value_chains"]
+    options = [] if chains else ["--disable_optimizations=value_chains"]
     with pytest.raises(CoderError) as caught, _pipeline(*options) as p:
         _ = p | beam.Create(range(10)) | "Make" >> beam.Map(wrong).with_output_types(tuple[int, int]) | behind
     assert "'seven'" in caught.value.error

@@ -1,0 +1,72 @@
+"""The options of the runner: how optimizations are disabled, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
+
+
+def ours(*arguments: str, **values: Any) -> ArcbeamOptions:
+    return PipelineOptions(list(arguments), **values).view_as(ArcbeamOptions)
+
+
+def disabled(options: ArcbeamOptions) -> set[str]:
+    return {name for name, on in options.optimizations.items() if not on}
+
+
+def test_every_optimization_is_a_setting_of_tasks_and_on() -> None:
+    assert OPTIMIZATIONS.keys() <= {field.name for field in dataclasses.fields(Settings)}
+    assert not disabled(ours())
+    defaults = Settings()
+    assert {name: getattr(defaults, name) for name in OPTIMIZATIONS} == ours().optimizations
+
+
+@pytest.mark.parametrize(
+    ("options", "off"),
+    [
+        (ours("--disable_optimizations=loops"), {"loops"}),
+        (ours("--disable_optimizations=loops,folds"), {"loops", "folds"}),
+        (ours("--disable_optimizations", "loops, folds,"), {"loops", "folds"}),
+        (ours("--disable_optimizations=loops,folds", "--disable_optimizations=batches"), {"loops", "folds", "batches"}),
+        (ours("--disable_optimizations=all"), OPTIMIZATIONS.keys()),
+        (ours("--disable_optimizations=loops,all"), OPTIMIZATIONS.keys()),
+        (ours("--disable_optimizations="), set()),
+        (ours(disable_optimizations=["loops", "folds"]), {"loops", "folds"}),
+        (ours(disable_optimizations="loops,folds"), {"loops", "folds"}),
+    ],
+)
+def test_optimizations_are_disabled_by_name(options: ArcbeamOptions, off: set[str]) -> None:
+    options.check()
+    assert disabled(options) == off
+    assert not options.no_fusion, "an option of its own"
+
+
+def test_disabled_optimizations_survive_the_way_to_a_job_server() -> None:
+    options = ours("--disable_optimizations=loops,folds", "--disable_optimizations=batches")
+    again = PipelineOptions.from_dictionary(options.get_all_options(drop_default=True)).view_as(ArcbeamOptions)
+    assert again.optimizations == options.optimizations
+
+
+@pytest.mark.parametrize("asked", ["loop", "no_loops", "fusion", "Loops"])
+def test_an_unknown_optimization_is_refused_by_name(asked: str) -> None:
+    options = ours(f"--disable_optimizations=folds,{asked}")
+    with pytest.raises(InvalidPipelineError, match=f"no optimization: {asked}") as caught:
+        options.check()
+    for name in (*OPTIMIZATIONS, "all", "--no_fusion"):
+        assert name in str(caught.value)
+    with pytest.raises(InvalidPipelineError):
+        _ = options.optimizations
+
+
+def test_values_that_cannot_be_meant_are_refused_together() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"--shards=0 .*--bundle_seconds=-1\.0"):
+        ours("--shards=0", "--bundle_seconds=-1").check()
+    with pytest.raises(InvalidPipelineError, match="both given"):
+        ours("--spark_master=local", "--spark_remote=local").check()
