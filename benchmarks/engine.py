@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import engine_commit, engine_groups, engine_state, engine_time
+from bench.engine import commit, groups, state, time
 from bench.figures import Figure, best
 from bench.report import as_markdown, as_text, replace_section
 
@@ -26,25 +26,25 @@ M = 1_000_000
 
 def _with_folder(work: Callable[[int, Path], list[Figure]]) -> Callable[[int], list[Figure]]:
     def run(size: int) -> list[Figure]:
-        with engine_state.scratch() as folder:
+        with state.scratch() as folder:
             return work(size, Path(folder))
 
     return run
 
 
 WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
-    "cells": (_with_folder(engine_state.on_disk), M),
-    "timers": (engine_time.pending_timers, M),
-    "disk-timers": (_with_folder(engine_time.timers_on_disk), M),
-    "groups": (engine_groups.groups, 100_000),
-    "stages": (engine_groups.stages, 200_000),
-    "commit": (_with_folder(lambda _, folder: engine_commit.commits(16, folder)), 0),
-    "copies": (_with_folder(engine_state.copies), 1_024),
-    "memory": (lambda size: engine_state.memory(size / M), M),
-    "memory-cells": (engine_state.in_memory, M),
-    "memory-timers": (engine_time.timers_in_memory, M),
-    "holds": (engine_time.holds, 200_000),
-    "order": (engine_time.in_order, 200_000),
+    "cells": (_with_folder(state.on_disk), M),
+    "timers": (time.pending_timers, M),
+    "disk-timers": (_with_folder(time.timers_on_disk), M),
+    "groups": (groups.groups, 100_000),
+    "stages": (groups.stages, 200_000),
+    "commit": (_with_folder(lambda _, folder: commit.commits(16, folder)), 0),
+    "copies": (_with_folder(state.copies), 1_024),
+    "memory": (lambda size: state.memory(size / M), M),
+    "memory-cells": (state.in_memory, M),
+    "memory-timers": (time.timers_in_memory, M),
+    "holds": (time.holds, 200_000),
+    "order": (time.in_order, 200_000),
 }
 """What is measured, and its size: keys, timers, elements, MiB."""
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from bench.peers import NAMES, Peer, open_session, peers
 from bench.processor import processor_seconds
-from bench.registry import WORKS
 from bench.report import (
     Conditions,
     Series,
@@ -29,7 +28,8 @@ from bench.report import (
     speed_table,
     ways_table,
 )
-from bench.work import StageLogic
+from bench.works.registry import WORKS
+from bench.works.work import StageLogic
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 20_000

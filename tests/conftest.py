@@ -14,6 +14,9 @@ from hypothesis import settings
 
 from arcbeam.doctor import require_java
 
+# Helpers of several modules assert, too: what they compared is to be told as it is for tests.
+pytest.register_assert_rewrite("tests.engine", "tests.harness", "tests.jobs", "tests.steps", "tests.store")
+
 _ROOT = Path(__file__).resolve().parent.parent
 _CONTRACTS = _ROOT / "docs" / "contracts.md"
 

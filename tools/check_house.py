@@ -1,5 +1,7 @@
 """The rules of the house that no other tool knows: sizes, circles, docstrings, and who may import what from outside.
 
+Sizes hold for the tests and the benchmarks, too.
+
 import-linter watches the layers; this looks below the names of external packages (Beam's protos by kind), for circles
 of modules inside of a room, and for rooms that are too full. Every violation is printed as `path:line: what`, and the
 exit code is 1 if there is any.
@@ -15,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "arcbeam"
+BESIDE = tuple(ROOT / name for name in ("tests", "benchmarks", "examples", "tools"))
+"""Folders that are as readable as the package, though they may import what they like."""
 MAX_LINES = 500
 MAX_MODULES = 16
 """In one folder, `__init__.py` not counted."""
@@ -70,13 +74,18 @@ def inside(name: str, target: str) -> bool:
     return name == target or name.startswith(target + ".")
 
 
+def oversized(text: str) -> Iterator[tuple[int, str]]:
+    """(line, what) if a module is too long."""
+    lines = text.count("\n")
+    if lines > MAX_LINES:
+        yield lines, f"{lines} lines; {MAX_LINES} at most: split it by what it knows"
+
+
 def violations(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """(line, what) of every broken rule in one module, whose path is relative to the package."""
     part = path.parts[0].removesuffix(".py")
     tree = ast.parse(text, str(path))
-    lines = text.count("\n")
-    if lines > MAX_LINES:
-        yield lines, f"{lines} lines; {MAX_LINES} at most: split it by what it knows"
+    yield from oversized(text)
     if not ast.get_docstring(tree):
         yield 1, "no module docstring: say what it owns and what it must not know"
     if path.name == "__init__.py":
@@ -156,6 +165,11 @@ def crowded(folders: Iterable[Path]) -> Iterator[tuple[Path, str]]:
             yield folder, f"{count} modules; {MAX_MODULES} at most: give them rooms"
 
 
+def folders(root: Path) -> list[Path]:
+    """A folder and all below it that may have modules."""
+    return [path for path in [root, *sorted(root.rglob("*"))] if path.is_dir() and path.name != "__pycache__"]
+
+
 def main() -> int:
     """Checks every module; 1 if any breaks a rule."""
     broken = 0
@@ -166,11 +180,15 @@ def main() -> int:
     for circle in circles(sources):
         print(f"src: a circle of imports: {', '.join(circle)}")
         broken += 1
-    for folder, what in crowded(path for path in [PACKAGE, *PACKAGE.rglob("*")] if path.is_dir()):
+    for folder, what in crowded(folder for root in (PACKAGE, *BESIDE) for folder in folders(root)):
         print(f"{folder.relative_to(ROOT)}: {what}")
         broken += 1
     for file in sorted(PACKAGE.rglob("*.py")):
         for line, what in violations(file.relative_to(PACKAGE), file.read_text()):
+            print(f"{file.relative_to(ROOT)}:{line}: {what}")
+            broken += 1
+    for file in sorted(file for root in BESIDE for file in root.rglob("*.py")):
+        for line, what in oversized(file.read_text()):
             print(f"{file.relative_to(ROOT)}:{line}: {what}")
             broken += 1
     print(f"house rules: {broken} broken" if broken else "house rules: kept")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
-from bench import registry
+from bench.works import registry
 from tests.harness.drive import Driven
 
 WARM_UP = 20_000  # elements

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from bench import pipelines, registry
+from bench.works import pipelines, registry
 
 
 def main() -> None:

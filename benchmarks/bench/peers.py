@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench import registry
 from bench.memory import Sampler
 from bench.processor import Clock, processor_seconds
-from bench.work import Answer, StageLogic
+from bench.works import registry
+from bench.works.work import Answer, StageLogic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,7 +160,7 @@ def _check(work: StageLogic, elements: int, answer: Answer) -> None:
 
 def _arcbeam(session: SparkSession, build: Any, elements: int) -> Answer:
     from arcbeam import ArcbeamRunner
-    from bench import pipelines
+    from bench.works import pipelines
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         return pipelines.run(build, elements, ArcbeamRunner(), folder)

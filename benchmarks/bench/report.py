@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.peers import CORES, SETTINGS, Memory
-from bench.registry import WORKS
-from bench.work import TINY, StageLogic
+from bench.works.registry import WORKS
+from bench.works.work import TINY, StageLogic
 
 TITLES = {
     "arcbeam": "arcbeam",

@@ -21,8 +21,8 @@ import numpy as np
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import ArcbeamRunner
-from bench import pipelines, work
-from bench.work import Answer
+from bench.works import pipelines, work
+from bench.works.work import Answer
 
 WARM_UP = 20_000  # elements
 _CHUNK = 1_000_000

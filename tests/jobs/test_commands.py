@@ -259,7 +259,7 @@ def test_spark_is_started_before_the_first_job_comes(tmp_path: Path, client: Cli
     assert len(started) == 1
 
 
-def test_a_start_that_is_interrupted() -> None:
+def test_a_start_that_is_interrupted_is_not_waited_for() -> None:
     stopped, never = threading.Event(), threading.Event()
     stopped.set()
     commands._unless(stopped, never.wait)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ def test_exposure_wants_a_token_and_tls(tmp_path: Path, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_wants_nothing(tmp_path: Path, host: str) -> None:
+def test_loopback_is_not_refused_without_token_and_tls(tmp_path: Path, host: str) -> None:
     check_exposure(ServerSettings(tmp_path, host))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.check_house import circles, crowded, violations
+from tools.check_house import BESIDE, MAX_LINES, circles, crowded, folders, oversized, violations
 
 
 def broken(path: str, source: str) -> list[str]:
@@ -72,3 +72,13 @@ def test_a_folder_that_is_too_full_is_told(tmp_path: Path) -> None:
         (tmp_path / f"m{number}.py").touch()
     (tmp_path / "__init__.py").touch()
     assert [what for _, what in crowded([tmp_path])] == ["17 modules; 16 at most: give them rooms"]
+
+
+def test_a_module_that_is_too_long_is_told_wherever_it_is() -> None:
+    assert not list(oversized("\n" * MAX_LINES))
+    assert list(oversized("\n" * 501)) == [(501, "501 lines; 500 at most: split it by what it knows")]
+
+
+def test_tests_and_benchmarks_are_looked_at_folder_by_folder() -> None:
+    looked_at = {folder for root in BESIDE for folder in folders(root)}
+    assert {Path(__file__).parent, Path(__file__).parents[2] / "benchmarks" / "bench"} <= looked_at

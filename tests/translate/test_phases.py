@@ -1,4 +1,4 @@
-"""How a pipeline becomes stages and channels: fusion, lifting, packing, exchanges, side inputs, splittable DoFns."""
+"""How a pipeline becomes stages and channels: fusion, exchanges, side inputs, splittable DoFns."""
 
 from __future__ import annotations
 
@@ -14,56 +14,12 @@ from apache_beam.portability import common_urns, python_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.pvalue import AsDict, AsIter, AsList, AsMultiMap, AsSingleton
 from apache_beam.runners.portability.fn_api_runner import translations
-from apache_beam.transforms import trigger
-from apache_beam.transforms.trigger import (
-    AccumulationMode,
-    AfterAll,
-    AfterCount,
-    AfterProcessingTime,
-    AfterWatermark,
-    Always,
-    Repeatedly,
-    TriggerFn,
-)
 from apache_beam.transforms.userstate import BagStateSpec
-from apache_beam.transforms.window import FixedWindows
 
-from arcbeam.model.plan import Channel, Plan, Routing, Stage
-from arcbeam.model.urns import PRECOMBINE_URN
-from arcbeam.translate import describe, phases, translate
-from arcbeam.translate.proto import pipeline_proto
+from arcbeam.model.plan import Routing
+from arcbeam.translate import phases, translate
 from tests.harness.drive import Collect, Driven
-
-EXCHANGES = {Routing.GROUPED, Routing.KEYED, Routing.SPREAD}
-
-
-def proto_of(build: Callable[[Any], Any]) -> Any:
-    p = beam.Pipeline()
-    build(p)
-    return pipeline_proto(p)
-
-
-def plan_of(build: Callable[[Any], Any], **kwargs: Any) -> Plan:
-    return translate(proto_of(build), name="test", **kwargs)
-
-
-def names(stage: Stage) -> list[str]:
-    """Names of a stage's transforms, without those of `source`."""
-    return [t.name for t in stage.transforms if not t.name.startswith("Create")]
-
-
-def stage_of(plan: Plan, name: str) -> Stage:
-    (found,) = [stage for stage in plan.stages if name in [t.name for t in stage.transforms]]
-    return found
-
-
-def channels(plan: Plan, *routings: Routing) -> list[Channel]:
-    return [channel for channel in plan.channels if channel.routing in routings]
-
-
-def source(p: Any, name: str = "Create") -> Any:
-    return p | name >> beam.Create([("a", 1), ("b", 2)], reshuffle=False)
-
+from tests.translate.plans import channels, combine, names, plan_of, proto_of, source, stage_of, winding
 
 # Fusion.
 
@@ -142,152 +98,6 @@ def test_an_environment_ends_a_stage() -> None:
             transform.environment_id = "other"
     plan = translate(proto)
     assert stage_of(plan, "one") is not stage_of(plan, "two")
-
-
-# Combining.
-
-
-def combine(p: Any, fn: TriggerFn | None = None) -> None:
-    windowed = source(p) | beam.WindowInto(
-        FixedWindows(1), trigger=fn, accumulation_mode=AccumulationMode.DISCARDING if fn else None
-    )
-    windowed | "sum" >> beam.CombinePerKey(sum)
-
-
-@pytest.mark.contract("PLAN-02")
-@pytest.mark.parametrize(
-    ("fn", "lifted"),
-    [
-        (None, True),
-        (AfterWatermark(), True),
-        (AfterWatermark(late=AfterCount(3)), True),
-        (AfterWatermark(early=AfterProcessingTime(10)), True),
-        (trigger._Never(), True),
-        # A pane is due after so many elements: they must not be made one before.
-        (Repeatedly(AfterCount(3)), False),
-        (Repeatedly(AfterCount(1)), False),
-        (AfterWatermark(early=AfterCount(1)), False),
-        (Repeatedly(AfterAll(AfterCount(3), AfterProcessingTime(10))), False),
-        (Always(), False),
-    ],
-    ids=str,
-)
-def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, lifted: bool) -> None:
-    plan = plan_of(lambda p: combine(p, fn))
-    urns = [t.urn for stage in plan.stages for t in stage.transforms]
-    assert (PRECOMBINE_URN in urns) == lifted
-    assert (common_urns.combine_components.COMBINE_GROUPED_VALUES.urn in urns) != lifted
-    # What the decision was made by is not what the plan says.
-    (channel,) = channels(plan, Routing.GROUPED, Routing.KEYED)
-    assert (type(fn).__name__ in ("NoneType", "DefaultTrigger")) == (channel.windowing == "fixed_windows")
-
-
-@pytest.mark.contract("PLAN-02", "ENG-08")
-@pytest.mark.parametrize("bundle_elements", [1, 500_000])
-def test_panes_of_a_combiner_do_not_depend_on_bundles(bundle_elements: int) -> None:
-    with Driven(bundle_elements=bundle_elements) as p:
-        (
-            p
-            | beam.Create([("k", 1)] * 7)
-            | beam.WindowInto(
-                FixedWindows(1), trigger=Repeatedly(AfterCount(1)), accumulation_mode=AccumulationMode.ACCUMULATING
-            )
-            | beam.CombinePerKey(sum)
-            | Collect()
-        )
-    assert p.values() == [("k", n) for n in range(1, 8)]
-
-
-@pytest.mark.contract("PLAN-02")
-def test_combiners_of_one_input_are_packed() -> None:
-    class Statistics(beam.PTransform):
-        def annotations(self) -> dict[str, Any]:
-            return {python_urns.APPLY_COMBINER_PACKING: b""}
-
-        def expand(self, pcoll: Any) -> Any:
-            return [pcoll | "min" >> beam.CombinePerKey(min), pcoll | "max" >> beam.CombinePerKey(max)]
-
-    def build(p: Any) -> None:
-        source(p) | Statistics()
-
-    plan = plan_of(build)
-    assert len(channels(plan, *EXCHANGES)) == 1
-    assert sum(t.urn == PRECOMBINE_URN for stage in plan.stages for t in stage.transforms) == 1
-    with Driven() as p:
-        low, high = source(p) | Statistics()
-        low | Collect("low")
-        high | Collect("high")
-    assert sorted(p.values("low")) == sorted(p.values("high")) == [("a", 1), ("b", 2)]
-
-
-def client_side(proto: Any, phases: str = "default") -> Any:
-    """What `PortableRunner` does to a pipeline before it sends it to a job server."""
-    from apache_beam.options.pipeline_options import PipelineOptions
-    from apache_beam.runners.portability.portable_runner import PortableRunner
-
-    options = PipelineOptions([f"--experiments=pre_optimize={phases}"])
-    return PortableRunner._optimize_pipeline(proto, options)
-
-
-@pytest.mark.contract("PLAN-02", "API-02")
-@pytest.mark.parametrize("fusion", [True, False])
-@pytest.mark.parametrize("optimize", ["none", "default", "all_except_fusion", "pack_combiners,lift_combiners"])
-def test_combiners_that_the_client_has_lifted(fusion: bool, optimize: str) -> None:
-    def edit(proto: Any) -> None:
-        proto.CopyFrom(client_side(proto, optimize))
-
-    with Driven(fusion=fusion, edit=edit, shards=3) as p:
-        values = p | beam.Create([("a", 1), ("b", 2), ("a", 3)])
-        values | "sum" >> beam.CombinePerKey(sum) | Collect("sum")
-        values | "mean" >> beam.combiners.Mean.PerKey() | Collect("mean")
-        values | beam.Values() | beam.CombineGlobally(sum) | Collect("all")
-        values | beam.WindowInto(FixedWindows(1)) | "in windows" >> beam.CombinePerKey(max) | Collect("windows")
-    assert sorted(p.values("sum")) == [("a", 4), ("b", 2)]
-    assert sorted(p.values("mean")) == [("a", 2.0), ("b", 2.0)]
-    assert p.values("all") == [6]
-    assert sorted(p.values("windows")) == [("a", 3), ("b", 2)]
-    urns = [t.urn for stage in p.plan.stages for t in stage.transforms]
-    assert common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn not in urns
-    assert PRECOMBINE_URN in urns
-
-
-@pytest.mark.contract("PLAN-02")
-@pytest.mark.parametrize("part", ["COMBINE_PER_KEY_PRECOMBINE", "COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS"])
-def test_parts_of_a_combiner_that_stand_alone(part: str) -> None:
-    components = common_urns.combine_components
-
-    def edit(proto: Any) -> None:
-        proto.CopyFrom(client_side(proto))
-        for transform in proto.components.transforms.values():
-            if transform.spec.urn == common_urns.composites.COMBINE_PER_KEY.urn:
-                transform.ClearField("spec")  # what it is made of is all there is
-            elif transform.spec.urn == components.COMBINE_PER_KEY_PRECOMBINE.urn:
-                transform.spec.urn = getattr(components, part).urn
-
-    with Driven(edit=edit) as p:
-        p | beam.Create([("a", 1), ("b", 2), ("a", 3)]) | beam.combiners.Mean.PerKey() | Collect()
-    assert sorted(p.values()) == [("a", 2.0), ("b", 2.0)]
-    urns = [t.urn for stage in p.plan.stages for t in stage.transforms]
-    ours = PRECOMBINE_URN if part.endswith("PRECOMBINE") else components.COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS.urn
-    assert urns.count(ours) == 1
-    assert urns.count(components.COMBINE_PER_KEY_MERGE_ACCUMULATORS.urn) == 1
-
-
-@pytest.mark.contract("PLAN-02")
-def test_a_combiner_that_is_not_lifted_runs_on_groups() -> None:
-    with Driven() as p:
-        (
-            p
-            | beam.Create([("a", 1), ("a", 3), ("a", 5)])
-            | beam.WindowInto(
-                FixedWindows(1), trigger=Repeatedly(AfterCount(2)), accumulation_mode=AccumulationMode.DISCARDING
-            )
-            | beam.combiners.Mean.PerKey()
-            | Collect()
-        )
-    assert len(p.values()) == 2
-    urns = [t.urn for stage in p.plan.stages for t in stage.transforms]
-    assert common_urns.combine_components.COMBINE_GROUPED_VALUES.urn in urns
 
 
 # Splittable DoFns.
@@ -396,14 +206,7 @@ def test_a_side_input_ends_a_stage_and_is_complete_before_its_user() -> None:
     assert len({stage_of(plan, name).id for name in ("first", "second", "third")}) == 3
 
 
-# One plan for one pipeline, with names for people.
-
-
-def winding(p: Any) -> None:
-    words = source(p) | "Words" >> beam.Map(lambda kv: kv[0])
-    total = words | beam.combiners.Count.Globally()
-    parts = [words | f"Part {n}" >> beam.Map(lambda w, t: (w, t), AsSingleton(total)) for n in range(3)]
-    parts | beam.Flatten() | beam.Reshuffle() | beam.GroupByKey() | "End" >> beam.Map(str)
+# One plan for one pipeline.
 
 
 @pytest.mark.contract("PLAN-05", "PLAN-06")
@@ -413,42 +216,6 @@ def test_a_pipeline_has_one_plan(fusion: bool) -> None:
     # The SDK's stages are hashed by where they are in memory.
     plans = [translate(proto, fusion=fusion) for _ in range(5)]
     assert all(plan == plans[0] for plan in plans)
-
-
-@pytest.mark.contract("PLAN-06")
-@pytest.mark.parametrize("fusion", [True, False])
-def test_names_are_for_people(fusion: bool) -> None:
-    plan = plan_of(winding, fusion=fusion)
-    for name in [*(s.name for s in plan.stages), *(c.name for c in plan.channels)]:
-        assert name
-        assert not name[0].isdigit()
-        assert not name.endswith(".None")
-        for internal in ("ref_", "pcollection_", "/Read", "/Write", "materialize:"):
-            assert internal not in name
-
-
-@pytest.mark.contract("PLAN-06")
-def test_a_stage_that_only_moves_elements_says_so() -> None:
-    plan = plan_of(lambda p: [source(p, n) for n in "ab"] | beam.Flatten() | beam.Reshuffle() | "End" >> beam.Map(str))
-    assert [stage.name for stage in plan.stages if not stage.transforms] == ["Flatten + Reshuffle"]
-    assert {channel.name for channel in plan.channels} == {"Flatten"}
-
-
-@pytest.mark.parametrize(
-    ("unique", "name"),
-    [
-        ("16Side/Map(decode).None", "Side/Map(decode)"),
-        ("4Tags.late", "Tags.late"),
-        ("63 days.None", "3 days"),
-        ("6With.s.None", "With.s"),
-        ("Sum/Precombine.out", "Sum/Precombine"),
-        ("ref_PCollection_1", "ref_PCollection_1"),
-        ("", ""),
-        ("12", "12"),
-    ],
-)
-def test_names_of_pcollections(unique: str, name: str) -> None:
-    assert describe.pcollection(unique) == name
 
 
 # The SDK's internals that the phases lean on.

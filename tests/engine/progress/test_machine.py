@@ -1,47 +1,10 @@
-"""What a job's machine asks for, in each mode and at each outcome: scripts (see `script`)."""
+"""What a job's machine asks for while it runs, and at each outcome of a step: scripts (see `script`)."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from arcbeam.engine.progress import EndState, JobMachine, Mode, Phase, Propose
-from arcbeam.model.commits import CommitMode
-from tests.engine.progress.script import LAYOUT, Driver, play
-
-
-@pytest.mark.contract("ENG-06", "END-01")
-def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_shutdown_and_teardown() -> None:
-    driver = play("""
-        start fresh                            -> run 1.0 initial
-        reports more with sink                 -> propose 1 running
-        committed                              -> publish 1; run 2.0
-        reports nothing left with sink         -> -
-        published                              -> propose 2 running
-        committed                              -> publish 2; run 3.0 prepare
-        published                              -> -
-        reports nothing left with sink callbacks -> propose 3 done
-        committed                              -> publish 3; finalize 3; wait 100
-        finalized                              -> wait
-        published                              -> shut down sum rates read; wait 100
-        shut down                              -> tear down sum rates read
-        torn down                              -> done
-        clock 500                              -> -
-    """)
-    assert driver.end is not None
-    assert driver.end.why == ""
-
-
-def test_what_is_published_again_after_a_crash_is_published_before_the_next_commit() -> None:
-    play("""
-        start unpublished           -> publish 0 of the head; run 1.0
-        reports more                -> -
-        publish fails               -> warn; wait 10
-        clock 10                    -> publish 0 of the head
-        published                   -> propose 1 running
-        committed                   -> run 2.0
-    """)
+from tests.engine.progress.script import Driver, play
 
 
 @pytest.mark.contract("ENG-07")
@@ -63,192 +26,6 @@ def test_an_idle_job_waits_until_something_is_due_and_runs_no_step() -> None:
     assert driver.plan.time == 50
 
 
-@pytest.mark.contract("STORE-05")
-def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_the_next_one() -> None:
-    play("""
-        start fresh                 -> run 1.0 initial
-        savepoint s1                -> -
-        reports due 50 with sink    -> propose 1 running as s1
-        savepoint s2                -> -
-        unknown                     -> warn; wait 10
-        savepoint s3                -> -
-        clock 10                    -> resolve 1
-        savepoint s1                -> -
-        committed                   -> publish 1; wait 50
-        savepoint s4                -> -
-        published                   -> propose 2 running bare as s2 s3 s4; wait
-        savepoint s5                -> -
-        refused                     -> warn; wait 20
-        clock 20                    -> propose 2 running bare as s2 s3 s4
-        committed                   -> propose 3 running bare as s5
-        committed                   -> wait 50
-    """)
-
-
-@pytest.mark.contract("STORE-05")
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        (
-            """
-            start                       -> run 1.0
-            reports nothing left        -> propose 1 running
-            committed                   -> run 2.0 prepare
-            reports nothing left        -> propose 2 done
-            savepoint s1                -> -
-            suspend s2                  -> -
-            drain s3                    -> warn
-            committed                   -> warn; warn; shut down sum rates read; wait 100
-            """,
-            ["already, to savepoint 's2': nothing comes of 's3'", "savepoint 's1' is not", "savepoint 's2' is not"],
-        ),
-        (
-            """
-            start                       -> run 1.0
-            suspend s1                  -> -
-            reports more                -> propose 1 suspended as s1
-            savepoint s2                -> -
-            suspend s1                  -> -
-            committed                   -> warn; tear down sum rates read; wait 100
-            suspend s1                  -> -
-            """,
-            ["savepoint 's2' is not made: asked for when the last commit"],
-        ),
-        (
-            """
-            savepoint s1                -> -
-            drain s2                    -> -
-            drain s2                    -> -
-            start                       -> run 1.0 drain
-            drain s3                    -> warn
-            cancel                      -> abandon 1.0; warn; warn; tear down sum rates read; wait 100
-            """,
-            ["nothing comes of 's3'", "savepoint 's1' is not made: the job is cancelling", "savepoint 's2' is not"],
-        ),
-        (
-            """
-            savepoint s1                -> -
-            start                       -> run 1.0
-            reports more                -> propose 1 running as s1
-            savepoint s2                -> -
-            driver fails                -> warn; warn; tear down sum rates read; wait 100
-            """,
-            ["savepoint 's1' is there only if step 1 is committed: the job is failing", "savepoint 's2' is not"],
-        ),
-        (
-            """
-            drain s1                    -> -
-            start draining              -> warn; run 1.0 drain
-            """,
-            ["draining already, to savepoint '': nothing comes of 's1'"],
-        ),
-    ],
-    ids=["done", "suspended", "cancelled", "failed", "another drain"],
-)
-def test_a_savepoint_that_no_commit_makes_any_more_is_told(script: str, told: list[str]) -> None:
-    driver = play(script)
-    assert len(driver.warnings) == len(told)
-    assert all(text in warning for text, warning in zip(told, driver.warnings, strict=True)), driver.warnings
-
-
-def test_savepoints_that_are_asked_for_before_a_job_that_has_ended_is_finished_are_told() -> None:
-    driver = play("savepoint s1 -> -\ndrain s2 -> -")
-    ended = replace(driver.event("start"), ended=CommitMode.DONE)
-    assert driver.send(ended) == "warn; warn; shut down sum rates read; wait 100"
-
-
-@pytest.mark.contract("END-02")
-def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_publishes_and_shuts_down() -> None:
-    play("""
-        start fresh                 -> run 1.0 initial
-        reports due 50              -> propose 1 running
-        committed                   -> wait 50
-        drain last                  -> run 2.0 drain; wait
-        reports due 70              -> propose 2 draining
-        committed                   -> wait 70
-        clock 70                    -> run 3.0 drain
-        reports nothing left        -> propose 3 draining
-        committed                   -> run 4.0 drain prepare
-        reports nothing left with sink -> propose 4 drained as last
-        committed                   -> publish 4
-        suspend other               -> warn
-        published                   -> shut down sum rates read; wait 170
-        shut down                   -> tear down sum rates read
-        torn down                   -> drained
-    """)
-
-
-@pytest.mark.contract("END-02")
-def test_a_drain_while_a_step_runs_or_fails_begins_with_the_next_run() -> None:
-    driver = play("""
-        start fresh                 -> run 1.0 initial
-        drain last                  -> -
-        fails                       -> warn; wait 10
-        clock 10                    -> run 1.1 initial drain
-        late 1.0                    -> -
-        reports nothing left        -> propose 1 draining
-        committed                   -> run 2.0 drain prepare
-    """)
-    assert [command.drains_to for command in driver.commands if isinstance(command, Propose)] == ["last"]
-
-
-def test_a_drain_goes_on_in_the_next_driver_which_is_told_its_savepoint() -> None:
-    driver = Driver()
-    driver.say("start draining")
-    play(
-        """
-        reports nothing left        -> propose 1 draining
-        suspend other               -> warn
-        committed                   -> run 2.0 drain prepare
-        reports nothing left        -> propose 2 drained
-    """,
-        driver,
-    )
-    assert "draining already" in driver.warnings[0]
-
-
-@pytest.mark.contract("END-03")
-def test_a_suspension_commits_what_runs_and_nothing_else_is_run_forced_or_called() -> None:
-    play("""
-        start fresh                 -> run 1.0 initial
-        suspend here                -> -
-        reports more with sink      -> propose 1 suspended as here
-        committed                   -> publish 1
-        published                   -> tear down sum rates read; wait 100
-        torn down                   -> stopped
-    """)
-
-
-@pytest.mark.contract("END-03")
-def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_under_a_name() -> None:
-    play("""
-        start fresh                 -> run 1.0 initial
-        reports due 50              -> propose 1 running
-        committed                   -> wait 50
-        suspend here                -> propose 2 suspended bare as here; wait
-        committed                   -> tear down sum rates read; wait 100
-        torn down                   -> stopped
-    """)
-    play("""
-        start fresh                 -> run 1.0 initial
-        reports more with sink      -> propose 1 running
-        suspend here                -> -
-        committed                   -> publish 1
-        published                   -> propose 2 suspended bare as here
-    """)
-    play("""
-        start fresh                 -> run 1.0 initial
-        suspend here                -> -
-        fails                       -> warn; propose 1 suspended bare as here
-        committed                   -> tear down sum rates read; wait 100
-    """)
-    driver = Driver()
-    for line in ("suspend here", "start fresh"):
-        driver.say(line)
-    assert driver.proposed is not None
-    assert driver.proposed.fresh
-
-
 @pytest.mark.contract("END-03")
 def test_a_resumed_job_takes_up_what_was_due_whatever_its_shards_have() -> None:
     play("""
@@ -256,65 +33,6 @@ def test_a_resumed_job_takes_up_what_was_due_whatever_its_shards_have() -> None:
         reports due 50              -> propose 1 running
         committed                   -> wait 50
     """)
-
-
-def test_a_job_that_is_done_before_it_can_be_suspended_is_done() -> None:
-    play("""
-        start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
-        suspend here                -> -
-        reports nothing left        -> propose 2 done as here
-        committed                   -> shut down sum rates read; wait 100
-    """)
-
-
-@pytest.mark.contract("END-04")
-def test_user_code_that_raises_ends_the_job_with_teardown_only_and_nothing_is_published() -> None:
-    driver = play("""
-        start fresh                 -> run 1.0 initial
-        reports more with sink      -> propose 1 running
-        committed                   -> publish 1; run 2.0
-        breaks                      -> tear down sum rates read; wait 100
-        published                   -> -
-        drain last                  -> warn
-        torn down                   -> failed
-    """)
-    assert driver.end is not None
-    assert driver.end.why.startswith("user code raised; what step 1 has for sinks may be unpublished")
-
-
-@pytest.mark.contract("END-04")
-@pytest.mark.parametrize(
-    ("before", "abandoned"),
-    [
-        ([], ""),
-        (["start"], "abandon 1.0; "),
-        (["start", "reports more with sink"], ""),
-        (["start", "reports more with sink", "committed"], "abandon 2.0; "),
-        (["start", "reports due 50 with sink", "committed", "published"], ""),
-        (["start", "fails"], ""),
-    ],
-)
-def test_cancelling_tears_down_at_once_whatever_is_in_flight(before: list[str], abandoned: str) -> None:
-    driver = Driver()
-    for line in before:
-        driver.say(line)
-    play(f"cancel -> {abandoned}tear down sum rates read; wait 100\ntorn down -> cancelled", driver)
-    assert driver.machine.phase is Phase.ENDED
-
-
-@pytest.mark.contract("END-04")
-def test_a_commit_that_is_decided_after_the_end_was_is_real_but_is_not_published() -> None:
-    driver = play("""
-        start                       -> run 1.0
-        reports more with sink      -> propose 1 running
-        cancel                      -> tear down sum rates read; wait 100
-        committed                   -> -
-        torn down                   -> cancelled
-    """)
-    assert driver.machine.head is not None
-    assert driver.machine.head.step == 1
 
 
 def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
@@ -337,22 +55,6 @@ def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
     assert driver.end.why == "worker lost (failure 3 in a row)"
 
 
-@pytest.mark.contract("STORE-03")
-def test_a_conflict_ends_the_job_and_a_refusal_is_tried_again() -> None:
-    driver = play("""
-        start                       -> run 1.0
-        reports more                -> propose 1 running
-        refused                     -> warn; wait 10
-        clock 10                    -> propose 1 running
-        committed                   -> run 2.0
-        reports more                -> propose 2 running
-        conflict                    -> tear down sum rates read; wait 110
-        torn down                   -> failed
-    """)
-    assert driver.end is not None
-    assert driver.end.why == "another driver took the job over: host7"
-
-
 def test_what_the_driver_cannot_do_at_all_fails_the_job() -> None:
     driver = play("""
         start                       -> run 1.0
@@ -362,28 +64,6 @@ def test_what_the_driver_cannot_do_at_all_fails_the_job() -> None:
     """)
     assert driver.end is not None
     assert driver.end.why == "a watermark falls"
-
-
-@pytest.mark.contract("STORE-03")
-def test_an_unknown_outcome_is_asked_about_until_it_is_known_and_nothing_else_is_done() -> None:
-    play("""
-        start                       -> run 1.0
-        reports more with sink      -> propose 1 running
-        unknown                     -> warn; wait 10
-        suspend here                -> -
-        clock 10                    -> resolve 1
-        unknown                     -> wait 30
-        clock 30                    -> resolve 1
-        unknown                     -> wait 70
-        clock 70                    -> resolve 1
-        unknown                     -> wait 110
-        clock 110                   -> resolve 1
-        committed                   -> publish 1
-        published                   -> propose 2 suspended bare as here
-        unknown                     -> warn; wait 120
-        cancel                      -> warn; tear down sum rates read; wait 210
-        unknown                     -> -
-    """)
 
 
 @pytest.mark.contract("ENG-06")
@@ -464,67 +144,6 @@ def test_a_poll_that_finds_nothing_is_no_livelock() -> None:
     assert not driver.warnings
 
 
-@pytest.mark.contract("END-01")
-def test_a_driver_that_died_behind_the_last_commit_leaves_publishing_and_the_last_calls_to_the_next() -> None:
-    driver = Driver()
-    started = replace(driver.event("start unpublished"), ended=CommitMode.DRAINED)
-    assert driver.send(started) == "publish 0 of the head"
-    play("drain last -> warn\npublished -> shut down sum rates read; wait 100", driver)
-    play("shut down -> tear down sum rates read\ntorn down -> drained", driver)
-
-
-def test_a_preparation_that_always_makes_new_work_is_given_up() -> None:
-    play("""
-        start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
-        reports new work            -> propose 2 running
-        committed                   -> run 3.0
-        reports nothing left        -> propose 3 running
-        committed                   -> run 4.0 prepare
-        reports new work            -> propose 4 running
-        committed                   -> run 5.0
-        reports nothing left        -> propose 5 running
-        committed                   -> tear down sum rates read; wait 100
-    """)
-
-
-def test_publishing_is_tried_again_and_given_up_with_the_step_that_stands() -> None:
-    driver = play("""
-        start                       -> run 1.0
-        reports due 50 with sink    -> propose 1 running
-        committed                   -> publish 1; wait 50
-        publish fails               -> warn; wait 10
-        clock 10                    -> publish 1; wait 50
-        publish fails               -> warn; wait 30
-        clock 30                    -> publish 1; wait 50
-        publish fails               -> tear down sum rates read; wait 130
-        torn down                   -> failed
-    """)
-    assert driver.end is not None
-    assert driver.end.why == (
-        "step 1 is committed, but not published: not reached (failure 3 in a row); "
-        "what step 1 has for sinks may be unpublished; resuming publishes it"
-    )
-
-
-@pytest.mark.contract("END-05")
-def test_the_last_calls_of_user_code_have_deadlines() -> None:
-    driver = play("""
-        start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
-        reports nothing left with callbacks -> propose 2 done
-        committed                   -> finalize 2; wait 100
-        clock 100                   -> warn; shut down sum rates read; wait 200
-        cancel                      -> -
-        clock 200                   -> warn; tear down sum rates read; wait 300
-        shut down                   -> -
-        clock 300                   -> warn; done
-    """)
-    assert driver.machine.mode is Mode.RUNNING
-
-
 def test_answers_to_what_was_never_asked_are_errors() -> None:
     driver = Driver()
     driver.say("start")
@@ -533,13 +152,3 @@ def test_answers_to_what_was_never_asked_are_errors() -> None:
     with pytest.raises(ValueError, match="started already"):
         driver.say("start")
     assert [type(event).__name__ for event, _ in driver.machine.story()] == ["JobStarted"]
-
-
-def test_after_the_end_nothing_happens() -> None:
-    driver = Driver()
-    for line in ("cancel", "torn down"):
-        driver.say(line)
-    assert driver.end is not None
-    assert driver.end.state is EndState.CANCELLED
-    assert driver.say("start") == "-"
-    assert JobMachine(LAYOUT).waiting().stages == ()

@@ -23,8 +23,8 @@ from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.harness.operations.elementwrite import ElementWrite
 from arcbeam.harness.operations.taskcontext import Settings
 from tests.harness.drive import Collect, Driven
+from tests.harness.transforms.comparing import Outcome, exact
 from tests.harness.transforms.test_batches import by_name, operations_of, plan_of
-from tests.harness.transforms.test_values import Outcome, exact
 
 # What a stage makes, and how the next one takes it.
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from arcbeam.harness.encoding.keyforms import KeyForms
 from tests.harness.drive import Collect
-from tests.harness.transforms.test_values import same
+from tests.harness.transforms.comparing import same
 
 
 @dataclasses.dataclass(frozen=True)

@@ -235,8 +235,12 @@ class TestCells:
                 request()
 
     def test_the_instruction_does_not_matter(self, handler: InProcessStateHandler) -> None:
+        impl = coders.StrUtf8Coder().get_impl()
+        handler.extend(bag_key(), impl, ["a"])
         with handler.process_instruction_id("i", []):
+            assert list(handler.blocking_get(bag_key(), impl)) == ["a"]
             handler.clear(bag_key()).get()
+        assert list(handler.blocking_get(bag_key(), impl)) == []
 
 
 class TestKeys:

@@ -33,7 +33,7 @@ from arcbeam.harness.state.handles import Cells, HandleMaker, Place
 from arcbeam.harness.stateful import statefuloperation as stateful
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from tests.harness.drive import Collect, Driven
-from tests.harness.transforms.test_values import Outcome, same
+from tests.harness.transforms.comparing import Outcome, same
 
 DoFn = beam.DoFn
 

@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Duration
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from tests.harness.bounded.test_restrictions import Claimed, Numbers, gates
+from tests.harness.bounded.splittables import Claimed, Numbers, gates
 from tests.harness.drive import Collect, Driven, _collected
 from tests.harness.step.stepped import Shard, Step, Stepped
 

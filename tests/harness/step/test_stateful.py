@@ -37,7 +37,7 @@ from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.harness.step.runner import StepRunner
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.simulate.playing.buffered import Buffered
-from tests.harness.bounded.test_keyed import NOW, VirtualClock, require_time_sorted
+from tests.harness.bounded.statefulplans import NOW, VirtualClock, require_time_sorted
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
 

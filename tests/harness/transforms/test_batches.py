@@ -23,7 +23,7 @@ from arcbeam.harness.transforms.batchforms import batch_maker, exploder
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
-from tests.harness.transforms.test_values import Outcome, exact
+from tests.harness.transforms.comparing import Outcome, exact
 
 # DoFns. Their annotations are no text here: the SDK wants types.
 

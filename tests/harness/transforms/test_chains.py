@@ -18,7 +18,7 @@ from apache_beam.transforms.window import TimestampedValue
 from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.transforms.values import ValueOperation
 from tests.harness.drive import Collect, Driven
-from tests.harness.transforms.test_values import same
+from tests.harness.transforms.comparing import same
 
 SIZE = 3000
 

@@ -13,7 +13,7 @@ from apache_beam.transforms.window import FixedWindows, SlidingWindows, Timestam
 
 from arcbeam.harness.operations.blockoperation import LONGEST
 from tests.harness.drive import Collect, Driven
-from tests.harness.transforms.test_values import same
+from tests.harness.transforms.comparing import same
 
 SIZE = 3000
 

@@ -24,7 +24,7 @@ from arcbeam.harness.transforms.groupby import shortened
 from arcbeam.harness.transforms.tuplefolds import tuple_fold_of
 from arcbeam.harness.transforms.values import unwrapped
 from tests.harness.drive import Collect, Driven
-from tests.harness.transforms.test_values import same
+from tests.harness.transforms.comparing import same
 
 
 class Sale(NamedTuple):

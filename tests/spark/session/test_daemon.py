@@ -20,7 +20,7 @@ from arcbeam.spark.session import daemon
 
 def test_what_is_imported_before_forking_exists() -> None:
     for name in daemon._NEEDED:
-        importlib.import_module(name)
+        assert importlib.import_module(name).__name__ == name
 
 
 def test_the_sdk_is_imported_before_workers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:

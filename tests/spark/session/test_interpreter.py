@@ -41,7 +41,7 @@ def test_what_is_the_same_or_not_there_is_not_asked(command: str, monkeypatch: p
     interpreter.check(_session(command))
 
 
-def test_another_way_to_the_same_environment(tmp_path: Path) -> None:
+def test_another_way_to_the_same_environment_is_not_refused(tmp_path: Path) -> None:
     interpreter.check(_session(_python(tmp_path, "")))
 
 

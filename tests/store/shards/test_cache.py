@@ -369,6 +369,7 @@ def test_a_copy_that_was_cut_off_is_made_anew(job: Host, tmp_path: Path, length:
     root = tmp_path / "cache"
     job.commit(HostCache(root), {b"a%d" % i: bytes(1000) for i in range(500)})
     job.read(HostCache(root))
+    cache_module._databases.close_below(root)
     # In a process of its own: if it is not noticed, that is killed.
     program = (
         "import sys, os; from pathlib import Path; from arcbeam.store.shards import cache\n"
@@ -378,6 +379,7 @@ def test_a_copy_that_was_cut_off_is_made_anew(job: Host, tmp_path: Path, length:
     )
     (copy,) = root.rglob("data.mdb")
     subprocess.run([sys.executable, "-c", program, str(copy), str(length)], check=True)
+    assert job.read(HostCache(root)) == sorted((b"a%d" % i, bytes(1000)) for i in range(500))
 
 
 @pytest.mark.contract("STORE-05")

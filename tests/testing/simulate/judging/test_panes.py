@@ -38,7 +38,7 @@ def three(times: tuple[int, int, int] = (12, 12, 12)) -> list[Out]:
     ]
 
 
-def test_panes_that_are_right() -> None:
+def test_panes_that_are_right_are_not_refused() -> None:
     checked(*three(), closes=True)
     checked(*three((4, 9, 12)), closes=True, pane_time=PaneTime.EARLIEST)
     checked(*three((6, 9, 12)), closes=True, pane_time=PaneTime.LATEST)
@@ -60,7 +60,7 @@ def growing(infos: tuple[PaneInfo, PaneInfo] = (EARLY, FIRST), times: tuple[int,
     ]
 
 
-def test_panes_of_windows_that_grow() -> None:
+def test_panes_of_windows_that_grow_are_not_refused() -> None:
     checked(*growing(), **SESSIONS)
     checked(*growing(times=(4, 9)), pane_time=PaneTime.EARLIEST, **SESSIONS)
 

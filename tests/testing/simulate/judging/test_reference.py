@@ -75,7 +75,7 @@ def right() -> list[Out]:
     return [pane(b"k", (b"a0",), FIRST), pane(b"k", (b"a1",), SECOND), pane(b"j", (b"a2",), SECOND)]
 
 
-def test_a_right_result_is_right() -> None:
+def test_a_right_result_is_not_refused() -> None:
     results.check(pipeline(group()), [*read(), *right()], drained=False)
 
 

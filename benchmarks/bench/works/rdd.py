@@ -8,8 +8,8 @@ from typing import Any
 
 from pyspark import RDD, SparkContext
 
-from bench import work
-from bench.work import Answer
+from bench.works import work
+from bench.works.work import Answer
 
 
 def tally(rdd: RDD[Any], digest: Callable[[Any], int]) -> Answer:

@@ -15,8 +15,8 @@ from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.shards.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView
-from bench.engine_state import VALUE, WINDOW, key_of
-from bench.engine_views import DiskShard
+from bench.engine.state import VALUE, WINDOW, key_of
+from bench.engine.views import DiskShard
 from bench.figures import Figure, core_seconds, per_second
 
 _FAMILY = "end"

@@ -8,8 +8,8 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from bench import ways, work
-from bench.pipelines import Pipeline, Tally, numbers, sum_group
+from bench.works import ways, work
+from bench.works.pipelines import Pipeline, Tally, numbers, sum_group
 
 
 class Once(beam.DoFn):

@@ -13,11 +13,11 @@ import pandas
 from pyspark import SparkContext
 from pyspark.sql import Row
 
-from bench import uses, work
-from bench.rdd import JOBS as PLAIN
-from bench.rdd import Job, numbers, tally
-from bench.uses import Sale
-from bench.work import Answer
+from bench.works import uses, work
+from bench.works.rdd import JOBS as PLAIN
+from bench.works.rdd import Job, numbers, tally
+from bench.works.uses import Sale
+from bench.works.work import Answer
 
 
 def _timers(sc: SparkContext, elements: int) -> Answer:

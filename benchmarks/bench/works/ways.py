@@ -1,6 +1,6 @@
 """What the ways to write it do: the functions that every peer applies, and the right answer of each.
 
-The works of `bench.work` are what is fast for everybody; these are the same few things as users commonly write them. A
+The works of `work` are what is fast for everybody; these are the same few things as users commonly write them. A
 row for each way, not for the way that is fast. Knows neither Beam nor Spark.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.work import KEYS, Answer, M, StageLogic, digest_number, key_of
+from bench.works.work import KEYS, Answer, M, StageLogic, digest_number, key_of
 
 LARGEST = 10
 _PRIME = 10_007

@@ -1,4 +1,4 @@
-"""Peak memory of one step on a shard of many keys: `python -m bench.engine_memory KEYS`; prints MiB.
+"""Peak memory of one step on a shard of many keys: `python -m bench.engine.memory KEYS`; prints MiB.
 
 Makes the shard, brings its copy, reads and writes some of its keys at random, commits. Only the process's own memory
 counts: pages of mapped files are the system's to take back.
@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 
 from arcbeam.engine.state.cells import Cells, ValueCell
-from bench.engine_state import TOUCHED, VALUE, WINDOW, key_of, rows_of, scratch
-from bench.engine_views import DiskShard
+from bench.engine.state import TOUCHED, VALUE, WINDOW, key_of, rows_of, scratch
+from bench.engine.views import DiskShard
 
 _STATUS = Path("/proc/self/status")
 

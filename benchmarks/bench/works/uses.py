@@ -1,6 +1,6 @@
 """More ways to write it: state and timers, aggregates of rows, files. What they do, and the right answer of each.
 
-Beside `bench.ways`; knows neither Beam nor Spark. Files that are read are made once per size; files that are written
+Beside `ways`; knows neither Beam nor Spark. Files that are read are made once per size; files that are written
 are looked at as bytes, or by what they say of themselves, so that looking takes next to no time.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from bench import work
-from bench.work import Answer, M, StageLogic, key_of
+from bench.works import work
+from bench.works.work import Answer, M, StageLogic, key_of
 
 _PRIME = 10_007
-_FOLDER = Path(__file__).resolve().parents[2] / "build" / "bench"
+_FOLDER = Path(__file__).resolve().parents[3] / "build" / "bench"
 
 SCHEMA = pyarrow.schema([("k", pyarrow.int64()), ("v", pyarrow.int64()), ("s", pyarrow.string())])
 AVRO: dict[str, Any] = {

@@ -16,7 +16,7 @@ from arcbeam.engine.state.cells import BagCell, Cells, CombiningCell, ValueCell
 from arcbeam.store.shards import cache
 from arcbeam.store.shards.compaction import opened
 from arcbeam.testing.views import MemoryView
-from bench.engine_views import DiskShard
+from bench.engine.views import DiskShard
 from bench.figures import Figure, core_seconds, per_second, wall_seconds
 
 WINDOW = (1_700_000_000_000 + (1 << 63)).to_bytes(8, "big") + b"\xe0\xd4\x03"
@@ -142,9 +142,9 @@ def memory(scale: float = 1.0) -> list[Figure]:
     figures = []
     for keys in MEMORY_KEYS:
         keys = int(keys * scale)
-        command = [sys.executable, "-m", "bench.engine_memory", str(keys)]
+        command = [sys.executable, "-m", "bench.engine.memory", str(keys)]
         done = subprocess.run(
-            command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True, timeout=600
+            command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=600
         )
         what = f"peak memory of a step that changes {TOUCHED // 1000} k keys of {_short(keys)} on disk"
         figures.append(Figure(what, float(done.stdout), "MiB"))
@@ -154,7 +154,7 @@ def memory(scale: float = 1.0) -> list[Figure]:
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
     """A folder on the disk that the project is on: a temporary folder may be in memory."""
-    build = Path(__file__).resolve().parents[2] / "build"
+    build = Path(__file__).resolve().parents[3] / "build"
     build.mkdir(exist_ok=True)
     return tempfile.TemporaryDirectory(prefix="bench-", dir=build)
 

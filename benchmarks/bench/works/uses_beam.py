@@ -12,9 +12,9 @@ from apache_beam.transforms.combiners import CountCombineFn
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import CombiningValueStateSpec, TimerSpec, on_timer
 
-from bench import uses, work
-from bench.pipelines import Pipeline, Tally, numbers
-from bench.uses import Sale
+from bench.works import uses, work
+from bench.works.pipelines import Pipeline, Tally, numbers
+from bench.works.uses import Sale
 
 
 class Counted(beam.DoFn):

@@ -9,9 +9,9 @@ from typing import Any
 from pyspark import RDD, SparkContext
 from pyspark.sql import Row
 
-from bench import ways, work
-from bench.rdd import Job, numbers, tally
-from bench.work import Answer
+from bench.works import ways, work
+from bench.works.rdd import Job, numbers, tally
+from bench.works.work import Answer
 
 
 def by_row(x: int) -> tuple[Row, int]:

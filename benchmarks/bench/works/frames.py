@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from bench import work
-from bench.work import Answer
+from bench.works import work
+from bench.works.work import Answer
 
 BATCH = 10_000
 Batches = Iterator[pa.RecordBatch]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from bench import work
-from bench.work import Answer
+from bench.works import work
+from bench.works.work import Answer
 
 _KEY = f"pmod(x * 2654435761 & 4294967295, {work.KEYS})"
 _WINDOW_KEY = f"pmod(x * 2654435761 & 4294967295, {work.WINDOW_KEYS})"

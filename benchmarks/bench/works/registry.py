@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bench import uses, ways, work
-from bench.work import StageLogic
+from bench.works import uses, ways, work
+from bench.works.work import StageLogic
 
 WORKS: dict[str, StageLogic] = work.WORKS | ways.WORKS | uses.WORKS
 """By name, in the order of the tables."""
@@ -23,19 +23,19 @@ def jobs(peer: str) -> Mapping[str, Callable[..., Any]]:
     """
     match peer:
         case "rdd":
-            from bench import rdd, uses_rdd, ways_rdd
+            from bench.works import rdd, uses_rdd, ways_rdd
 
             return rdd.JOBS | ways_rdd.JOBS | uses_rdd.JOBS
         case "frames":
-            from bench import frames
+            from bench.works import frames
 
             return frames.JOBS
         case "sql":
-            from bench import sql
+            from bench.works import sql
 
             return sql.JOBS
         case _:
-            from bench import pipelines, uses_beam, ways_beam
+            from bench.works import pipelines, uses_beam, ways_beam
 
             found = pipelines.PIPELINES | ways_beam.PIPELINES | uses_beam.PIPELINES
             return {n: j for n, j in found.items() if peer != "local" or n not in ways_beam.NOT_LOCAL}

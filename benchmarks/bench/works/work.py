@@ -246,7 +246,7 @@ def third(x: int) -> tuple[int, int]:
 
 # ------------------------------------------------------------------------------------------------------ real text
 
-_folder = Path(__file__).resolve().parents[2] / "build" / "bench"
+_folder = Path(__file__).resolve().parents[3] / "build" / "bench"
 
 
 @functools.cache

@@ -17,8 +17,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.transforms.window import SlidingWindows, TimestampedValue
 
-from bench import work
-from bench.work import Answer
+from bench.works import work
+from bench.works.work import Answer
 
 
 class Tally(beam.DoFn):

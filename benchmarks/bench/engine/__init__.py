@@ -1,0 +1,1 @@
+"""What `benchmarks/engine.py` measures, part by part."""

@@ -1,0 +1,223 @@
+"""How a job ends: done, drained, suspended, failed or cancelled: scripts (see `script`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.engine.progress import EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.model.commits import CommitMode
+from tests.engine.progress.script import LAYOUT, Driver, play
+
+
+@pytest.mark.contract("ENG-06", "END-01")
+def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_shutdown_and_teardown() -> None:
+    driver = play("""
+        start fresh                            -> run 1.0 initial
+        reports more with sink                 -> propose 1 running
+        committed                              -> publish 1; run 2.0
+        reports nothing left with sink         -> -
+        published                              -> propose 2 running
+        committed                              -> publish 2; run 3.0 prepare
+        published                              -> -
+        reports nothing left with sink callbacks -> propose 3 done
+        committed                              -> publish 3; finalize 3; wait 100
+        finalized                              -> wait
+        published                              -> shut down sum rates read; wait 100
+        shut down                              -> tear down sum rates read
+        torn down                              -> done
+        clock 500                              -> -
+    """)
+    assert driver.end is not None
+    assert driver.end.why == ""
+
+
+@pytest.mark.contract("END-02")
+def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_publishes_and_shuts_down() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports due 50              -> propose 1 running
+        committed                   -> wait 50
+        drain last                  -> run 2.0 drain; wait
+        reports due 70              -> propose 2 draining
+        committed                   -> wait 70
+        clock 70                    -> run 3.0 drain
+        reports nothing left        -> propose 3 draining
+        committed                   -> run 4.0 drain prepare
+        reports nothing left with sink -> propose 4 drained as last
+        committed                   -> publish 4
+        suspend other               -> warn
+        published                   -> shut down sum rates read; wait 170
+        shut down                   -> tear down sum rates read
+        torn down                   -> drained
+    """)
+
+
+@pytest.mark.contract("END-02")
+def test_a_drain_while_a_step_runs_or_fails_begins_with_the_next_run() -> None:
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        drain last                  -> -
+        fails                       -> warn; wait 10
+        clock 10                    -> run 1.1 initial drain
+        late 1.0                    -> -
+        reports nothing left        -> propose 1 draining
+        committed                   -> run 2.0 drain prepare
+    """)
+    assert [command.drains_to for command in driver.commands if isinstance(command, Propose)] == ["last"]
+
+
+def test_a_drain_goes_on_in_the_next_driver_which_is_told_its_savepoint() -> None:
+    driver = Driver()
+    driver.say("start draining")
+    play(
+        """
+        reports nothing left        -> propose 1 draining
+        suspend other               -> warn
+        committed                   -> run 2.0 drain prepare
+        reports nothing left        -> propose 2 drained
+    """,
+        driver,
+    )
+    assert "draining already" in driver.warnings[0]
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspension_commits_what_runs_and_nothing_else_is_run_forced_or_called() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        reports more with sink      -> propose 1 suspended as here
+        committed                   -> publish 1
+        published                   -> tear down sum rates read; wait 100
+        torn down                   -> stopped
+    """)
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_under_a_name() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports due 50              -> propose 1 running
+        committed                   -> wait 50
+        suspend here                -> propose 2 suspended bare as here; wait
+        committed                   -> tear down sum rates read; wait 100
+        torn down                   -> stopped
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        suspend here                -> -
+        committed                   -> publish 1
+        published                   -> propose 2 suspended bare as here
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        fails                       -> warn; propose 1 suspended bare as here
+        committed                   -> tear down sum rates read; wait 100
+    """)
+    driver = Driver()
+    for line in ("suspend here", "start fresh"):
+        driver.say(line)
+    assert driver.proposed is not None
+    assert driver.proposed.fresh
+
+
+def test_a_job_that_is_done_before_it_can_be_suspended_is_done() -> None:
+    play("""
+        start                       -> run 1.0
+        reports nothing left        -> propose 1 running
+        committed                   -> run 2.0 prepare
+        suspend here                -> -
+        reports nothing left        -> propose 2 done as here
+        committed                   -> shut down sum rates read; wait 100
+    """)
+
+
+@pytest.mark.contract("END-04")
+def test_user_code_that_raises_ends_the_job_with_teardown_only_and_nothing_is_published() -> None:
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        committed                   -> publish 1; run 2.0
+        breaks                      -> tear down sum rates read; wait 100
+        published                   -> -
+        drain last                  -> warn
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert driver.end.why.startswith("user code raised; what step 1 has for sinks may be unpublished")
+
+
+@pytest.mark.contract("END-04")
+@pytest.mark.parametrize(
+    ("before", "abandoned"),
+    [
+        ([], ""),
+        (["start"], "abandon 1.0; "),
+        (["start", "reports more with sink"], ""),
+        (["start", "reports more with sink", "committed"], "abandon 2.0; "),
+        (["start", "reports due 50 with sink", "committed", "published"], ""),
+        (["start", "fails"], ""),
+    ],
+)
+def test_cancelling_tears_down_at_once_whatever_is_in_flight(before: list[str], abandoned: str) -> None:
+    driver = Driver()
+    for line in before:
+        driver.say(line)
+    play(f"cancel -> {abandoned}tear down sum rates read; wait 100\ntorn down -> cancelled", driver)
+    assert driver.machine.phase is Phase.ENDED
+
+
+@pytest.mark.contract("END-01")
+def test_a_driver_that_died_behind_the_last_commit_leaves_publishing_and_the_last_calls_to_the_next() -> None:
+    driver = Driver()
+    started = replace(driver.event("start unpublished"), ended=CommitMode.DRAINED)
+    assert driver.send(started) == "publish 0 of the head"
+    play("drain last -> warn\npublished -> shut down sum rates read; wait 100", driver)
+    play("shut down -> tear down sum rates read\ntorn down -> drained", driver)
+
+
+def test_a_preparation_that_always_makes_new_work_is_given_up() -> None:
+    play("""
+        start                       -> run 1.0
+        reports nothing left        -> propose 1 running
+        committed                   -> run 2.0 prepare
+        reports new work            -> propose 2 running
+        committed                   -> run 3.0
+        reports nothing left        -> propose 3 running
+        committed                   -> run 4.0 prepare
+        reports new work            -> propose 4 running
+        committed                   -> run 5.0
+        reports nothing left        -> propose 5 running
+        committed                   -> tear down sum rates read; wait 100
+    """)
+
+
+@pytest.mark.contract("END-05")
+def test_the_last_calls_of_user_code_have_deadlines() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports nothing left        -> propose 1 running
+        committed                   -> run 2.0 prepare
+        reports nothing left with callbacks -> propose 2 done
+        committed                   -> finalize 2; wait 100
+        clock 100                   -> warn; shut down sum rates read; wait 200
+        cancel                      -> -
+        clock 200                   -> warn; tear down sum rates read; wait 300
+        shut down                   -> -
+        clock 300                   -> warn; done
+    """)
+    assert driver.machine.mode is Mode.RUNNING
+
+
+def test_after_the_end_nothing_happens() -> None:
+    driver = Driver()
+    for line in ("cancel", "torn down"):
+        driver.say(line)
+    assert driver.end is not None
+    assert driver.end.state is EndState.CANCELLED
+    assert driver.say("start") == "-"
+    assert JobMachine(LAYOUT).waiting().stages == ()

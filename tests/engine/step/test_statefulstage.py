@@ -1,0 +1,178 @@
+"""What a stage with state and timers does in a step."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.engine.grouping.effects import DropLate
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.plan.reports import Awaited
+from arcbeam.engine.plan.stagekinds import Stateful
+from arcbeam.engine.rows import keyspace
+from arcbeam.engine.state.agenda import Late
+from arcbeam.engine.state.cells import BagCell, Cells, ValueCell
+from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerCleared, TimerSet
+from arcbeam.engine.watermarks.holds import HolderKind
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.windows import Window
+from tests.engine.step.world import DECODE, FAMILIES, RATES, W, World, end_of, stateful, timer_set
+
+
+class Writing(World):
+    """User code that counts elements, and writes the count when the call returns; or when the bundles end."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__(Stateful(FAMILIES, DECODE, end_of))
+        self.late = late
+        self.count = ValueCell(Cells(self.view, 1), "count")
+        self.unwritten: list[tuple[bytes, Window]] = []
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        self.unwritten += [(key, window) for _, _, windows, _ in elements for window in windows]
+        if not self.late:
+            self.commit()
+        return CallResult(timers=(timer_set("event", 8),))
+
+    def finish(self) -> BundleResult:
+        self.commit()
+        return BundleResult()
+
+    def commit(self) -> None:
+        while self.unwritten:
+            key, window = self.unwritten.pop()
+            read = self.count.read(key, window.ordered()) or b"0"
+            self.count.write(key, window.ordered(), b"%d" % (int(read) + 1))
+
+
+@pytest.mark.contract("ENG-12")
+def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_step() -> None:
+    world = Writing(late=False)
+    world.step(30, 7, 8)
+    assert not world.count.exists(b"k", W.ordered())
+    assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
+
+
+@pytest.mark.contract("ENG-12")
+def test_state_that_is_written_when_bundles_end_is_refused_by_name() -> None:
+    world = Writing(late=True)
+    with pytest.raises(ValueError, match="user code of 'it' in shard 3 has written state when its bundles ended"):
+        world.step(30, 7, 8)
+
+
+def test_a_timer_that_is_set_when_bundles_end_is_refused_by_name() -> None:
+    world = stateful()
+    world.finish = lambda: BundleResult(CallResult(timers=(timer_set("event", 8),)))  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="'it' has set a timer of 'event' where it can set none"):
+        world.step(3, 7)
+
+
+@pytest.mark.contract("ENG-04", "ENG-12")
+def test_a_key_has_its_data_then_its_timers_in_order_then_its_end_and_its_state_goes() -> None:
+    world = stateful(at_expiration=True)
+    bag = BagCell(Cells(world.view, 1), "bag")
+    bag.add(b"k", W.ordered(), b"state")
+    world.on = {
+        "process 7": CallResult(1, (timer_set("event", 8), timer_set("clock", 105), timer_set("event", 5, 5))),
+        "fire event 5": CallResult(1, (timer_set("event", 6),)),
+        "expire": CallResult(1, (timer_set("event", 9),)),
+    }
+    report = world.step(3, 7, now=100)
+    assert world.told() == ["process 7"]
+    assert (report.next_event, report.next_due) == (5, 105)
+    hold = report.local.outputs["main"].hold
+    assert hold is not None
+    assert hold.time == 5
+    report = world.step(30, 8, now=105)
+    assert world.told() == ["process 8", "fire event 5", "fire event 6", "fire clock 105", "expire 9"]
+    assert report.counts.fired == 4
+    assert (report.next_event, report.next_due) == (None, None)
+    assert not bag.exists(b"k", W.ordered())
+
+
+@pytest.mark.contract("ENG-12")
+def test_timers_are_cleared_and_those_behind_the_end_fire_at_the_end() -> None:
+    world = stateful()
+    world.on = {
+        "process 7": CallResult(0, (timer_set("event", 8), TimerCleared(b"k", W, "event"), timer_set("clock", 50))),
+        "process 8": CallResult(0, (timer_set("event", 400),)),
+        "fire event": CallResult(0, (timer_set("event", 500),)),
+    }
+    assert world.step(0, 7, now=10).next_event == 9
+    world.step(0, 8, now=10)
+    report = world.step(20, now=10)
+    assert world.told() == ["process 7", "process 8", "fire event 9"]
+    assert (report.next_event, report.next_due) == (None, None)
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize(
+    ("timer", "fires", "hold"),
+    [
+        (timer_set("event", 100, 100), 9, 9),
+        (timer_set("event", 100, 4), 9, 4),
+        (timer_set("event", 5, 8), 5, 5),
+        (timer_set("event", 100), 9, None),
+        (timer_set("clock", 100, 100), 100, 9),
+        (timer_set("clock", 100, 4), 100, 4),
+        (timer_set("clock", 100), 100, None),
+    ],
+)
+def test_a_timer_puts_nothing_out_behind_what_lets_it_fire_nor_behind_its_window(
+    timer: TimerSet, fires: int, hold: int | None
+) -> None:
+    world = stateful()
+    world.on = {"process": CallResult(1, (timer,))}
+    said = world.step(3, 4).local.outputs["main"].hold
+    assert (said.time if said else None) == hold
+    world.step(10 if timer.family == "event" else 3, now=100)
+    assert [(fired.fire_at, fired.hold) for fired in world.fired] == [(fires, hold)]
+
+
+@pytest.mark.contract("ENG-12")
+@pytest.mark.parametrize("timer", [timer_set("", 5), timer_set("nope", 5), TimerCleared(b"k", W, "")])
+def test_a_timer_of_a_family_that_the_stage_does_not_have_is_refused_by_name(timer: TimerSet | TimerCleared) -> None:
+    world = stateful()
+    world.on = {"process": CallResult(1, (timer,))}
+    with pytest.raises(ValueError, match=f"no timer family '{timer.family}'; it has 'event', 'clock'"):
+        world.step(3, 4)
+
+
+@pytest.mark.contract("ENG-05", "ENG-10", "WM-09")
+@pytest.mark.parametrize("in_order", [None, Duration(0)])
+def test_what_comes_too_late_is_dropped_at_once_and_not_parked(in_order: Duration | None) -> None:
+    world = World(Stateful(FAMILIES, DECODE, end_of, in_order), (("rates", RATES),))
+    world.step(11)
+    report = world.step(11, 7, 12)
+    assert world.told() == []
+    assert report.counts.late == len(world.drops) == 1
+    assert report.local.pending is not None
+    assert report.local.pending.time == 12
+    assert report.awaited == (Awaited(RATES, Timestamp(19)),)
+
+
+@pytest.mark.contract("ENG-10", "WM-09")
+def test_what_comes_to_a_window_whose_state_is_gone_is_dropped_and_counted() -> None:
+    world = stateful()
+    world.step(10)
+    report = world.step(11, 7, 12)
+    assert world.told() == ["process 12"]
+    assert report.counts.late == 1
+    (drop,) = world.drops
+    assert isinstance(drop, DropLate)
+    assert (drop.window, drop.timestamp, drop.watermark) == (W, 7, 10)
+
+
+@pytest.mark.contract("ENG-13")
+def test_input_in_order_waits_for_its_turn_and_timers_come_in_between() -> None:
+    world = stateful(in_order=Duration(2))
+    world.on = {"process 3": CallResult(0, (timer_set("event", 5),))}
+    report = world.step(4, 7, 3, 4)
+    assert world.told() == []
+    assert report.next_event == 3
+    hold = report.local.outputs["main"].hold
+    assert hold is not None
+    assert (hold.time, hold.kind) == (3, HolderKind.SORTED)
+    world.step(20, 5)
+    assert world.told() == ["process 3", "process 4", "process 5", "fire event 5", "process 7"]
+    assert world.step(20, 6).counts.late == 1
+    assert isinstance(world.drops[0], Late)

@@ -1,0 +1,191 @@
+"""Writes to groupings: each key is at one place, as one key."""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pytest
+from apache_beam import coders
+from apache_beam.coders.coders import IntervalWindowCoder
+from apache_beam.transforms.window import IntervalWindow
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, PaneInfoTiming, WindowedValue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arcbeam.errors import CoderError
+from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.encoding.frames import BLOB_BYTES, key_groups, records
+from arcbeam.model.hashing import buckets_per_shard, key_hash
+from arcbeam.model.plan import Routing
+from arcbeam.model.rows import Row
+from tests.harness.operations.rig import MIB, Rig, globally, pairs
+
+
+def grouped(rows: Iterable[Row], coder: Any) -> dict[bytes, list[Any]]:
+    """Values by encoded key, as the read side joins them; a key may be at one place only."""
+    windowed = isinstance(coder, coders.WindowedValueCoder)
+    decode = BlockCoder(coder).decode if windowed else coders.ListCoder(coder).get_impl().decode
+    found: dict[bytes, list[Any]] = {}
+    by_shard: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_shard[row.shard].append(row)
+    for shard in by_shard.values():
+        for key, windows in key_groups(iter(sorted(shard, key=lambda row: row.bucket)), MIB):
+            assert key not in found
+            found[key] = [value for chunks in windows.values() for payload in chunks for value in decode(payload)]
+    return found
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class SubInt(int):
+    pass
+
+
+class SubStr(str):
+    __slots__ = ()
+
+
+KEYS = [0, 1, -1, 2**40, "", "a", "ä", "1", b"", b"a", b"\0\xff", None, True, False, 1.0, 0.0, 2.5, float("inf")]
+KEYS += [(), (1, "a"), (1.0, "a"), (True, "a"), ("a", (None, b"x")), Color.RED, Point(1, 2), frozenset([3])]
+
+
+@pytest.mark.contract("BAT-01")
+class TestGrouping:
+    @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED, Routing.SIDE_KEYED])
+    @pytest.mark.parametrize("shards", [1, 7, 1000])
+    def test_every_key_is_at_its_hash(self, routing: Routing, shards: int) -> None:
+        rig = Rig(shards)
+        key_impl = coders.FastPrimitivesCoder().get_impl()
+        encode = key_impl.encode_nested if routing is Routing.SIDE_KEYED else key_impl.encode
+        rows = rig.written(rig.op(routing, pairs()), globally((key, i) for i, key in enumerate(KEYS * 2)))
+        seen = set()
+        for row in rows:
+            assert row.channel == 7
+            for key, window, _, _ in records(row.blob):
+                assert window == b""
+                assert row.shard == key_hash(key) % shards
+                assert row.bucket == key_hash(key) // shards % buckets_per_shard(shards)
+                seen.add(key)
+        assert seen == {encode(key) for key in KEYS}
+
+    def test_keys_are_equal_if_their_encodings_are(self) -> None:
+        """1, 1.0 and True are equal in Python, but three keys; so are "a" and b"a"."""
+        rig = Rig()
+        keys = [1, 1.0, True, "a", b"a", (1,), (1.0,), (True,), 0, 0.0, False, None]
+        values = list(itertools.chain(*([(key, (i, n)) for i, key in enumerate(keys)] for n in range(3))))
+        found = grouped(rig.written(rig.op(Routing.GROUPED, pairs()), globally(values)), coders.FastPrimitivesCoder())
+        impl = coders.FastPrimitivesCoder().get_impl()
+        assert found == {impl.encode(key): [(i, n) for n in range(3)] for i, key in enumerate(keys)}
+
+    @pytest.mark.parametrize(
+        ("coder", "fast", "other"),
+        [
+            (coders.VarIntCoder(), 5, SubInt(5)),
+            (coders.VarIntCoder(), 1, True),
+            (coders.StrUtf8Coder(), "a", SubStr("a")),
+        ],
+    )
+    def test_keys_kept_as_objects_and_as_encodings_meet(self, coder: Any, fast: Any, other: Any) -> None:
+        rig = Rig()
+        values = [(fast, 1), (other, 2), (fast, 3), (other, 4)]
+        rows = rig.written(rig.op(Routing.GROUPED, pairs(coder)), globally(values))
+        ((key, found),) = grouped(rows, coders.FastPrimitivesCoder()).items()
+        assert key == coder.get_impl().encode(fast)
+        assert sorted(found) == [1, 2, 3, 4]
+
+    @settings(max_examples=50)
+    @given(
+        st.lists(st.tuples(st.one_of(st.integers(0, 5), st.text(max_size=1), st.none(), st.booleans()), st.integers())),
+        st.sampled_from([1, 4]),
+        st.sampled_from([1, 500, MIB]),
+    )
+    def test_values_of_a_key_come_back_in_order(self, values: list[Any], shards: int, memory: int) -> None:
+        rig, impl = Rig(shards, memory), coders.FastPrimitivesCoder().get_impl()
+        expected = defaultdict(list)
+        for key, value in values:
+            expected[impl.encode(key)].append(value)
+        op = rig.op(Routing.GROUPED, pairs())
+        assert grouped(rig.written(op, globally(values)), coders.FastPrimitivesCoder()) == expected
+        assert rig.wiring.elements_out == {7: len(values)}
+
+    def test_windows_are_kept_apart(self) -> None:
+        rig = Rig()
+        windows = [IntervalWindow(i, i + 10) for i in range(3)]
+        op = rig.op(Routing.GROUPED, pairs(), IntervalWindowCoder())
+        rows = rig.written(op, [WindowedValue((k, i), Timestamp(i), windows[: i + 1]) for i in range(3) for k in "ab"])
+        found = set()
+        decode = coders.ListCoder(coders.FastPrimitivesCoder()).get_impl().decode
+        for row in rows:
+            for key, window, start, end in records(row.blob):
+                interval = IntervalWindowCoder().get_impl().decode(window)
+                found.add((key, int(interval.start), tuple(decode(row.blob[start:end]))))
+        a, b = (coders.FastPrimitivesCoder().get_impl().encode(key) for key in "ab")
+        assert found == {(key, i, tuple(range(i, 3))) for key in (a, b) for i in range(3)}
+
+    def test_keyed_keeps_timestamps_and_windows(self) -> None:
+        rig = Rig()
+        op = rig.op(Routing.KEYED, pairs(), IntervalWindowCoder())
+        window = IntervalWindow(0, 10)
+        rows = rig.written(op, [WindowedValue(("k", i), Timestamp(i), (window,)) for i in range(5)])
+        coder = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder())
+        (values,) = grouped(rows, coder).values()
+        assert [(o.value, o.timestamp, o.windows) for o in values] == [(i, Timestamp(i), (window,)) for i in range(5)]
+
+    @pytest.mark.parametrize("memory", [1000, MIB])
+    @pytest.mark.parametrize("differs", ["nothing", "time", "windows", "pane"])
+    def test_keyed_says_once_what_all_share_until_one_differs(self, differs: str, memory: int) -> None:
+        rig = Rig(memory=memory)
+        coder = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder())
+        early = PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)
+        elements = []
+        for n in range(300):
+            other = 200 <= n < 250
+            time = Timestamp(3 if differs == "time" and other else 2)
+            windows = (IntervalWindow(0, 5 if differs == "windows" and other else 10),)
+            pane = early if differs == "pane" and other else PANE_INFO_UNKNOWN
+            elements.append(WindowedValue((f"k{n % 3}", n), time, windows, pane))
+        rows = rig.written(rig.op(Routing.KEYED, pairs(), IntervalWindowCoder()), elements)
+        encode = coders.FastPrimitivesCoder().get_impl().encode
+        assert grouped(rows, coder) == {
+            encode(key): [e.with_value(e.value[1]) for e in elements if e.value[0] == key] for key in ("k0", "k1", "k2")
+        }
+
+    def test_a_hot_key_is_cut_into_blobs(self) -> None:
+        rig = Rig()
+        rows = rig.written(rig.op(Routing.GROUPED, pairs()), globally(("hot", bytes(1000)) for _ in range(4000)))
+        assert max(len(row.blob) for row in rows) < 2 * BLOB_BYTES
+        assert len({(row.shard, row.bucket) for row in rows}) == 1
+        (values,) = grouped(rows, coders.FastPrimitivesCoder()).values()
+        assert len(values) == 4000
+
+    def test_an_element_of_64_mib(self) -> None:
+        rig = Rig()
+        value = bytes(64 * MIB)
+        for routing in (Routing.GROUPED, Routing.KEYED):
+            rows = rig.written(rig.op(routing, pairs()), globally([("k", b"1"), ("k", value), ("k", b"2")]))
+            assert sum(len(row.blob) for row in rows) < 65 * MIB
+
+    def test_nothing_is_no_row(self) -> None:
+        rig = Rig()
+        for routing in (Routing.GROUPED, Routing.KEYED, Routing.FORWARD, Routing.SPREAD):
+            assert rig.written(rig.op(routing, pairs()), ()) == []
+
+    def test_a_value_that_does_not_encode_is_named(self) -> None:
+        rig = Rig()
+        op = rig.op(Routing.GROUPED, pairs(None, coders.VarIntCoder()))
+        for values in (["wrong"], [1, "wrong", 2], [*range(1000), "wrong"]):
+            with pytest.raises(CoderError, match="'wrong'"):
+                rig.written(op, globally(("k", value) for value in values))

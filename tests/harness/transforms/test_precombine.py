@@ -1,0 +1,68 @@
+"""What is combined before an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
+
+from arcbeam.harness.transforms import precombine
+from tests.harness.drive import Collect, Driven
+from tests.harness.operations.rig import MIB
+
+
+@pytest.mark.contract("PLAN-02")
+class TestPrecombine:
+    @pytest.mark.parametrize("memory", [1, 20_000, 128 * MIB])
+    def test_all_values_are_combined_whatever_the_budget(self, memory: int) -> None:
+        with Driven(shards=3, group_memory_bytes=memory) as p:
+            pairs = p | beam.Create(range(5000)) | beam.Map(lambda i: (i % 7, i)).with_output_types(tuple[int, int])
+            _ = pairs | beam.CombinePerKey(sum) | "Sums" >> Collect("sums")
+            _ = (
+                pairs
+                | beam.CombinePerKey(beam.combiners.ToListCombineFn())
+                | beam.MapTuple(lambda k, vs: (k, len(vs)))
+                | Collect("lists")
+            )
+        assert sorted(p.values("sums")) == [(k, sum(range(k, 5000, 7))) for k in range(7)]
+        assert sorted(p.values("lists")) == [(k, len(range(k, 5000, 7))) for k in range(7)]
+
+    def test_windows_count_against_the_budget(self) -> None:
+        with Driven(shards=2, group_memory_bytes=100_000) as p:
+            timed = p | beam.Create(range(5000)) | beam.Map(lambda i: TimestampedValue(("k", i), i))
+            sums = timed | beam.WindowInto(FixedWindows(1)) | beam.CombinePerKey(sum)
+            _ = sums | Collect()
+        assert sorted(value for _, value in p.values()) == list(range(5000))
+
+    @pytest.mark.parametrize("windowed", [False, True])
+    def test_a_table_that_combines_nothing_is_given_up(self, windowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        taken: list[int] = []
+        take = precombine.Slices.take
+
+        def noted(slices: precombine.Slices, longest: int) -> Iterator[Any]:
+            taken.append(slices.entries)
+            return take(slices, longest)
+
+        monkeypatch.setattr(precombine.Slices, "take", noted)
+        monkeypatch.setattr(precombine, "_PASSING", 10_000)
+        with Driven(shards=1, group_memory_bytes=1 << 20) as p:
+            pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
+            if windowed:
+                pairs = pairs | beam.WindowInto(SlidingWindows(60, 20))
+            _ = pairs | beam.CombinePerKey(sum) | beam.combiners.Count.Globally().without_defaults() | Collect()
+        assert p.values() == [40_000] * (3 if windowed else 1)
+        largest = max(taken)
+        assert largest >= 1024
+        # After a full table come blocks of their own, then the next try.
+        assert any(0 < small <= 4093 and small < largest for small in taken)
+        assert taken.count(largest) < len(taken) / 2
+
+    def test_giving_up_can_be_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(precombine, "_PASSING", None)
+        with Driven(shards=1, group_memory_bytes=1 << 20, giving_up=False) as p:
+            pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
+            _ = pairs | beam.CombinePerKey(sum) | beam.combiners.Count.Globally() | Collect()
+        assert p.values() == [40_000]
