@@ -62,7 +62,7 @@ class World:
         self.came: list[tuple[bytes, Sequence[WindowedElement]]] = []
         self.drops: list[DropLate | DropHeld | Late] = []
         self.fired: list[Fired] = []
-        self.said = {_RATES: MIN_TIMESTAMP, _NAMES: MIN_TIMESTAMP}
+        self.committed_outputs = {_RATES: MIN_TIMESTAMP, _NAMES: MIN_TIMESTAMP}
         self.full: set[SideInputWindow] = set()
         self.looks = 1000
         self.steps = 0
@@ -84,7 +84,7 @@ class World:
         place = StageContext(
             self.spec.placed, shard, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
         )
-        report, _ = StageStep(self.spec, place, self, self.said).run(Timestamp(watermark), plan)
+        report, _ = StageStep(self.spec, place, self, self.committed_outputs).run(Timestamp(watermark), plan)
         return report
 
     def told(self) -> list[str]:
@@ -117,7 +117,7 @@ class World:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         return Remainder(element[0], 2.0, watermarks={"main": element[1]})
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         return self._tell(f"resume {restriction.remainder.element.decode()}") or RestrictionResult()
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
@@ -129,7 +129,7 @@ class World:
     def finish(self) -> BundleResult:
         return BundleResult()
 
-    # Exchange, side inputs, allowance.
+    # Exchange, side inputs, budget.
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         return self.came
@@ -153,7 +153,7 @@ class World:
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
         return lot in self.full
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         self.looks -= 1
         return self.looks <= 0
 
@@ -216,7 +216,7 @@ def test_an_element_that_waits_keeps_its_pane(waits: str) -> None:
     came = [(b"%d" % n, Timestamp(n), (_W,), pane) for n, pane in enumerate(panes)]
     world.step(0, block=came)
     assert world.seen == []
-    world.said[_RATES] = MAX_TIMESTAMP
+    world.committed_outputs[_RATES] = MAX_TIMESTAMP
     world.step(5)
     assert [element for elements in world.seen for element in elements] == came
 
@@ -239,12 +239,12 @@ def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -
     assert report.input == 3
     assert report.counts == Counts(read=1, unparked=2)
 
-    world.said[_NAMES] = Timestamp(10)
+    world.committed_outputs[_NAMES] = Timestamp(10)
     report = world.step(50, 9)
     assert sorted(" ".join(world.told()).replace("process ", "").split()) == ["3", "7", "8", "9"]
     assert report.input == 12
     assert report.counts.unparked == 3
-    world.said.update({_RATES: MAX_TIMESTAMP, _NAMES: MAX_TIMESTAMP})
+    world.committed_outputs.update({_RATES: MAX_TIMESTAMP, _NAMES: MAX_TIMESTAMP})
     report = world.step(50)
     assert world.told() == ["process 12"]
     assert report.input == 50
@@ -433,8 +433,8 @@ def test_a_timer_puts_nothing_out_behind_what_lets_it_fire_nor_behind_its_window
 ) -> None:
     world = _stateful()
     world.on = {"process": CallResult(1, (timer,))}
-    said = world.step(3, 4).local.outputs["main"].hold
-    assert (said.time if said else None) == hold
+    reported = world.step(3, 4).local.outputs["main"].hold
+    assert (reported.time if reported else None) == hold
     world.step(10 if timer.family == "event" else 3, now=100)
     assert [(fired.fire_at, fired.hold) for fired in world.fired] == [(fires, hold)]
 

@@ -46,11 +46,11 @@ class Rig:
         self.most = 0
         counters = CounterFactory()
         self.counter_factory, self.state_sampler = counters, StateSampler("test", counters)
-        self.wiring = self.data_channel_factory = TaskContext(
+        self.context = self.data_channel_factory = TaskContext(
             Settings(shards=shards, group_memory_bytes=memory), partition=partition
         )
-        self.wiring.outbox = self
-        self.wiring.side_writer = MemorySide
+        self.context.outbox = self
+        self.context.side_writer = MemorySide
 
     def put(self, row: Row) -> None:
         self.rows.append(row)
@@ -193,7 +193,7 @@ class TestGrouping:
             expected[impl.encode(key)].append(value)
         op = rig.op(Routing.GROUPED, pairs())
         assert grouped(rig.written(op, globally(values)), coders.FastPrimitivesCoder()) == expected
-        assert rig.wiring.elements_out == {7: len(values)}
+        assert rig.context.elements_out == {7: len(values)}
 
     def test_windows_are_kept_apart(self) -> None:
         rig = Rig()
@@ -349,7 +349,7 @@ class TestElements:
         rows = rig.written(rig.op(Routing.FORWARD, coders.VarIntCoder()), globally(range(300_000)))
         assert len(rows) > 1
         assert [o.value for o in self._values(rows, coders.VarIntCoder())] == list(range(300_000))
-        assert rig.wiring.elements_out == {7: 300_000}
+        assert rig.context.elements_out == {7: 300_000}
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 400_000)), max_size=8))
     @settings(max_examples=30)
@@ -428,13 +428,13 @@ class TestSide:
         impl = IntervalWindowCoder().get_impl()
         found = {int(impl.decode(window).start): list(chunk) for window, chunk in MemorySide.appended}
         assert found == {0: [0], 1: [0, 1], 2: [0, 1, 2]}
-        assert [file.channel for file in rig.wiring.side_files] == [7]
-        assert rig.wiring.elements_out == {7: 6}
+        assert [file.channel for file in rig.context.side_files] == [7]
+        assert rig.context.elements_out == {7: 6}
 
     def test_nothing_is_no_file(self) -> None:
         rig = Rig()
         rig.written(rig.op(Routing.SIDE, coders.VarIntCoder()), ())
-        assert rig.wiring.side_files == []
+        assert rig.context.side_files == []
 
     def test_many_windows_hold_little(self) -> None:
         rig = Rig()
