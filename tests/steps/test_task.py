@@ -97,7 +97,7 @@ class World:
     def sides(self) -> Iterable[SideData]:
         return self.sides_made
 
-    # Side inputs, allowance.
+    # Side inputs, budget.
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         raise AssertionError("no stage has side inputs")
@@ -108,7 +108,7 @@ class World:
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
         raise AssertionError("no stage has side inputs")
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         return False
 
 

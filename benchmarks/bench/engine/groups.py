@@ -151,7 +151,7 @@ class _Reads:
 class _NoEnd:
     """As long as it takes."""
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         return False
 
 

@@ -43,7 +43,7 @@ class TaskAttempt(Generic[R]):
         rows: what comes to it and goes on.
         code: its stages' user code.
         sides: the side inputs of its stages.
-        allowance: how much it may do.
+        budget: how much it may do.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class TaskAttempt(Generic[R]):
         rows: Rows[R],
         code: UserCode,
         sides: SideInputs,
-        allowance: Budget,
+        budget: Budget,
     ) -> None:
         self._layout, self._order = layout, order
         self._level, self._task, self._name = level, task, name
         self._files, self._rows, self._code = files, rows, code
-        self._sides, self._allowance = sides, allowance
+        self._sides, self._budget = sides, budget
         self._step = TaskStep(layout, specs, level, task, name.encode(), order.plan)
         self._views: dict[int, Overlay] = {}
 
@@ -83,7 +83,7 @@ class TaskAttempt(Generic[R]):
     def work(self) -> TaskReport:
         """Does the task's part of the step, up to its marker; the report is without files. Raises as `run`."""
         exchange = _Exchange(self._layout, self._order, self._level, self._task, self._rows, self._code)
-        return self._step.run(exchange, self, self._sides, self._allowance)
+        return self._step.run(exchange, self, self._sides, self._budget)
 
     def write(self, report: TaskReport) -> TaskReport:
         """Writes what was changed; the report with the files. Raises as `run`."""

@@ -78,12 +78,12 @@ def _manifest_created_twice() -> AbstractContextManager[object]:
 
 
 def _marker_ignored() -> AbstractContextManager[object]:
-    heard = watermarks.heard
+    gathered = watermarks.upstream_watermarks
 
-    def of_the_first(told: Sequence[Any], tasks: Mapping[Any, int], said: Any) -> Any:
-        return heard(told[:1], dict.fromkeys(tasks, 1), said)
+    def of_the_first(told: Sequence[Any], tasks: Mapping[Any, int], committed_outputs: Any) -> Any:
+        return gathered(told[:1], dict.fromkeys(tasks, 1), committed_outputs)
 
-    return patch.object(markers, "heard", of_the_first)
+    return patch.object(markers, "upstream_watermarks", of_the_first)
 
 
 def _timer_fired_when_equal() -> AbstractContextManager[object]:
@@ -206,7 +206,7 @@ def _state_committed_late() -> Iterator[None]:
 
 def _finished_unseen(self: StageStep) -> BundleResult:
     closed = self._place.runner.finish()
-    self._place.did(closed.did)
+    self._place.record(closed.call)
     return closed
 
 

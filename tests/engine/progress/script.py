@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from arcbeam.engine.plan.layout import Layout, Placed
-from arcbeam.engine.plan.markers import NOTHING_SEEN, digest
+from arcbeam.engine.plan.markers import NO_INPUT, digest
 from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
 from arcbeam.engine.progress import (
     Abandon,
@@ -131,7 +131,7 @@ def held(stage: StageReport) -> StageReport:
 
 
 def new_work(stage: StageReport) -> StageReport:
-    """Something came up behind the end."""
+    """Something came up after the end."""
     return replace(nothing_left(stage), leftover=True, counts=Counts(written=1))
 
 
@@ -149,7 +149,7 @@ REPORTS: dict[str, Change] = {
 def reported(plan: StepPlan, change: Change, layout: Layout = LAYOUT, **of_task: object) -> tuple[TaskReport, ...]:
     """Reports of a consistent run, changed."""
     reports: list[TaskReport] = []
-    seen = NOTHING_SEEN
+    input_digest = NO_INPUT
     for level, count in enumerate(layout.tasks):
         tokens = [b"%d.%d.%d.%d" % (plan.step, plan.attempt, level, task) for task in range(count)]
         for task in range(count):
@@ -166,8 +166,8 @@ def reported(plan: StepPlan, change: Change, layout: Layout = LAYOUT, **of_task:
                 for shard in layout.range_of(level, task)
             )
             extra = of_task if (level, task) == (1, 0) else {}
-            reports.append(TaskReport(level, task, tokens[task], seen, stages, **extra))  # type: ignore[arg-type]
-        seen = digest(seen, tokens)
+            reports.append(TaskReport(level, task, tokens[task], input_digest, stages, **extra))  # type: ignore[arg-type]
+        input_digest = digest(input_digest, tokens)
     return tuple(reports)
 
 

@@ -36,8 +36,8 @@ def test_a_consistent_cut_is_known_by_all_its_attempts() -> None:
     ("level", "task", "changed", "why"),
     [
         (0, 1, {"token": b"other"}, "task 0 of level 1 has read other attempts of level 0 than reported"),
-        (1, 1, {"seen": b"other"}, "task 1 of level 1 has read other attempts of level 0 than reported"),
-        (0, 1, {"seen": b"other"}, "task 1 of level 0 has read other attempts"),
+        (1, 1, {"input_digest": b"other"}, "task 1 of level 1 has read other attempts of level 0 than reported"),
+        (0, 1, {"input_digest": b"other"}, "task 1 of level 0 has read other attempts"),
         (1, 1, {"task": 2}, "task 2 of level 1, which the step does not have"),
         (1, 1, {"task": 0}, "two reports came of task 0 of level 1"),
         (1, 1, {"token": b"4.0.0.0"}, "task 0 of level 0 and task 1 of level 1 have the same token"),
@@ -89,5 +89,5 @@ def test_a_shard_that_is_ahead_of_what_it_reads_has_ignored_a_marker() -> None:
 def test_watermarks_follow_from_the_reports_and_the_head() -> None:
     places = placed(_WIDE, reported(_PLAN, source(5, 50), _WIDE), NO_PLACES)
     assert watermarks(_WIDE, places, Times()).times().outputs[READ] == 5
-    said = Times({"sum": Timestamp(7)}, {READ: Timestamp(7)})
-    assert watermarks(_WIDE, places, said).times().outputs[READ] == 7
+    committed = Times({"sum": Timestamp(7)}, {READ: Timestamp(7)})
+    assert watermarks(_WIDE, places, committed).times().outputs[READ] == 7

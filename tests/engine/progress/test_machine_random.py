@@ -68,7 +68,7 @@ class JobWorld(RuleBasedStateMachine):
         assert mode is now[1] or mode not in (Mode.CANCELLING, Mode.FAILING)
         self.before = now
         for command in self.driver.last:
-            assert not self.ended, "a command behind the end"
+            assert not self.ended, "a command after the end"
             match command:
                 case RunStep(plan):
                     assert not self.undecided, "a step runs whose head is not known"

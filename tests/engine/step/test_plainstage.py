@@ -64,7 +64,7 @@ def test_an_element_that_waits_keeps_its_pane(waits: str) -> None:
     came = [(b"%d" % n, Timestamp(n), (W,), pane) for n, pane in enumerate(panes)]
     world.step(0, block=came)
     assert world.seen == []
-    world.said[RATES] = MAX_TIMESTAMP
+    world.committed_outputs[RATES] = MAX_TIMESTAMP
     world.step(5)
     assert [element for elements in world.seen for element in elements] == came
 
@@ -87,12 +87,12 @@ def test_elements_are_parked_until_all_side_inputs_of_their_window_are_ready() -
     assert report.input == 3
     assert report.counts == Counts(read=1, unparked=2)
 
-    world.said[NAMES] = Timestamp(10)
+    world.committed_outputs[NAMES] = Timestamp(10)
     report = world.step(50, 9)
     assert sorted(" ".join(world.told()).replace("process ", "").split()) == ["3", "7", "8", "9"]
     assert report.input == 12
     assert report.counts.unparked == 3
-    world.said.update({RATES: MAX_TIMESTAMP, NAMES: MAX_TIMESTAMP})
+    world.committed_outputs.update({RATES: MAX_TIMESTAMP, NAMES: MAX_TIMESTAMP})
     report = world.step(50)
     assert world.told() == ["process 12"]
     assert report.input == 50

@@ -115,12 +115,12 @@ class Feed:
 
 
 class Counted:
-    """An allowance of so many looks."""
+    """A budget of so many looks."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         self.looks -= 1
         return self.looks <= 0
 
@@ -171,7 +171,7 @@ class Nothing:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         raise AssertionError(f"{self.stage} has no restrictions")
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         raise AssertionError(f"{self.stage} has no restrictions")
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
@@ -196,7 +196,7 @@ class Source(Nothing):
         self.toy.truncated += 1
         return None
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         feed = self.toy.feeds[self.stage]
         lo, hi = map(int, restriction.remainder.element.split(b":"))
         splits: list[Remainder] = []
@@ -206,7 +206,7 @@ class Source(Nothing):
             splits.append(self._rest(half, hi, None))
             hi = half
         for count, at in enumerate(range(lo, hi)):
-            if count and (count >= feed.piece or allowance.spent()):
+            if count and (count >= feed.piece or budget.exhausted()):
                 due = self.toy.now + feed.pause if feed.pause and at % feed.every == 0 else None
                 return RestrictionResult((*splits,), self._rest(at, hi, due), {}, CallResult(count))
             self._read(*feed.events[at])
@@ -282,7 +282,7 @@ class Toy:
         seed: of all chance.
         failures: how often a run of a step fails, of all.
         doubles: how often the tasks of the first level run twice, and one of the second level reads the second output.
-        looks: the allowance of a task.
+        looks: the budget of a task.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class World:
         self.came: list[tuple[bytes, Sequence[WindowedElement]]] = []
         self.drops: list[DropLate | DropHeld | Late] = []
         self.fired: list[Fired] = []
-        self.said = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
+        self.committed_outputs = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
         self.full: set[SideInputWindow] = set()
         self.looks = 1000
         self.steps = 0
@@ -73,7 +73,7 @@ class World:
         place = StageContext(
             self.spec.placed, shard, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
         )
-        report, _ = StageStep(self.spec, place, self, self.said).run(Timestamp(watermark), plan)
+        report, _ = StageStep(self.spec, place, self, self.committed_outputs).run(Timestamp(watermark), plan)
         return report
 
     def told(self) -> list[str]:
@@ -106,7 +106,7 @@ class World:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         return Remainder(element[0], 2.0, watermarks={"main": element[1]})
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         return self._tell(f"resume {restriction.remainder.element.decode()}") or RestrictionResult()
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
@@ -118,7 +118,7 @@ class World:
     def finish(self) -> BundleResult:
         return BundleResult()
 
-    # Exchange, side inputs, allowance.
+    # Exchange, side inputs, budget.
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         return self.came
@@ -142,7 +142,7 @@ class World:
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
         return lot in self.full
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         self.looks -= 1
         return self.looks <= 0
 

@@ -16,7 +16,7 @@ from arcbeam.engine.watermarks.stages import (
     Times,
     Unreported,
     Watermarks,
-    heard,
+    upstream_watermarks,
 )
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
@@ -160,10 +160,10 @@ def test_they_never_go_back_and_are_the_least_of_all(steps: list[list[tuple]]) -
 def test_a_task_hears_the_least_of_all_markers_and_not_before_all_have_come() -> None:
     markers = [{_READ: Timestamp(5)}, {_READ: Timestamp(3), _RATES: Timestamp(9)}]
     tasks = {_READ: 2, _RATES: 1}
-    assert heard(markers, tasks, {}) == {_READ: 3, _RATES: 9}
-    assert heard(markers, tasks, {_READ: Timestamp(4)}) == {_READ: 4, _RATES: 9}
+    assert upstream_watermarks(markers, tasks, {}) == {_READ: 3, _RATES: 9}
+    assert upstream_watermarks(markers, tasks, {_READ: Timestamp(4)}) == {_READ: 4, _RATES: 9}
     with pytest.raises(ValueError, match=r"1 markers tell of the output 'main' of 'read', which 2 tasks have"):
-        heard(markers[:1], {_READ: 2}, {})
+        upstream_watermarks(markers[:1], {_READ: 2}, {})
 
 
 def test_a_watermark_that_went_back_is_named() -> None:

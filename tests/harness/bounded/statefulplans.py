@@ -12,7 +12,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.transforms.window import TimestampedValue
 
 from arcbeam.harness.bounded.boundedstage import BoundedStage
-from arcbeam.harness.bounded.keyed import KeyedFeed
+from arcbeam.harness.bounded.keyed import KeyedInput
 from tests.harness.drive import Collect, Driven
 
 CUTS = [(1, 500_000), (1, 1), (2, 3), (7, 1)]
@@ -41,7 +41,7 @@ class VirtualClock:
 
     def install(self, stage: BoundedStage) -> None:
         if stage.processor.root.how.mode == "keyed":
-            stage.feed = KeyedFeed(stage.processor, self)
+            stage.input = KeyedInput(stage.processor, self)
 
 
 def timed(p: Any, elements: Iterable[tuple[Any, Any, float]]) -> Any:

@@ -36,7 +36,7 @@ from apache_beam.utils.timestamp import Timestamp
 from arcbeam.engine.grouping.triggers import AfterTime, Moment
 from arcbeam.harness.bounded.boundedstage import BoundedStage
 from arcbeam.harness.bounded.panes import Panes
-from arcbeam.harness.bounded.triggered import TriggeredFeed, strategy_of
+from arcbeam.harness.bounded.triggered import TriggeredInput, strategy_of
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.bundle.strategies import trigger_of
 from arcbeam.jobs.metrics import JobMetrics
@@ -367,7 +367,7 @@ class _VirtualClock:
 def test_the_clock_of_a_plan() -> None:
     def install(stage: BoundedStage) -> None:
         if stage.processor.root.how.mode == "triggered":
-            stage.feed = TriggeredFeed(stage.processor, _VirtualClock())
+            stage.input = TriggeredInput(stage.processor, _VirtualClock())
 
     with Driven(shards=1, prepare=install) as p:
         pane_facts(

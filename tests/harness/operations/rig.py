@@ -32,11 +32,11 @@ class Rig:
         self.most = 0
         counters = CounterFactory()
         self.counter_factory, self.state_sampler = counters, StateSampler("test", counters)
-        self.wiring = self.data_channel_factory = TaskContext(
+        self.context = self.data_channel_factory = TaskContext(
             Settings(shards=shards, group_memory_bytes=memory), partition=partition
         )
-        self.wiring.outbox = self
-        self.wiring.side_writer = MemorySide
+        self.context.outbox = self
+        self.context.side_writer = MemorySide
 
     def put(self, row: Row) -> None:
         self.rows.append(row)

@@ -51,7 +51,7 @@ class TestElements:
         rows = rig.written(rig.op(Routing.FORWARD, coders.VarIntCoder()), globally(range(300_000)))
         assert len(rows) > 1
         assert [o.value for o in self._values(rows, coders.VarIntCoder())] == list(range(300_000))
-        assert rig.wiring.elements_out == {7: 300_000}
+        assert rig.context.elements_out == {7: 300_000}
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(0, 400_000)), max_size=8))
     @settings(max_examples=30)

@@ -119,7 +119,7 @@ class TestGrouping:
             expected[impl.encode(key)].append(value)
         op = rig.op(Routing.GROUPED, pairs())
         assert grouped(rig.written(op, globally(values)), coders.FastPrimitivesCoder()) == expected
-        assert rig.wiring.elements_out == {7: len(values)}
+        assert rig.context.elements_out == {7: len(values)}
 
     def test_windows_are_kept_apart(self) -> None:
         rig = Rig()

@@ -86,13 +86,13 @@ class TestSide:
         impl = IntervalWindowCoder().get_impl()
         found = {int(impl.decode(window).start): list(chunk) for window, chunk in MemorySide.appended}
         assert found == {0: [0], 1: [0, 1], 2: [0, 1, 2]}
-        assert [file.channel for file in rig.wiring.side_files] == [7]
-        assert rig.wiring.elements_out == {7: 6}
+        assert [file.channel for file in rig.context.side_files] == [7]
+        assert rig.context.elements_out == {7: 6}
 
     def test_nothing_is_no_file(self) -> None:
         rig = Rig()
         rig.written(rig.op(Routing.SIDE, coders.VarIntCoder()), ())
-        assert rig.wiring.side_files == []
+        assert rig.context.side_files == []
 
     def test_many_windows_hold_little(self) -> None:
         rig = Rig()

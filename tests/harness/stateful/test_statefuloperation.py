@@ -368,8 +368,8 @@ def test_elements_in_no_order_are_processed_too() -> None:
         processor = getattr(stage, "processor", stage)
         if processor.root.how.mode != "keyed":
             return
-        feed = getattr(stage, "feed", None) or stage._feed
-        keys, emit = feed._keys, processor.bundles.emit_block
+        driver = stage.input
+        keys, emit = driver._keys, processor.bundles.emit_block
         keys.enter = lambda key, encoded, again: None
         keys.put = lambda key, block: put.append(block.with_values([(key, value) for value in block.values]))
         keys.leave = lambda key, encoded, done: None

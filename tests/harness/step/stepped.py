@@ -44,7 +44,7 @@ class Step:
         came: what comes, by key, in this order.
         upstream: how far the upstream watermark moves.
         now: the clock.
-        looks: of the allowance.
+        looks: of the budget.
         runs: how often it is run: of all runs the last one counts.
         fresh: in a worker that has not run the stage before.
         drain: restrictions are truncated.
@@ -132,7 +132,7 @@ class Shard:
     def __post_init__(self) -> None:
         self.stage = StepStage(self.of, self.settings)
         self.view = MemoryView()
-        self.said = MIN_TIMESTAMP
+        self.committed_output = MIN_TIMESTAMP
         self._looks = 0
         self._came: Sequence[tuple[bytes, Sequence[WindowedElement]]] = ()
 
@@ -160,7 +160,7 @@ class Shard:
         return report
 
     def settle(self, step: Step) -> None:
-        """Runs a step, and as many without data as its allowance leaves work for."""
+        """Runs a step, and as many without data as its budget leaves work for."""
         for _ in range(1000):
             if not self.run(step).leftover:
                 return
@@ -197,7 +197,7 @@ class Shard:
             0,
             self.steps,
             step.now,
-            self.said,
+            self.committed_output,
             self.view,
             clock,
             runner,
@@ -219,6 +219,6 @@ class Shard:
     def late(self, stage: str, shard: int, drop: Any) -> None:
         self.drops.append(drop)
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         self._looks -= 1
         return self._looks <= 0

@@ -121,7 +121,7 @@ class Endless(beam.DoFn):
 
 
 @pytest.mark.contract("SDF-05", "SDF-06")
-def test_when_the_allowance_is_spent_the_rest_of_what_runs_is_split_off() -> None:
+def test_when_the_budget_is_exhausted_the_rest_of_what_runs_is_split_off() -> None:
     gates["split"] = threading.Event()
     reports: list[Any] = []
 

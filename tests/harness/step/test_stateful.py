@@ -407,5 +407,5 @@ def test_state_that_is_committed_only_when_bundles_end_stays_for_ever(monkeypatc
 def _unchecked(self: StageStep) -> BundleResult:
     place = self._place
     closed = place.runner.finish()
-    place.did(closed.did)
+    place.record(closed.call)
     return closed

@@ -238,7 +238,7 @@ class _Turn:
         entry = self._entries[window] = _Entry(place, stored)
         if stored is not None:
             entry.open = self._window(window, Record.unpack(stored, self._rules.first_room))
-            entry.asked = entry.open.waits()
+            entry.asked = entry.open.wakeups()
             entry.open.look(self._clocks, ticked)
         return entry
 
@@ -303,19 +303,19 @@ class _Turn:
                     open.contents.clear()
                 if entry.stored is not None:
                     view.delete(entry.place)
-                waits = _NOTHING
+                wakeups = _NOTHING
             else:
-                waits = open.waits()
+                wakeups = open.wakeups()
                 record = open.pack()
                 if record != entry.stored:
                     view.put(entry.place, record)
-            if waits != asked:
-                self._ask(window, asked, waits)
+            if wakeups != asked:
+                self._ask(window, asked, wakeups)
         return out
 
-    def _ask(self, window: Window, asked: Wakeups, waits: Wakeups) -> None:
+    def _ask(self, window: Window, asked: Wakeups, wakeups: Wakeups) -> None:
         out, key = self._out, self._key
-        (hold, event, alarm), (old_hold, old_event, old_alarm) = waits, asked
+        (hold, event, alarm), (old_hold, old_event, old_alarm) = wakeups, asked
         if hold != old_hold:
             out.append(ClearHold(key, window) if hold is None else SetHold(key, window, hold))
         if event != old_event:

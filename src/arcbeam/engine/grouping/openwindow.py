@@ -188,7 +188,7 @@ class OpenWindow:
         if alarm is not None and not expired and (clocks.now > alarm or (ticked and clocks.now == alarm)):
             self._ask(clocks, ticked=True)
 
-    def waits(self) -> Wakeups:
+    def wakeups(self) -> Wakeups:
         """What it waits for."""
         record, rules = self.record, self._rules
         if record.closed:

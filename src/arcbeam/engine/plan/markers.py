@@ -17,11 +17,11 @@ from typing import Final
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.engine.watermarks.stages import heard
+from arcbeam.engine.watermarks.stages import upstream_watermarks
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.timestamps import Timestamp
 
-NOTHING_SEEN: Final = b""
+NO_INPUT: Final = b""
 """The digest of a task of level 0, which reads no other."""
 _DIGEST_BYTES: Final = 16
 
@@ -42,8 +42,8 @@ class Marker:
         step, attempt: of which run of which step.
         level, task: who says it.
         token: of the task's attempt; no other attempt of any task has it.
-        seen: digest of the attempts that the task has read.
-        times: output watermark of each port: of its own, the least of its shards; of levels before, as it has heard.
+        input_digest: digest of the attempts that the task has read.
+        times: output watermark of each port: of its own, the least of its shards; of levels before, as gathered.
     """
 
     step: int
@@ -51,7 +51,7 @@ class Marker:
     level: int
     task: int
     token: bytes
-    seen: bytes
+    input_digest: bytes
     times: Mapping[Port, Timestamp]
 
 
@@ -61,21 +61,21 @@ class UpstreamWatermarks:
 
     Attributes:
         times: output watermark of each port of all levels before.
-        seen: digest of the attempts that they name.
+        input_digest: digest of the attempts that they name.
     """
 
     times: Mapping[Port, Timestamp]
-    seen: bytes
+    input_digest: bytes
 
 
-def digest(seen: bytes, tokens: Iterable[bytes]) -> bytes:
+def digest(input_digest: bytes, tokens: Iterable[bytes]) -> bytes:
     """What a level has read.
 
     Args:
-        seen: the digest of the level before.
+        input_digest: the digest of the level before.
         tokens: of that level's tasks, in the order of their numbers.
     """
-    hashed = hashlib.blake2b(sequences.framed(seen), digest_size=_DIGEST_BYTES)
+    hashed = hashlib.blake2b(sequences.framed(input_digest), digest_size=_DIGEST_BYTES)
     for token in tokens:
         hashed.update(sequences.framed(token))
     return hashed.digest()
@@ -89,7 +89,7 @@ def gather(
     level: int,
     tasks: int,
     ports: Sequence[Port],
-    said: Mapping[Port, Timestamp],
+    committed_outputs: Mapping[Port, Timestamp],
 ) -> UpstreamWatermarks:
     """What a task may conclude when it has read its exchange: nothing, unless all markers are there and agree.
 
@@ -100,7 +100,7 @@ def gather(
         level: of the tasks that send them.
         tasks: how many there are.
         ports: what they tell of: all outputs of that level and of those before.
-        said: the watermarks of the step's head.
+        committed_outputs: the watermarks of the step's head.
 
     Raises:
         InconsistentCutError: one is missing, is of another run, or was made from other attempts than another one.
@@ -118,11 +118,11 @@ def gather(
         raise InconsistentCutError(f"no marker came of task(s) {', '.join(map(str, missing))} of level {level}")
     ordered = [known[task] for task in range(tasks)]
     for marker in ordered:
-        if marker.seen != ordered[0].seen:
+        if marker.input_digest != ordered[0].input_digest:
             raise InconsistentCutError(
                 f"tasks 0 and {marker.task} of level {level} have read different attempts of the level before"
             )
         if absent := [str(port) for port in ports if port not in marker.times]:
             raise InconsistentCutError(f"the marker of task {marker.task} of level {level} lacks {', '.join(absent)}")
-    times = heard([marker.times for marker in ordered], dict.fromkeys(ports, tasks), said)
-    return UpstreamWatermarks(times, digest(ordered[0].seen, [marker.token for marker in ordered]))
+    times = upstream_watermarks([marker.times for marker in ordered], dict.fromkeys(ports, tasks), committed_outputs)
+    return UpstreamWatermarks(times, digest(ordered[0].input_digest, [marker.token for marker in ordered]))

@@ -119,7 +119,7 @@ class TaskReport:
     Attributes:
         level, task: which one.
         token: of its attempt, as in its markers.
-        seen: digest of the attempts that it has read, as in its markers.
+        input_digest: digest of the attempts that it has read, as in its markers.
         stages: of its level, in each of its shards.
         published: side inputs of which it wrote something.
         committables: for sinks.
@@ -130,7 +130,7 @@ class TaskReport:
     level: int
     task: int
     token: bytes
-    seen: bytes
+    input_digest: bytes
     stages: tuple[StageReport, ...]
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()

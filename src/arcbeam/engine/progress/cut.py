@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from arcbeam.engine.plan.layout import Layout
-from arcbeam.engine.plan.markers import NOTHING_SEEN, InconsistentCutError, digest
+from arcbeam.engine.plan.markers import NO_INPUT, InconsistentCutError, digest
 from arcbeam.engine.plan.reports import StageReport, TaskReport
 from arcbeam.engine.watermarks.clocks import shown_time
 from arcbeam.engine.watermarks.stages import Times, Watermarks
@@ -30,7 +30,7 @@ def check(layout: Layout, reports: Sequence[TaskReport]) -> bytes:
         InconsistentCutError: not so; a task at fault is named.
     """
     tokens: dict[tuple[int, int], bytes] = {}
-    seen: dict[tuple[int, int], bytes] = {}
+    digests: dict[tuple[int, int], bytes] = {}
     used: dict[bytes, tuple[int, int]] = {}
     for report in reports:
         task = report.level, report.task
@@ -40,14 +40,14 @@ def check(layout: Layout, reports: Sequence[TaskReport]) -> bytes:
             raise InconsistentCutError(f"two reports came of {_named(task)}")
         if (other := used.setdefault(report.token, task)) != task:
             raise InconsistentCutError(f"{_named(other)} and {_named(task)} have the same token")
-        tokens[task], seen[task] = report.token, report.seen
-    known = NOTHING_SEEN
+        tokens[task], digests[task] = report.token, report.input_digest
+    known = NO_INPUT
     for level, count in enumerate(layout.tasks):
         for number in range(count):
             task = level, number
             if task not in tokens:
                 raise InconsistentCutError(f"no report came of {_named(task)}")
-            if seen[task] != known:
+            if digests[task] != known:
                 raise InconsistentCutError(f"{_named(task)} has read other attempts of level {level - 1} than reported")
         known = digest(known, [tokens[level, number] for number in range(count)])
     return known
@@ -88,18 +88,18 @@ def placed(layout: Layout, reports: Sequence[TaskReport], before: Places) -> dic
     return places
 
 
-def watermarks(layout: Layout, places: Places, said: Times) -> Watermarks:
+def watermarks(layout: Layout, places: Places, committed: Times) -> Watermarks:
     """The watermarks that follow from what all shards say, on top of the head's; advanced.
 
     Raises:
         InconsistentCutError: a watermark went back, or a shard is ahead of all that it reads.
     """
-    marks = Watermarks(layout.flows, said)
+    marks = Watermarks(layout.flows, committed)
     for (name, shard), report in places.items():
         marks.report(name, shard, report.local)
     times = marks.advance()
     try:
-        times.check_after(said)
+        times.check_after(committed)
     except ValueError as e:
         raise InconsistentCutError(str(e)) from e
     for (name, shard), report in places.items():

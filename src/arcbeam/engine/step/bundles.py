@@ -79,13 +79,13 @@ class RestrictionResult:
         splits: what was split off while it ran.
         deferred: what it left when it returned; None if it is done.
         watermarks: what its estimator reported last, by output.
-        did: what it has led to.
+        call: what it has led to.
     """
 
     splits: Sequence[Remainder] = ()
     deferred: Remainder | None = None
     watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
-    did: CallResult = CallResult()
+    call: CallResult = CallResult()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,13 @@ class BundleResult:
     """What the end of a stage's bundles has led to.
 
     Attributes:
-        did: by `finish_bundle`: no timers, nor state.
+        call: by `finish_bundle`: no timers, nor state.
         published: side inputs of which something was written.
         committables: for sinks.
         finalizations: how many bundles want to be told that the step is committed.
     """
 
-    did: CallResult = CallResult()
+    call: CallResult = CallResult()
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0
@@ -108,7 +108,7 @@ class BundleResult:
 class Budget(Protocol):
     """How much more a task may do in a step. It has a clock, or counts."""
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether the rest should be left for the next step."""
 
 
@@ -146,8 +146,8 @@ class Runner(Protocol):
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """The restriction of an element that has come to a splittable stage."""
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
-        """Processes a restriction; makes a checkpoint when the allowance is spent, though not before progress."""
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+        """Processes a restriction; makes a checkpoint when the budget is exhausted, though not before progress."""
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """What a drain leaves of a restriction that waits."""

@@ -95,7 +95,7 @@ class GroupedLogic:
             except StateFormatError as e:
                 raise self._located(e, fired.key) from e
             self._carry_out(effects)
-            if place.allowance.spent():
+            if place.budget.exhausted():
                 return True
         return False
 
@@ -121,7 +121,7 @@ class GroupedLogic:
 
     def _clocks(self, watermark: Timestamp) -> Clocks:
         # The output watermark is never ahead of the input's: one who has said nothing yet is at the beginning.
-        return Clocks(self._place.now, watermark, min(self._place.said, watermark))
+        return Clocks(self._place.now, watermark, min(self._place.committed_output, watermark))
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         place = self._place
@@ -133,7 +133,7 @@ class GroupedLogic:
                     panes.append(effect)
                 case SetHold():
                     key, window, at = effect
-                    self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.said)
+                    self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.committed_output)
                 case SetTimer():
                     key, window, domain, at = effect
                     self._timers.set(key, self._ordered(window), _family(domain), at, None)
@@ -148,7 +148,7 @@ class GroupedLogic:
                 case _:
                     assert_never(effect)
         if panes:
-            place.did(place.runner.panes(panes))
+            place.record(place.runner.panes(panes))
 
     def _ordered(self, window: Window) -> bytes:
         if window is not self._window:

@@ -35,7 +35,7 @@ class PlainLogic:
 
     def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`."""
-        self._place.did(self._place.runner.process(key, elements))
+        self._place.record(self._place.runner.process(key, elements))
 
     def resume(self) -> bool:
         """See `StageLogic`."""
@@ -105,16 +105,16 @@ class SplittableLogic(PlainLogic):
         place, residuals = self._place, self._residuals
         made: set[bytes] = set()
         while (restriction := residuals.take(place.now)) is not None:
-            if restriction.id in made or (place.tally.resumed and place.allowance.spent()):
+            if restriction.id in made or (place.tally.resumed and place.budget.exhausted()):
                 residuals.put_back(restriction.id)
                 break
             place.tally.resumed += 1
-            ran = place.runner.resume(restriction, place.allowance)
-            place.did(ran.did)
+            result = place.runner.resume(restriction, place.budget)
+            place.record(result.call)
             # What the estimator has promised after a split is no promise for what was split off.
-            made.update(residuals.split(restriction.id, split, place.now).id for split in ran.splits)
-            residuals.advance(restriction.id, ran.watermarks)
-            if (left := residuals.finish(restriction.id, ran.deferred, place.now)) is not None:
+            made.update(residuals.split(restriction.id, split, place.now).id for split in result.splits)
+            residuals.advance(restriction.id, result.watermarks)
+            if (left := residuals.finish(restriction.id, result.deferred, place.now)) is not None:
                 made.add(left.id)
         residuals.settled()
         due = residuals.next_due()

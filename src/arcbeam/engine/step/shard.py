@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from arcbeam.engine.plan.layout import Layout
-from arcbeam.engine.plan.markers import NOTHING_SEEN, Marker, UpstreamWatermarks, gather
+from arcbeam.engine.plan.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
 from arcbeam.engine.plan.reports import StageReport, TaskReport
 from arcbeam.engine.plan.stagekinds import StageSpec
 from arcbeam.engine.plan.stepplan import StepPlan
@@ -43,7 +43,7 @@ class TaskStep:
         self._token = token
         self._plan = plan
 
-    def run(self, exchange: Exchange, shards: Shards, sides: SideInputs, allowance: Budget) -> TaskReport:
+    def run(self, exchange: Exchange, shards: Shards, sides: SideInputs, budget: Budget) -> TaskReport:
         """Does the task's part of the step, up to its marker.
 
         Returns:
@@ -53,15 +53,15 @@ class TaskStep:
             InconsistentCutError: the markers of the level before are not all there, or do not agree. The step fails.
         """
         layout, plan = self._layout, self._plan
-        heard = self._heard(exchange)
+        gathered = self._gathered(exchange)
         reports: list[StageReport] = []
         ends: list[BundleResult] = []
-        times: dict[Port, Timestamp] = dict(heard.times)
+        times: dict[Port, Timestamp] = dict(gathered.times)
         for shard in layout.range_of(self._level, self._task):
             view = shards.view(shard)
             claim(view, self._level, shard)
             for placed in layout.at(self._level):
-                upstream = min((heard.times[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP)
+                upstream = min((gathered.times[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP)
                 place = StageContext(
                     placed,
                     shard,
@@ -72,7 +72,7 @@ class TaskStep:
                     Clock(view, placed.number, placed.flow.outputs),
                     shards.runner(placed.name, shard),
                     exchange,
-                    allowance,
+                    budget,
                 )
                 stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
                 report, closed = stage.run(upstream, plan)
@@ -81,22 +81,24 @@ class TaskStep:
                 for port in placed.ports:
                     there = output_time(upstream, report.local, port.output)
                     times[port] = min(there, times.get(port, MAX_TIMESTAMP))
-        exchange.send(Marker(plan.step, plan.attempt, self._level, self._task, self._token, heard.seen, times))
+        exchange.send(
+            Marker(plan.step, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)
+        )
         return TaskReport(
             self._level,
             self._task,
             self._token,
-            heard.seen,
+            gathered.input_digest,
             tuple(reports),
             tuple(sorted({port for closed in ends for port in closed.published})),
             tuple(committable for closed in ends for committable in closed.committables),
             sum(closed.finalizations for closed in ends),
         )
 
-    def _heard(self, exchange: Exchange) -> UpstreamWatermarks:
+    def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
         """The watermarks of all levels before, which this step has come to."""
         if not self._level:
-            return UpstreamWatermarks({}, NOTHING_SEEN)
+            return UpstreamWatermarks({}, NO_INPUT)
         return gather(
             exchange.markers(),
             step=self._plan.step,
@@ -104,5 +106,5 @@ class TaskStep:
             level=self._level - 1,
             tasks=self._layout.tasks[self._level - 1],
             ports=self._layout.ports_before(self._level),
-            said=self._plan.times.outputs,
+            committed_outputs=self._plan.times.outputs,
         )

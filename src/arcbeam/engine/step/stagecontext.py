@@ -42,12 +42,12 @@ class StageContext:
         shard: the shard's number.
         step: the step's number.
         now: the step's recorded time.
-        said: the stage's output watermark, as the head has it: the least of its outputs.
+        committed_output: the stage's output watermark, as the head has it: the least of its outputs.
         view: the shard's state.
         clock: the stage's watermarks in the shard.
         runner: its user code.
         exchange: where late data goes.
-        allowance: how much more may be done.
+        budget: how much more may be done.
         tally: what was done.
     """
 
@@ -55,28 +55,30 @@ class StageContext:
     shard: int
     step: int
     now: Timestamp
-    said: Timestamp
+    committed_output: Timestamp
     view: StateView
     clock: Clock
     runner: Runner
     exchange: Exchange
-    allowance: Budget
+    budget: Budget
     tally: Tally = field(default_factory=Tally)
 
-    def did(self, did: CallResult, timers: bool = False) -> None:
+    def record(self, result: CallResult, timers: bool = False) -> None:
         """Takes note of what user code did.
 
         Args:
-            did: that.
+            result: that.
             timers: it may set timers; the caller sees to them.
 
         Raises:
             ValueError: it has set a timer where it may not.
         """
-        if did.timers and not timers:
-            raise ValueError(f"{self.placed.name!r} has set a timer of {did.timers[0].family!r} where it can set none")
-        self.tally.written += did.written
-        for (source, output), time in did.estimates.items():
+        if result.timers and not timers:
+            raise ValueError(
+                f"{self.placed.name!r} has set a timer of {result.timers[0].family!r} where it can set none"
+            )
+        self.tally.written += result.written
+        for (source, output), time in result.estimates.items():
             self.clock.estimate(source, output, time)
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:

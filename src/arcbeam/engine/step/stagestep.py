@@ -51,14 +51,17 @@ class StageStep:
         spec: the stage.
         place: where it is.
         sides: side inputs, as the head has them.
-        said: output watermarks, as the head has them: what side inputs are judged by, because they are of the head.
+        committed_outputs: output watermarks, as the head has them: what side inputs are judged by, because they are of
+            the head.
     """
 
-    def __init__(self, spec: StageSpec, place: StageContext, sides: SideInputs, said: Mapping[Port, Timestamp]) -> None:
+    def __init__(
+        self, spec: StageSpec, place: StageContext, sides: SideInputs, committed_outputs: Mapping[Port, Timestamp]
+    ) -> None:
         self._spec = spec
         self._place = place
         self._sides = sides
-        self._said = said
+        self._committed_outputs = committed_outputs
         self._work = logic_of(spec, place)
         self._ports = dict(spec.placed.side_inputs)
         self._parking = Parking(place.view, spec.placed.number) if self._ports else None
@@ -84,7 +87,7 @@ class StageStep:
         watermark = place.clock.advance(upstream)
         leftover |= work.fire(watermark)
         if plan.prepare:
-            place.did(place.runner.prepare())
+            place.record(place.runner.prepare())
         closed = self._finish()
         if watermark == MAX_TIMESTAMP:
             place.clock.retire_all()
@@ -105,7 +108,7 @@ class StageStep:
                 f"user code of {place.placed.name!r} in shard {place.shard} has written state when its bundles ended: "
                 f"what a call changes must be in the view when the call returns"
             )
-        place.did(closed.did)
+        place.record(closed.call)
         return closed
 
     def _report(self, leftover: bool) -> StageReport:
@@ -135,7 +138,8 @@ class StageStep:
 
     def _ready(self, lot: SideInputWindow) -> bool:
         name = self._place.placed.name
-        over = passed(self._said.get(self._ports[lot.side_input], MIN_TIMESTAMP), self._sides.until(name, lot))
+        committed = self._committed_outputs.get(self._ports[lot.side_input], MIN_TIMESTAMP)
+        over = passed(committed, self._sides.until(name, lot))
         return over or self._sides.exists(name, lot)
 
     def _lacks(self, window: Window) -> SideInputWindow | None:

@@ -58,7 +58,7 @@ class StatefulLogic:
         if live := self.timely(key, elements):
             for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
                 self._await_end(key, window, self._kind.expires(window))
-            self._did(self._place.runner.process(key, live), None)
+            self._record(self._place.runner.process(key, live), None)
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: the others are behind their windows, or, in order of time, behind their turn."""
@@ -96,7 +96,7 @@ class StatefulLogic:
                 self._process(next, watermark)
             else:
                 self._fire(next)
-            if place.allowance.spent():
+            if place.budget.exhausted():
                 return True
         return False
 
@@ -119,10 +119,10 @@ class StatefulLogic:
         window = self._kind.decode(element.window)
         expires = self._kind.expires(window)
         if expires < element.time:
-            self._place.drop(Late(element, watermark, "it is behind the end of its window"))
+            self._place.drop(Late(element, watermark, "it is after the end of its window"))
             return
         self._await_end(element.key, window, expires)
-        self._did(
+        self._record(
             self._place.runner.process(element.key, [(element.value, element.time, (window,), element.pane)]), None
         )
 
@@ -131,11 +131,11 @@ class StatefulLogic:
         place.tally.fired += 1
         if fired.family != EXPIRATION:
             event = self._kind.families[fired.family] is TimeDomain.EVENT
-            self._did(place.runner.fire(fired), fired.fire_at if event else None)
+            self._record(place.runner.fire(fired), fired.fire_at if event else None)
             return
         if self._kind.at_expiration:
-            # What it sets would fire behind the end of everything: it never does.
-            place.did(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
+            # What it sets would fire after the end of everything: it never does.
+            place.record(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
         self._timers.drop(fired.key, fired.window)
         self._cells.drop(fired.key, fired.window)
         self._holds.drop(fired.key, fired.window)
@@ -144,9 +144,9 @@ class StatefulLogic:
         hold = min(window.max_timestamp, expires) if self._kind.at_expiration else None
         self._timers.set(key, window.ordered(), EXPIRATION, expires, hold)
 
-    def _did(self, did: CallResult, origin: Timestamp | None) -> None:
-        self._place.did(did, timers=True)
-        for timer in did.timers:
+    def _record(self, result: CallResult, origin: Timestamp | None) -> None:
+        self._place.record(result, timers=True)
+        for timer in result.timers:
             window = timer.window.ordered()
             if timer.family == EXPIRATION:
                 # The engine's own: user code could put off the end of the window.

@@ -60,15 +60,15 @@ class Times:
                 )
 
 
-def heard(
-    markers: Sequence[Mapping[Port, Timestamp]], tasks: Mapping[Port, int], said: Mapping[Port, Timestamp]
+def upstream_watermarks(
+    markers: Sequence[Mapping[Port, Timestamp]], tasks: Mapping[Port, int], committed_outputs: Mapping[Port, Timestamp]
 ) -> dict[Port, Timestamp]:
     """The output watermarks that the markers of a step tell a task of a later level, when all have come.
 
     Args:
         markers: of each task of the levels before: `clocks.output_time` of each port it has, the least of its shards.
         tasks: how many tasks have each port.
-        said: the watermarks of the step's head. They are not taken back.
+        committed_outputs: the watermarks of the step's head. They are not taken back.
 
     Returns:
         By port of `tasks`, the earliest of all its tasks.
@@ -81,7 +81,7 @@ def heard(
         told = [marker[port] for marker in markers if port in marker]
         if len(told) != count:
             raise ValueError(f"{len(told)} markers tell of the {port}, which {count} tasks have")
-        times[port] = max(min(told, default=MAX_TIMESTAMP), said.get(port, MIN_TIMESTAMP))
+        times[port] = max(min(told, default=MAX_TIMESTAMP), committed_outputs.get(port, MIN_TIMESTAMP))
     return times
 
 
@@ -190,18 +190,18 @@ class Watermarks:
 
     Args:
         stages: producers before consumers.
-        said: the watermarks of the commit that is resumed.
+        committed: the watermarks of the commit that is resumed.
 
     Raises:
         ValueError: a stage reads an output that no stage before it has, or a name is there twice.
     """
 
-    def __init__(self, stages: Iterable[StageFlow], said: Times | None = None) -> None:
+    def __init__(self, stages: Iterable[StageFlow], committed: Times | None = None) -> None:
         self._stages: dict[str, StageFlow] = {}
         self._locals: dict[tuple[str, int], Local] = {}
         self._inputs: dict[str, Timestamp] = {}
         self._outputs: dict[Port, Timestamp] = {}
-        said = said or Times()
+        committed = committed or Times()
         for stage in stages:
             if stage.name in self._stages:
                 raise ValueError(f"two stages are named {stage.name!r}")
@@ -209,10 +209,10 @@ class Watermarks:
                 if port not in self._outputs:
                     raise ValueError(f"{stage.name!r} reads {port}, which no stage before it has")
             self._stages[stage.name] = stage
-            self._inputs[stage.name] = said.inputs.get(stage.name, MIN_TIMESTAMP)
+            self._inputs[stage.name] = committed.inputs.get(stage.name, MIN_TIMESTAMP)
             for output in stage.outputs:
                 port = Port(stage.name, output)
-                self._outputs[port] = said.outputs.get(port, MIN_TIMESTAMP)
+                self._outputs[port] = committed.outputs.get(port, MIN_TIMESTAMP)
 
     def report(self, stage: str, shard: int, local: Local) -> None:
         """Takes what a shard says about a stage, in place of what it said before.

@@ -1,6 +1,6 @@
 """A stage of a bounded pipeline in a worker: a task is one pass over its rows.
 
-Owns which feed drives a stage's bundles, and the loop of a task. What a bundle is, is `harness.bundle.processor`'s.
+Owns which input drives a stage's bundles, and the loop of a task. What a bundle is, is `harness.bundle.processor`'s.
 Must not know Spark.
 """
 
@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from arcbeam.harness.bounded.feeds import ElementFeed, Feed, GroupFeed, ImpulseFeed
-from arcbeam.harness.bounded.keyed import KeyedFeed
-from arcbeam.harness.bounded.restrictions import RestrictionFeed
-from arcbeam.harness.bounded.triggered import TriggeredFeed
+from arcbeam.harness.bounded.inputs import ElementInput, GroupInput, ImpulseInput, InputDriver
+from arcbeam.harness.bounded.keyed import KeyedInput
+from arcbeam.harness.bounded.restrictions import RestrictionInput
+from arcbeam.harness.bounded.triggered import TriggeredInput
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state.handler import InProcessStateHandler
@@ -31,14 +31,14 @@ class BoundedStage:
         sides: the stage's side inputs, complete; None if it has none.
 
     Attributes:
-        processor: its bundles are the feed's.
-        feed: makes bundles of rows.
+        processor: its bundles are the input's.
+        input: makes bundles of rows.
     """
 
     def __init__(self, stage: Stage, settings: Settings, sides: SideStore | None) -> None:
         self.processor = StageProcessor(stage, settings, InProcessStateHandler(stage.side_channels))
         self._sides = sides
-        self.feed: Feed = feed_of(self.processor)
+        self.input: InputDriver = input_of(self.processor)
 
     def run(self, rows: Iterable[Row], outbox: Outbox, partition: int, side_writer: Any) -> BundleReport:
         """Runs one task: all bundles over its rows.
@@ -58,7 +58,7 @@ class BoundedStage:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             try:
-                self.feed.run(rows, report)
+                self.input.run(rows, report)
                 processor.end_task(report)
             except BaseException:
                 processor.abandon_task()
@@ -76,19 +76,19 @@ class BoundedStage:
         self.processor.close()
 
 
-def feed_of(processor: StageProcessor) -> Feed:
-    """The feed for a stage's way of reading."""
+def input_of(processor: StageProcessor) -> InputDriver:
+    """The input driver for a stage's way of reading."""
     # Every splittable stage is driven restriction by restriction, also where a truncation stands in front.
     match "restrictions" if processor.stage.splittable else processor.root.how.mode:
         case "restrictions":
-            return RestrictionFeed(processor)
+            return RestrictionInput(processor)
         case "keyed":
-            return KeyedFeed(processor)
+            return KeyedInput(processor)
         case "triggered":
-            return TriggeredFeed(processor)
+            return TriggeredInput(processor)
         case "groups":
-            return GroupFeed(processor)
+            return GroupInput(processor)
         case "impulse":
-            return ImpulseFeed(processor)
+            return ImpulseInput(processor)
         case _:
-            return ElementFeed(processor)
+            return ElementInput(processor)

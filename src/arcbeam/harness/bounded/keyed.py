@@ -68,8 +68,8 @@ class WallClock:
             time.sleep(left / 1e6)
 
 
-class KeyedFeed:
-    """See `arcbeam.harness.bounded.feeds.Feed`.
+class KeyedInput:
+    """See `arcbeam.harness.bounded.inputs.InputDriver`.
 
     Args:
         processor: of a stage whose root keeps state or timers.
@@ -97,7 +97,7 @@ class KeyedFeed:
         self._parkings = 0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `Feed`."""
+        """See `InputDriver`."""
         self._parked, self._parkings = [], 0
         self._keys.begin_task()
         for encoded, windows in key_groups(rows, self._memory):

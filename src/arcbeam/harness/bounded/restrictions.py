@@ -55,8 +55,8 @@ def now_micros() -> int:
     return -(-time.time_ns() // 1000)
 
 
-class RestrictionFeed:
-    """See `arcbeam.harness.bounded.feeds.Feed`.
+class RestrictionInput:
+    """See `arcbeam.harness.bounded.inputs.InputDriver`.
 
     Each task processes at least one restriction if one is due, whatever its budget, so that rounds make progress.
     """
@@ -78,7 +78,7 @@ class RestrictionFeed:
         self._bundle_began = 0.0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `Feed`."""
+        """See `InputDriver`."""
         self._clear()
         ready = self._ready(rows)
         seconds = self._settings.sdf_round_seconds
@@ -190,8 +190,8 @@ class RestrictionFeed:
 
     def _hand_back(self, left: Iterable[Waiting], report: BundleReport) -> None:
         """Writes what is left as residual rows, spread over the shards by size."""
-        wiring, shards = self._processor.wiring, self._settings.shards
-        loads = [(0.0, 0, (shard - wiring.partition) % shards, shard) for shard in range(shards)]
+        context, shards = self._processor.context, self._settings.shards
+        loads = [(0.0, 0, (shard - context.partition) % shards, shard) for shard in range(shards)]
         heapq.heapify(loads)
         blobs: dict[int, bytearray] = {}
         earliest: int | None = None
@@ -201,11 +201,11 @@ class RestrictionFeed:
             blob = blobs.setdefault(shard, bytearray())
             blob += self._packed(entry)
             if len(blob) > BLOB_BYTES:
-                wiring.outbox.put(Row(RESIDUAL, shard, 0, bytes(blobs.pop(shard))))
+                context.outbox.put(Row(RESIDUAL, shard, 0, bytes(blobs.pop(shard))))
             report.residuals += 1
             earliest = entry.due if earliest is None else min(earliest, entry.due)
         for shard, blob in blobs.items():
-            wiring.outbox.put(Row(RESIDUAL, shard, 0, bytes(blob)))
+            context.outbox.put(Row(RESIDUAL, shard, 0, bytes(blob)))
         if earliest is not None and earliest > now_micros():
             report.next_due = earliest / 1e6
 

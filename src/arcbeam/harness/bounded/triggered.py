@@ -16,7 +16,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.engine.grouping import triggers
-from arcbeam.harness.bounded.feeds import payload_decoder
+from arcbeam.harness.bounded.inputs import payload_decoder
 from arcbeam.harness.bounded.keyed import Clock, WallClock
 from arcbeam.harness.bounded.panes import Panes, Strategy
 from arcbeam.harness.bundle.processor import StageProcessor
@@ -36,8 +36,8 @@ _SLICE = 256
 """Elements for which the clock is read once, if a trigger follows it."""
 
 
-class TriggeredFeed:
-    """See `arcbeam.harness.bounded.feeds.Feed`.
+class TriggeredInput:
+    """See `arcbeam.harness.bounded.inputs.InputDriver`.
 
     Args:
         processor: of a stage whose root is a grouping.
@@ -61,7 +61,7 @@ class TriggeredFeed:
         self._batch_values = 0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `Feed`."""
+        """See `InputDriver`."""
         self._batch, self._batch_values = [], 0
         closed = late = 0
         for encoded, windows in key_groups(rows, self._memory):

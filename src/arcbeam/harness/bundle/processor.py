@@ -2,7 +2,7 @@
 
 The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
 processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. What elements go
-through a task's bundles, and in which order, is the business of who drives it: a feed of a bounded stage
+through a task's bundles, and in which order, is the business of who drives it: an input driver of a bounded stage
 (`harness.bounded.boundedstage`) or a step (`harness.step`). Must not know Spark.
 """
 
@@ -61,10 +61,10 @@ class StageProcessor:
     def __init__(self, stage: Stage, settings: Settings, state: StateHandler) -> None:
         self.stage = stage
         self.settings = settings
-        self.wiring = TaskContext(settings)
+        self.context = TaskContext(settings)
         self.state = state
         self.sdk: Any = bundle_processor.BundleProcessor(
-            frozenset(), _descriptor(stage, settings), self.state, self.wiring
+            frozenset(), _descriptor(stage, settings), self.state, self.context
         )
         self.root: ReadOperation = next(op for op in self.sdk.ops.values() if isinstance(op, ReadOperation))
         ops = self.sdk.ops.values()
@@ -87,11 +87,11 @@ class StageProcessor:
             side_writer: makes a writer for an iterable side input, by channel.
             sides: the side inputs that the task's bundles read; None if the stage has none.
         """
-        wiring, self._began = self.wiring, time.monotonic()
-        wiring.outbox, wiring.partition, wiring.side_writer = outbox, partition, side_writer
-        wiring.elements_out, wiring.side_files = {}, []
+        context, self._began = self.context, time.monotonic()
+        context.outbox, context.partition, context.side_writer = outbox, partition, side_writer
+        context.elements_out, context.side_files = {}, []
         self.state.read_sides(sides)
-        for op in wiring.writers:
+        for op in context.writers:
             op.begin_task()  # type: ignore[attr-defined]
         self.bundles.begin_task()
 
@@ -101,14 +101,14 @@ class StageProcessor:
         Args:
             report: of the task; whatever only its driver knows is there, or will be added.
         """
-        wiring, bundles = self.wiring, self.bundles
+        context, bundles = self.context, self.bundles
         bundles.close()
-        for op in wiring.writers:
+        for op in context.writers:
             op.drain()  # type: ignore[attr-defined]
         bundles.end_task()
         report.metrics = bundles.metrics()
         report.bundles, report.elements_in = bundles.count, bundles.elements
-        report.elements_out, report.side_files = wiring.elements_out, wiring.side_files
+        report.elements_out, report.side_files = context.elements_out, context.side_files
         report.seconds = time.monotonic() - self._began
         report.needs_teardown = self.needs_teardown()
 

@@ -42,7 +42,7 @@ class Splitter:
         apply: makes a DelayedBundleApplication of the operation and a residual.
         seconds: from entering the context to the deadline.
         pieces: into how many pieces to split the rest, asked for at the time of a split.
-        spent: whether the time is up earlier; asked on the splitter's thread, too.
+        exhausted: whether the time is up earlier; asked on the splitter's thread, too.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Splitter:
         apply: Callable[[Any, Any], Any],
         seconds: float,
         pieces: Callable[[], int],
-        spent: Callable[[], bool] = lambda: False,
+        exhausted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._op, self._apply, self._seconds, self._pieces, self._spent = op, apply, seconds, pieces, spent
+        self._op, self._apply, self._seconds, self._pieces, self._exhausted = op, apply, seconds, pieces, exhausted
         self._interval = min(0.1, max(0.005, seconds / 20))
         self._deadline = 0.0
         self._stop = threading.Event()
@@ -84,7 +84,7 @@ class Splitter:
     @property
     def overdue(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() >= self._deadline or self._spent()
+        return time.monotonic() >= self._deadline or self._exhausted()
 
     @property
     def seconds_left(self) -> float:

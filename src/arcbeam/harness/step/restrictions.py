@@ -45,20 +45,20 @@ class StepRestrictions:
         return Remainder(_FRESH + encoded, element.value[1], None, dict.fromkeys(outputs, time))
 
     def resume(
-        self, remainder: Remainder, allowance: Budget, outputs: tuple[str, ...], now: Timestamp
+        self, remainder: Remainder, budget: Budget, outputs: tuple[str, ...], now: Timestamp
     ) -> RestrictionResult:
-        """Processes one, in the open bundle, until it is done, or defers the rest, or the allowance is spent.
+        """Processes one, in the open bundle, until it is done, or defers the rest, or the budget is exhausted.
 
         Args:
             remainder: what is to be processed.
-            allowance: when it is spent, all that has not been claimed is split off, though not before progress.
+            budget: when it is exhausted, all that has not been claimed is split off, though not before progress.
             outputs: of the stage.
             now: the step's recorded time: delays count from it.
         """
         operation, sized = self._operation, _sized(remainder)
         coder = operation.root_coder if sized.fresh else operation.op_coder
         apply = self._processor.sdk.delayed_bundle_application
-        with Splitter(operation.op, apply, _LOOK_SECONDS, lambda: 1, allowance.spent) as splitter:
+        with Splitter(operation.op, apply, _LOOK_SECONDS, lambda: 1, budget.exhausted) as splitter:
             processed = operation.process(coder.decode_nested(sized.element), splitter, fresh=sized.fresh)
         self._processor.bundles.elements += 1
         splits = [self._left(application, outputs, None) for application in processed.split_off]

@@ -44,7 +44,7 @@ class StepRunner:
         self._outputs = placed.flow.outputs
         self._now = now
         self._bundles = stage.processor.bundles
-        self._writers: Any = stage.processor.wiring.writers
+        self._writers: Any = stage.processor.context.writers
         self._taken = self._taken_so_far()
         self._finalizations = len(self._bundles.callbacks)
         self._encoded_key: bytes | None = None
@@ -97,10 +97,10 @@ class StepRunner:
         """See `Runner`."""
         return self._restrictions.admitted(self._stage.codec.block([element]).element(0), self._outputs)
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         """See `Runner`."""
         self._bundles.open()
-        return self._restrictions.resume(restriction.remainder, allowance, self._outputs, self._now)
+        return self._restrictions.resume(restriction.remainder, budget, self._outputs, self._now)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `Runner`."""
@@ -113,8 +113,8 @@ class StepRunner:
     def finish(self) -> BundleResult:
         """See `Runner`."""
         self._bundles.close()
-        did = CallResult(self._taken_so_far() - self._taken)
-        return BundleResult(did, finalizations=len(self._bundles.callbacks) - self._finalizations)
+        result = CallResult(self._taken_so_far() - self._taken)
+        return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)
 
     def _enter(self, key: bytes) -> Any:
         """A call about a user key begins; the key, for the SDK."""

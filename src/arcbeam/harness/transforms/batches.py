@@ -189,8 +189,8 @@ def register() -> None:
         _PAR_DO_URN, runner_pb.ParDoPayload
     )
     def create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
-        wiring = factory.data_channel_factory
-        if isinstance(wiring, TaskContext) and wiring.settings.batches and only_processes(transform, payload):
+        context = factory.data_channel_factory
+        if isinstance(context, TaskContext) and context.settings.batches and only_processes(transform, payload):
             serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
             if handles_batches(pickler.loads(serialized)[0]):
                 (main,) = (pcoll for tag, pcoll in transform.inputs.items() if tag not in payload.side_inputs)

@@ -81,7 +81,7 @@ class ObjectBlobs:
         try:
             return bytes(obstore.get_range(self._store, checked(name), start=start, length=length))
         except Exception:
-            # Stores differ in what they say of a range behind the end; the size tells.
+            # Stores differ in what they say of a range after the end; the size tells.
             with self._told("read", name):
                 size = obstore.head(self._store, name)["size"]
                 if start >= size:

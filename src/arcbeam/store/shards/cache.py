@@ -338,7 +338,7 @@ class _Database:
 def _sound(path: Path, map_bytes: int) -> _Database:
     """Opens a copy. One that was cut off, or is no copy at all, is thrown away: the store has what it had.
 
-    SUBTLE: LMDB maps the file, and reading behind its end kills the process.
+    SUBTLE: LMDB maps the file, and reading past its end kills the process.
     """
     if path.is_file() and path.stat().st_size >= 2 * mmap.PAGESIZE:
         with contextlib.suppress(lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError):

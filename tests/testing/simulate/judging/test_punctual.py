@@ -9,7 +9,7 @@ import pytest
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import IntervalWindow, PaneInfo, Timing
-from arcbeam.testing.simulate.judging.punctual import RestrictionResult, check
+from arcbeam.testing.simulate.judging.punctual import StepRun, check
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Record
 from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Group, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
@@ -31,13 +31,13 @@ def pane(info: PaneInfo, *atoms: bytes) -> Record:
 
 def step(
     *records: Record | tuple[Record, ...], time: int = 0, at: int = 0, leftover: bool = False
-) -> tuple[RestrictionResult, Any]:
+) -> tuple[StepRun, Any]:
     left = frozenset({("group-2", 0)}) if leftover else frozenset()
     flat = [each for of in records for each in (of if isinstance(of, tuple) and not hasattr(of, "stage") else (of,))]
-    return RestrictionResult(Timestamp(time), {"group-2": Timestamp(at)}, left), flat
+    return StepRun(Timestamp(time), {"group-2": Timestamp(at)}, left), flat
 
 
-def checked(trigger: str, *steps: tuple[RestrictionResult, Any], lateness: int = 20) -> dict[str, int]:
+def checked(trigger: str, *steps: tuple[StepRun, Any], lateness: int = 20) -> dict[str, int]:
     source = Stage("source-1", 0, Source((Event(b"a", b"k", 5),)))
     group = Stage("group-2", 1, Group(trigger=trigger, count=2, lateness=lateness), (Port("source-1", MAIN),))
     return dict(check(Pipeline((source, group), 1), steps))
@@ -76,6 +76,6 @@ def test_panes_that_come_in_time() -> None:
         ("aligned clock", [step(came(b"a")), step(time=5600)], "was due at 5600"),
     ],
 )
-def test_panes_that_do_not(trigger: str, steps: list[tuple[RestrictionResult, Any]], told: str) -> None:
+def test_panes_that_do_not(trigger: str, steps: list[tuple[StepRun, Any]], told: str) -> None:
     with pytest.raises(Broken, match=told):
         checked(trigger, *steps)

@@ -61,9 +61,9 @@ class Alone:
 
 
 class Plenty:
-    """An allowance without end."""
+    """A budget without end."""
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         return False
 
 

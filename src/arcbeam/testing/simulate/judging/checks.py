@@ -95,14 +95,14 @@ class Happened(Protocol):
         """What it put out and dropped."""
 
 
-def of_report(did: Happened, report: StageReport, plan: StepPlan) -> None:
+def of_report(happened: Happened, report: StageReport, plan: StepPlan) -> None:
     """Nothing has fired too early, or out of turn; all that is due was done, or is told; drops are counted."""
-    stage = did.stage
+    stage = happened.stage
     where = f"{stage.name} in shard {report.shard}"
-    for what, moment in did.ends:
+    for what, moment in happened.ends:
         if not is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and {what} of {moment} has fired")
-    for moment in did.waiting:
+    for moment in happened.waiting:
         if is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and the clock went before a timer of {moment}")
     if plan.prepare and report.input != MAX_TIMESTAMP:
@@ -120,6 +120,6 @@ def of_report(did: Happened, report: StageReport, plan: StepPlan) -> None:
             raise Broken(f"{where} has left what is due at {report.next_due}; it is {plan.time}")
         if report.next_due is not None and isinstance(stage.kind, Group) and stage.kind.trigger == "synchronized":
             raise Broken(f"{where} waits until {report.next_due}, and is to follow the clock of what it reads")
-    drops = sum(record.elements for record in did.records if isinstance(record, Drop))
+    drops = sum(record.elements for record in happened.records if isinstance(record, Drop))
     if report.counts.late != drops:
         raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")

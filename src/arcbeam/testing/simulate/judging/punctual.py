@@ -23,7 +23,7 @@ from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 
 
 @dataclass(frozen=True)
-class RestrictionResult:
+class StepRun:
     """A step that was run and is real.
 
     Attributes:
@@ -61,10 +61,10 @@ _FIRES_AT: Mapping[str, Callable[[int], int]] = {
 }
 """By trigger, so many elements never wait together."""
 _PROMPT = frozenset({"watermark", "early and late", "early by the clock", "repeated watermark", "watermark or count"})
-"""Triggers with which nothing waits behind the end of its window."""
+"""Triggers with which nothing waits after the end of its window."""
 
 
-def check(pipeline: Pipeline, steps: Sequence[tuple[RestrictionResult, Sequence[Record]]]) -> Counter[str]:
+def check(pipeline: Pipeline, steps: Sequence[tuple[StepRun, Sequence[Record]]]) -> Counter[str]:
     """Checks all groupings.
 
     Args:
@@ -83,8 +83,8 @@ def check(pipeline: Pipeline, steps: Sequence[tuple[RestrictionResult, Sequence[
         told = all(is_single(pipeline, port) for port in stage.inputs)
         if isinstance(stage.kind, Group) and not stage.kind.windowing.merges and told:
             watch = _Watch(pipeline, stage, stage.kind, counts)
-            for ran, records in steps:
-                watch.step(ran, records)
+            for run, records in steps:
+                watch.step(run, records)
     return counts
 
 
@@ -96,23 +96,23 @@ class _Watch:
         self._counts = counts
         self._waiting: dict[tuple[bytes, Window], list[_Element]] = defaultdict(list)
 
-    def step(self, ran: RestrictionResult, records: Sequence[Record]) -> None:
+    def step(self, run: StepRun, records: Sequence[Record]) -> None:
         """Takes in what a step has done."""
         stage, inputs = self._stage, self._stage.inputs
         for record in records:
             if isinstance(record, Out) and record.atoms and Port(record.stage, record.output) in inputs:
                 for window in assigned(self._group.windowing, record.time):
-                    self._waiting[stage.key_of(record.key), window].append(_Element(record.atoms, ran.time))
+                    self._waiting[stage.key_of(record.key), window].append(_Element(record.atoms, run.time))
         for record in records:
             if record.stage == stage.name:
-                self._out(ran, record) if isinstance(record, Out) else self._dropped(record)
+                self._out(run, record) if isinstance(record, Out) else self._dropped(record)
         for (key, window), waiting in list(self._waiting.items()):
             if waiting:
-                self._not_too_late(ran, key, window, waiting)
+                self._not_too_late(run, key, window, waiting)
             else:
                 del self._waiting[key, window]
 
-    def _out(self, ran: RestrictionResult, out: Out) -> None:
+    def _out(self, run: StepRun, out: Out) -> None:
         assert out.pane is not None
         assert out.window is not None
         group, trigger = self._group, self._group.trigger
@@ -129,10 +129,10 @@ class _Watch:
         if by_the_clock and not (trigger == "count or clock" and count >= group.count):
             self._counts["panes by the clock"] += 1
             first = min(element.came for element in fresh)
-            if ran.time < first + _DELAYS[trigger](group.count):
+            if run.time < first + _DELAYS[trigger](group.count):
                 wrong = f"and the first in it came at {first}: too early"
         if wrong:
-            raise Broken(f"{self._stage.name} has put out {out} at {ran.time}, {wrong}")
+            raise Broken(f"{self._stage.name} has put out {out} at {run.time}, {wrong}")
         self._counts["late panes"] += late
 
     def _dropped(self, drop: Drop) -> None:
@@ -140,21 +140,21 @@ class _Watch:
         _, left = _parted(self._waiting[place][::-1], drop.atoms)
         self._waiting[place] = left[::-1]
 
-    def _not_too_late(self, ran: RestrictionResult, key: bytes, window: Window, waiting: Sequence[_Element]) -> None:
-        if wrong := self._overdue(ran, key, window, waiting):
-            watermark = ran.inputs[self._stage.name]
+    def _not_too_late(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> None:
+        if wrong := self._overdue(run, key, window, waiting):
+            watermark = run.inputs[self._stage.name]
             raise Broken(
-                f"{self._stage.name} is at {watermark}, it is {ran.time}; {waiting[:5]} of {key!r} in {window} still "
+                f"{self._stage.name} is at {watermark}, it is {run.time}; {waiting[:5]} of {key!r} in {window} still "
                 f"waits, and {wrong}"
             )
 
-    def _overdue(self, ran: RestrictionResult, key: bytes, window: Window, waiting: Sequence[_Element]) -> str:
+    def _overdue(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> str:
         """Why what waits should not; empty if it may."""
         group, trigger = self._group, self._group.trigger
-        watermark, end = ran.inputs[self._stage.name], window.max_timestamp
+        watermark, end = run.inputs[self._stage.name], window.max_timestamp
         if trigger in _FIRES_AT and len(waiting) >= _FIRES_AT[trigger](group.count):
             return f"{_FIRES_AT[trigger](group.count)} do not"
-        if (self._stage.name, crc32(key) % self._shards) in ran.leftover:
+        if (self._stage.name, crc32(key) % self._shards) in run.leftover:
             return ""
         if _is_behind(watermark, min(Timestamp(end + group.lateness), END_OF_GLOBAL_WINDOW)):
             return "the window has expired"
@@ -170,7 +170,7 @@ class _Watch:
                 return ""
             # Who comes when the clock has told may have to wait until it goes on.
             due = max(due, waiting[group.count - 1].came) + 1
-        return f"was due at {due}" if ran.time >= due else ""
+        return f"was due at {due}" if run.time >= due else ""
 
 
 def _is_behind(watermark: Timestamp, moment: Timestamp) -> bool:

@@ -22,7 +22,7 @@ from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.simulate.judging import punctual, reference, results
 from arcbeam.testing.simulate.judging.estimating import Estimates
-from arcbeam.testing.simulate.judging.punctual import RestrictionResult
+from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out, Part, Record
 from arcbeam.testing.simulate.judging.reference import Item, Items, Reference
 from arcbeam.testing.simulate.judging.results import items_of
@@ -75,7 +75,7 @@ class Watcher:
         # By epoch and step that were proposed, the stages and shards that did not come to the end of what was due, None
         # if no step was run; and what is known of all steps that were run, and are real.
         self._leftover: dict[tuple[int, int], frozenset[tuple[str, int]] | None] = {}
-        self._ran: dict[int, RestrictionResult] = {}
+        self._ran: dict[int, StepRun] = {}
 
     def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
         """The driver of an epoch has taken in an event, and that is what is to be done."""
@@ -197,7 +197,7 @@ class Watcher:
             leftover = self._leftover[manifest.epoch, manifest.step]
             if leftover is not None:
                 inputs = {of.stage: of.input for of in manifest.watermarks}
-                self._ran[manifest.step] = RestrictionResult(manifest.time, inputs, leftover)
+                self._ran[manifest.step] = StepRun(manifest.time, inputs, leftover)
             self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
         self._has_files(manifest)
         _monotone(before, manifest)

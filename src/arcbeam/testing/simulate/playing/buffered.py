@@ -93,9 +93,9 @@ class Committing:
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
-        did = self._runner.process(key, elements)
+        result = self._runner.process(key, elements)
         self.returns()
-        return did
+        return result
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         """See `bundles.Runner`."""
@@ -103,23 +103,23 @@ class Committing:
 
     def fire(self, fired: Fired) -> CallResult:
         """See `bundles.Runner`."""
-        did = self._runner.fire(fired)
+        result = self._runner.fire(fired)
         self.returns()
-        return did
+        return result
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         """See `bundles.Runner`."""
-        did = self._runner.expire(key, window)
+        result = self._runner.expire(key, window)
         self.returns()
-        return did
+        return result
 
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """See `bundles.Runner`."""
         return self._runner.restriction(key, element)
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         """See `bundles.Runner`."""
-        return self._runner.resume(restriction, allowance)
+        return self._runner.resume(restriction, budget)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `bundles.Runner`."""
@@ -127,9 +127,9 @@ class Committing:
 
     def prepare(self) -> CallResult:
         """See `bundles.Runner`."""
-        did = self._runner.prepare()
+        result = self._runner.prepare()
         self.returns()
-        return did
+        return result
 
     def finish(self) -> BundleResult:
         """See `bundles.Runner`."""

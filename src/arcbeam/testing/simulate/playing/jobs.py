@@ -30,12 +30,12 @@ class Died(Exception):
 
 
 class Looks:
-    """An allowance of so many looks."""
+    """A budget of so many looks."""
 
     def __init__(self, looks: int) -> None:
         self._looks = looks
 
-    def spent(self) -> bool:
+    def exhausted(self) -> bool:
         """See `Budget`."""
         self._looks -= 1
         return self._looks <= 0

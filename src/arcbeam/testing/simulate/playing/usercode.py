@@ -92,7 +92,7 @@ class Runner:
         """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
@@ -226,7 +226,7 @@ class _Splittable(Runner, ABC):
         remainder = self.rest(what, lo, hi, polls, None)
         return Remainder(remainder.element, remainder.size) if self.pace.silent else remainder
 
-    def resume(self, restriction: Restriction, allowance: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
         """See `bundles.Runner`."""
         pace, now = self.pace, self.desk.now
         lo, hi, polls, due, cut, what = _taken_apart(restriction)
@@ -243,7 +243,7 @@ class _Splittable(Runner, ABC):
             splits.append(self.rest(what, half, hi, polls, later_on, cut))
             hi, polls = half, 0
         for count, at in enumerate(range(lo, hi)):
-            if count and (count >= pace.piece or allowance.spent()):
+            if count and (count >= pace.piece or budget.exhausted()):
                 pause = now + pace.pause if pace.pause and at % pace.every == 0 else None
                 rest = self.rest(what, at, hi, polls, pause, cut)
                 return RestrictionResult(splits, rest, rest.watermarks, CallResult(count))

@@ -137,7 +137,7 @@ class World:
             driver.blobs.settle()
         self.watcher.look()
         if self.watcher.head is not head:
-            raise Broken("something became real behind the end of the job")
+            raise Broken("something became real after the end of the job")
 
     def _pause_and_start(self) -> None:
         if self._started > 60:

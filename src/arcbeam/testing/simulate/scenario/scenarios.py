@@ -99,7 +99,7 @@ class Scenario:
         seed: of the chance that is left: how restrictions are split, on which host a task runs, how long steps take.
         tasks: for each driver in turn, again and again: the tasks of each level.
         hosts: how many.
-        looks: the allowance of a task.
+        looks: the budget of a task.
         keep: steps that a sweep keeps.
         real_cache: hosts keep their copies as those of a job do, in LMDB.
     """

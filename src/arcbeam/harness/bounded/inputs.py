@@ -1,4 +1,4 @@
-"""Feeds: how the rows of a task become elements of bundles, one class per way of reading.
+"""Inputs: how the rows of a task become elements of bundles, one class per way of reading.
 
 Owns decoding and grouping on the read side. Bundles are cut by `harness.bundle.processor.Bundles`.
 """
@@ -33,7 +33,7 @@ _END = int(MAX_TIMESTAMP.micros)
 ONLY_PANE = PaneInfo(True, True, PaneInfoTiming.ON_TIME, 0, 0)
 
 
-class Feed(Protocol):
+class InputDriver(Protocol):
     """Reads a task's rows into bundles."""
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
@@ -41,19 +41,19 @@ class Feed(Protocol):
         ...
 
 
-class ImpulseFeed:
+class ImpulseInput:
     """One empty element in the global window, for each row (there is one)."""
 
     def __init__(self, processor: StageProcessor) -> None:
         self._bundles = processor.bundles
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `Feed`."""
+        """See `InputDriver`."""
         for _ in rows:
             self._bundles.emit([WindowedValue(b"", MIN_TIMESTAMP, (GlobalWindow(),))])
 
 
-class ElementFeed:
+class ElementInput:
     """Encoded windowed values, in blocks."""
 
     def __init__(self, processor: StageProcessor) -> None:
@@ -61,14 +61,14 @@ class ElementFeed:
         self._read = BlockCoder(processor.root.written_coder).read
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `Feed`."""
+        """See `InputDriver`."""
         emit, read = self._bundles.emit_block, self._read
         for row in rows:
             for block in read(row.blob):
                 emit(block)
 
 
-class GroupFeed:
+class GroupInput:
     """GroupByKey whose trigger fires once: one pane per key and window, at the end of the window."""
 
     def __init__(self, processor: StageProcessor) -> None:
@@ -84,7 +84,7 @@ class GroupFeed:
         self._decoded = 0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
-        """See `Feed`."""
+        """See `InputDriver`."""
         groups = key_groups(rows, self._memory)
         self._decoded = 0
         if self._global:
