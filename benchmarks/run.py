@@ -29,7 +29,7 @@ from bench.report import (
     ways_table,
 )
 from bench.works.registry import WORKS
-from bench.works.work import StageLogic
+from bench.works.work import Work
 
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 20_000
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if any(s.error for s in series) else 0
 
 
-def _measure(work: StageLogic, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
+def _measure(work: Work, contenders: list[Peer], runs: int, elements: int | None) -> list[Series]:
     """One work: the peers in turns, once for memory, then `runs` times for speed. One that fails gets no other turn.
 
     Of ways no memory is told, so the first turn only warms up what is shared.

@@ -23,7 +23,7 @@ def _pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
 
 
-class Wakeups(beam.DoFn):
+class Waits(beam.DoFn):
     """Counts its elements, and waits for a file."""
 
     def __init__(self, gate: str) -> None:
@@ -66,7 +66,7 @@ def test_a_job_without_a_name_is_called_as_its_script(
 @pytest.mark.usefixtures("spark")
 def test_a_result_from_running_to_done(tmp_path: Path) -> None:
     p = _pipeline()
-    _ = p | beam.Create([1, 2, 3]) | beam.ParDo(Wakeups(str(tmp_path / "gate")))
+    _ = p | beam.Create([1, 2, 3]) | beam.ParDo(Waits(str(tmp_path / "gate")))
     result = p.run()
     assert result.state == "RUNNING"
     assert result.wait_until_finish(10) == "RUNNING"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from bench.memory import Sampler
 from bench.processor import Clock, processor_seconds
 from bench.works import registry
-from bench.works.work import Answer, StageLogic
+from bench.works.work import Answer, Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,11 +53,11 @@ class Peer(Protocol):
 
     name: str
 
-    def does(self, work: StageLogic) -> bool:
+    def does(self, work: Work) -> bool:
         """Whether it has a job for a work."""
         ...
 
-    def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
+    def run(self, work: Work, elements: int, warm_up: int) -> float:
         """Does a work once with `warm_up` elements, then timed; raises what goes wrong.
 
         Returns:
@@ -65,7 +65,7 @@ class Peer(Protocol):
         """
         ...
 
-    def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
+    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
         """The same, but samples its memory, which takes time of its own: so this is another run."""
         ...
 
@@ -87,10 +87,10 @@ class SparkPeer:
         self._clock = clock
         self._jobs = registry.jobs(name)
 
-    def does(self, work: StageLogic) -> bool:
+    def does(self, work: Work) -> bool:
         return work.name in self._jobs
 
-    def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
+    def run(self, work: Work, elements: int, warm_up: int) -> float:
         self._warm_up(work, warm_up)
         start = self._clock()
         answer = self._job(work, elements)
@@ -98,17 +98,17 @@ class SparkPeer:
         _check(work, elements, answer)
         return seconds
 
-    def _job(self, work: StageLogic, elements: int) -> Answer:
+    def _job(self, work: Work, elements: int) -> Answer:
         return self._start(self._session, self._jobs[work.name], elements)
 
-    def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
+    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
         self._warm_up(work, warm_up)
         with Sampler(f"{_TAG}={self.name}", jvm=True) as memory:
             answer = self._job(work, elements)
         _check(work, elements, answer)
         return Memory(memory.python / _MIB, memory.jvm / _MIB, memory.total / _MIB)
 
-    def _warm_up(self, work: StageLogic, elements: int) -> None:
+    def _warm_up(self, work: Work, elements: int) -> None:
         self._session.sparkContext.environment[_TAG] = self.name
         _check(work, elements, self._job(work, elements))
         # What earlier runs left is not the next one's to clean up.
@@ -126,18 +126,18 @@ class LocalPeer:
     def __init__(self, clock: Clock) -> None:
         self._clock = "processor" if clock is processor_seconds else "wall"
 
-    def does(self, work: StageLogic) -> bool:
+    def does(self, work: Work) -> bool:
         return work.name in registry.jobs(self.name)
 
-    def run(self, work: StageLogic, elements: int, warm_up: int) -> float:
+    def run(self, work: Work, elements: int, warm_up: int) -> float:
         return self._run(work, elements, warm_up)
 
-    def memory(self, work: StageLogic, elements: int, warm_up: int) -> Memory:
+    def memory(self, work: Work, elements: int, warm_up: int) -> Memory:
         with Sampler(f"{_TAG}={self.name}", jvm=False) as memory:
             self._run(work, elements, warm_up)
         return Memory(memory.python / _MIB, 0.0, memory.total / _MIB)
 
-    def _run(self, work: StageLogic, elements: int, warm_up: int) -> float:
+    def _run(self, work: Work, elements: int, warm_up: int) -> float:
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             command = [sys.executable, "-m", "bench.local", work.name, str(elements), str(warm_up), folder, self._clock]
             environment = os.environ | {_TAG: self.name}
@@ -152,7 +152,7 @@ class LocalPeer:
         return seconds
 
 
-def _check(work: StageLogic, elements: int, answer: Answer) -> None:
+def _check(work: Work, elements: int, answer: Answer) -> None:
     right = work.answer(elements)
     if answer != right:
         raise WrongAnswerError(f"{work.name} of {elements}: {answer} instead of {right}")

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.peers import CORES, SETTINGS, Memory
 from bench.works.registry import WORKS
-from bench.works.work import TINY, StageLogic
+from bench.works.work import TINY, Work
 
 TITLES = {
     "arcbeam": "arcbeam",
@@ -39,7 +39,7 @@ class Series:
         error: what went wrong, if anything did; then the runs before it do not count.
     """
 
-    work: StageLogic
+    work: Work
     peer: str
     elements: int
     runs: list[float] = field(default_factory=list)
@@ -207,7 +207,7 @@ def replace_section(path: Path, text: str, name: str = "bench") -> None:
     path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}", encoding="utf-8")
 
 
-def _works(series: Sequence[Series]) -> list[StageLogic]:
+def _works(series: Sequence[Series]) -> list[Work]:
     names = {s.work.name for s in series}
     return [work for work in WORKS.values() if work.name in names]
 

@@ -1,6 +1,6 @@
 """All works, and what each peer does for each: the one place that a new work is entered in.
 
-A work is in one of two tables: the works themselves, and the ways that users write things (`StageLogic.way`). A peer
+A work is in one of two tables: the works themselves, and the ways that users write things (`Work.way`). A peer
 that has no job for a work is left out of its row.
 """
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.works import uses, ways, work
-from bench.works.work import StageLogic
+from bench.works.work import Work
 
-WORKS: dict[str, StageLogic] = work.WORKS | ways.WORKS | uses.WORKS
+WORKS: dict[str, Work] = work.WORKS | ways.WORKS | uses.WORKS
 """By name, in the order of the tables."""
 
 

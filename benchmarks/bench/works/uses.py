@@ -17,7 +17,7 @@ import pyarrow
 import pyarrow.parquet
 
 from bench.works import work
-from bench.works.work import Answer, M, StageLogic, key_of
+from bench.works.work import Answer, M, Work, key_of
 
 _PRIME = 10_007
 _FOLDER = Path(__file__).resolve().parents[3] / "build" / "bench"
@@ -144,8 +144,8 @@ def _aggregated_twice(elements: int) -> Answer:
     return Answer(len(present), int(((present * 31 + sums) % _PRIME).sum()))
 
 
-def _way(name: str, what: str, elements: int, local: int, answer: Callable[[int], Answer]) -> StageLogic:
-    return StageLogic(name, what, elements, local, answer, way=True)
+def _way(name: str, what: str, elements: int, local: int, answer: Callable[[int], Answer]) -> Work:
+    return Work(name, what, elements, local, answer, way=True)
 
 
 def _file(kind: str, how: str) -> Callable[[int], Answer]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.works.work import KEYS, Answer, M, StageLogic, digest_number, key_of
+from bench.works.work import KEYS, Answer, M, Work, digest_number, key_of
 
 LARGEST = 10
 _PRIME = 10_007
@@ -187,8 +187,8 @@ def _distinct(kind: str, elements: int) -> Answer:
     return Answer(len(present), int((present % _PRIME).sum()))
 
 
-def _way(name: str, what: str, answer: Callable[[int], Answer]) -> StageLogic:
-    return StageLogic(name, what, 2 * M, 200_000, answer, way=True)
+def _way(name: str, what: str, answer: Callable[[int], Answer]) -> Work:
+    return Work(name, what, 2 * M, 200_000, answer, way=True)
 
 
 def _of_kind(answer: Callable[[str, int], Answer], kind: str) -> Callable[[int], Answer]:

@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StageLogic:
+class Work:
     """One thing to measure.
 
     Attributes:
@@ -284,16 +284,16 @@ def corpus(words: int) -> Path:
 WORKS = {
     work.name: work
     for work in (
-        StageLogic("map", "Map, Filter, Map", 4 * M, 1 * M, _map),
-        StageLogic("group", "GroupByKey, 100 k keys, sum of each group", 4 * M, 1 * M, _group),
-        StageLogic("count", "Count.PerElement, 100 k keys", 4 * M, 1 * M, _count),
-        StageLogic("reshuffle", "Reshuffle", 4 * M, 250_000, _reshuffle),
-        StageLogic("cogroup", "CoGroupByKey of two halves, 100 k keys", 4 * M, 500_000, _cogroup),
-        StageLogic("window", "mean per key in sliding windows (each element in 3), 1 k keys", 1 * M, 250_000, _window),
-        StageLogic("state", "stateful DoFn, one read and write an element, 100 k keys", 1 * M, 20_000, _state),
-        StageLogic("side", "look-up in a side input of 100 k entries", 4 * M, 1 * M, _side),
-        StageLogic("words", "word count of Python's standard library (elements are words)", 4 * M, 1 * M, _words),
-        StageLogic("tiny", "10 elements, one Map", 0, 0, _tiny),
-        StageLogic("tiny-group", "10 elements, one GroupByKey", 0, 0, _tiny_group),
+        Work("map", "Map, Filter, Map", 4 * M, 1 * M, _map),
+        Work("group", "GroupByKey, 100 k keys, sum of each group", 4 * M, 1 * M, _group),
+        Work("count", "Count.PerElement, 100 k keys", 4 * M, 1 * M, _count),
+        Work("reshuffle", "Reshuffle", 4 * M, 250_000, _reshuffle),
+        Work("cogroup", "CoGroupByKey of two halves, 100 k keys", 4 * M, 500_000, _cogroup),
+        Work("window", "mean per key in sliding windows (each element in 3), 1 k keys", 1 * M, 250_000, _window),
+        Work("state", "stateful DoFn, one read and write an element, 100 k keys", 1 * M, 20_000, _state),
+        Work("side", "look-up in a side input of 100 k entries", 4 * M, 1 * M, _side),
+        Work("words", "word count of Python's standard library (elements are words)", 4 * M, 1 * M, _words),
+        Work("tiny", "10 elements, one Map", 0, 0, _tiny),
+        Work("tiny-group", "10 elements, one GroupByKey", 0, 0, _tiny_group),
     )
 }

@@ -1,7 +1,7 @@
 """The seam between the job service and whatever runs pipelines: what is handed over, and what is reported back.
 
 Owns the states and messages of a job and the protocols `PipelineExecutor` and `JobEvents`. Knows neither gRPC, nor
-Beam, nor how a pipeline is run; `runner` implements the executor, this package implements the events.
+Beam, nor how a pipeline is run; `executor` implements the executor, this package implements the events.
 """
 
 from __future__ import annotations

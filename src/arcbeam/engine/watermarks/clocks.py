@@ -1,7 +1,7 @@
 """What one shard knows about the watermarks of one stage.
 
 Owns the formulas of watermarks, the shard's own input watermark and estimators' reports. Must not know other shards:
-how they go together is `watermarks`.
+how they go together is `stages`.
 
 With U the upstream watermark, which is the same for all shards (the earliest of the producers' outputs):
 

@@ -104,7 +104,7 @@ def _merging(windowfn: Any, windows: Windows) -> Merging | None:
 
 
 class _Asked:
-    """A window function of the user's, asked what becomes one. See `arcbeam.engine.grouping.windows.MergingFn`."""
+    """A window function of the user's, asked what becomes one. See `arcbeam.engine.grouping.merging.MergingFn`."""
 
     def __init__(self, windowfn: Any, windows: Windows) -> None:
         self._windowfn = windowfn

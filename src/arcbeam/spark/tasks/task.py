@@ -1,7 +1,7 @@
 """A task of a stage, in the Python worker: Arrow batches in, bundles in the middle, Arrow batches out.
 
 Owns the threads of a task, the bounded queue between them, the cache of processors in the worker, and how a user's
-error leaves the worker. Imports neither `translate`, `jobs`, `web` nor `cli`; it is what travels to the executors.
+error leaves the worker. Imports neither `translate`, `jobs` nor `cli`; it is what travels to the executors.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns the protocol and the rules for names. Backends: `folder` (a local folder), `objects` (object stores, through
 obstore), `hadoop` (HDFS, through pyarrow); `backends` chooses by URL. Must not know what the bytes mean.
 
-On these stand the temporary files of bounded jobs (`blobs`), which are local files, too.
+On these stand the temporary files of bounded jobs (`filesystems`), which are local files, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which windows an element is in, told without the engine: by plain arithmetic, and by `datetime` for the calendar's.
 
-Owns what the reference knows of windows. Must not know the engine's window functions, nor how windows become one
+Owns what the reference knows of windows. Must not know `testing.windowfns`, nor how windows become one
 element by element: it sees all moments at once.
 """
 

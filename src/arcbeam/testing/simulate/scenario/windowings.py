@@ -1,4 +1,4 @@
-"""The windowings of simulated jobs: the engine's window functions, and some as a user might write them.
+"""The windowings of simulated jobs: Beam's (`testing.windowfns`, `testing.calendars`), and some as a user might write.
 
 Owns their names, what each is to the engine, and the user's functions. What they must give is told once more, without
 the engine, in `assigning`. Must not know stages.
