@@ -6,9 +6,7 @@ import importlib
 import socket
 import subprocess
 import sys
-import zipfile
 import zipimport
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,18 +31,6 @@ def test_the_sdk_is_imported_before_workers_are_forked(monkeypatch: pytest.Monke
     assert seen == [*daemon._NEEDED, "arcbeam.spark.tasks.task", "settled", "manager"]
     assert not any(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())
     assert sparks.worker is daemon.run_worker
-
-
-def test_archives_on_the_path_are_not_read_anew_by_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = tmp_path / "archive.zip"
-    with zipfile.ZipFile(archive, "w") as content:
-        content.writestr("found_in_an_archive/__init__.py", "")
-        content.writestr("found_in_an_archive/part.py", "whole = True")
-    monkeypatch.syspath_prepend(str(archive))
-    importlib.import_module("found_in_an_archive")
-    daemon.forget_archives()
-    assert not any(path.startswith(str(archive)) for path in sys.path_importer_cache)
-    assert importlib.import_module("found_in_an_archive.part").whole
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError, EOFError])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from pyspark import java_gateway
 
 from arcbeam.spark.session.launch import launching
@@ -42,6 +43,14 @@ def test_it_is_not_forked_and_does_not_hear_ctrl_c() -> None:
     process = launched(code)
     out, _ = process.communicate(timeout=60)
     assert out.decode().split() == [str(process.pid), str(int(signal.SIG_IGN))]
+
+
+def test_what_is_asked_for_the_command_line_is_told_to_be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os; print(os.environ['SPARK_LAUNCHER_OPTS'])"
+    monkeypatch.delenv("SPARK_LAUNCHER_OPTS", raising=False)
+    assert b"-XX:+UseSerialGC" in launched(code).communicate(timeout=60)[0]
+    monkeypatch.setenv("SPARK_LAUNCHER_OPTS", "-Dusers=1")
+    assert launched(code).communicate(timeout=60)[0].strip() == b"-Dusers=1"
 
 
 def test_it_ends_with_its_input_and_gives_its_exit_code() -> None:

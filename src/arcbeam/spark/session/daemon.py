@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
-import zipimport
 from typing import Any
 
-from pyspark import daemon
+from arcbeam.spark.session import archives
+
+if __name__ == "__main__":
+    archives.put_installed_first()
+
+from pyspark import daemon  # which PySpark, is decided above
 
 _NEEDED = (
     "arcbeam.spark.tasks.task",
@@ -38,17 +41,6 @@ def run_worker(sock: Any, authenticated: bool) -> int:
         return 1
 
 
-def forget_archives() -> None:
-    """Lets go of what was read of zip files on the path, of which Spark puts two in front.
-
-    The first task of each worker has all of it read anew: once for PySpark's archive itself, and once more for each of
-    the packages in it. That takes longer than all else that a new worker does.
-    """
-    for path, finder in list(sys.path_importer_cache.items()):
-        if isinstance(finder, zipimport.zipimporter):
-            del sys.path_importer_cache[path]
-
-
 def main() -> None:
     """Imports what workers need, and serves Spark until it goes away."""
     # The SDK warns about optional packages at import; once, in the driver, is enough.
@@ -56,7 +48,7 @@ def main() -> None:
     for name in _NEEDED:
         importlib.import_module(name)
     logging.disable(logging.NOTSET)
-    forget_archives()
+    archives.forget()
     importlib.import_module("arcbeam.spark.tasks.task").freeze_imported_objects()
     daemon.worker = run_worker
     daemon.manager()

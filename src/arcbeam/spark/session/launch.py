@@ -6,6 +6,7 @@ Owns the process that PySpark starts as its gateway. Must not know sessions.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,9 @@ exec "$@" 2> >(
 )
 """
 
+_ASKING = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For the Java that Spark runs first, for a moment: it says the command line of the one that stays."""
+
 _lock = threading.Lock()
 
 
@@ -44,7 +48,8 @@ def launching() -> Iterator[None]:
             # SUBTLE: PySpark's `preexec_fn`, which only makes Java deaf to Ctrl-C, is why a process forks here at all;
             # without it, it does not (vfork). In a fork, gRPC's handlers run: where gRPC is at work, as in a job
             # server, the child dies of them, one time in three.
-            return before(["bash", "-c", _SCRIPT, "spark", *command], **kwargs)
+            env = {"SPARK_LAUNCHER_OPTS": _ASKING, **(kwargs.pop("env", None) or os.environ)}
+            return before(["bash", "-c", _SCRIPT, "spark", *command], env=env, **kwargs)
 
         gateway.Popen = spawn
         try:
