@@ -76,7 +76,9 @@ class Registered:
         from apache_beam.typehints.schema_registry import SCHEMA_REGISTRY
         from apache_beam.typehints.schemas import LogicalType
 
-        (lambda x: x)(found for _, found in _loaded(self.classes))
+        from arcbeam.harness.encoding import keycoders
+
+        keycoders.know(found for _, found in _loaded(self.classes))
         for id, found in _loaded(self.schemas):
             if SCHEMA_REGISTRY.get_typing_by_id(id) is not found:
                 SCHEMA_REGISTRY.by_id[id] = (found, None)
