@@ -95,6 +95,8 @@ class _Watch:
         self._stage, self._group, self._shards = stage, group, pipeline.shards
         self._counts = counts
         self._waiting: dict[tuple[bytes, Window], list[_Element]] = defaultdict(list)
+        # The atoms of the pane before, which one that accumulates has once more: an atom may come by two inputs.
+        self._shown: dict[tuple[bytes, Window], Counter[bytes]] = defaultdict(Counter)
 
     def step(self, run: StepRun, records: Sequence[Record]) -> None:
         """Takes in what a step has done."""
@@ -116,9 +118,11 @@ class _Watch:
         assert out.pane is not None
         assert out.window is not None
         group, trigger = self._group, self._group.trigger
-        waiting = self._waiting[out.key, out.window]
-        fresh, left = _parted(waiting, out.atoms)
-        self._waiting[out.key, out.window] = left
+        place, atoms = (out.key, out.window), Counter(out.atoms)
+        fresh, left = _parted(self._waiting[place], atoms - self._shown[place])
+        self._waiting[place] = left
+        if group.accumulating:
+            self._shown[place] = atoms
         late = out.pane.timing is Timing.LATE
         by_the_clock = trigger in _DELAYS and (trigger != "early by the clock" or out.pane.timing is Timing.EARLY)
         if out.pane.is_last or not fresh:
@@ -137,7 +141,7 @@ class _Watch:
 
     def _dropped(self, drop: Drop) -> None:
         place = drop.key, drop.window
-        _, left = _parted(self._waiting[place][::-1], drop.atoms)
+        _, left = _parted(self._waiting[place][::-1], Counter(drop.atoms))
         self._waiting[place] = left[::-1]
 
     def _not_too_late(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> None:
@@ -177,9 +181,9 @@ def _is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
     return moment < watermark or watermark == MAX_TIMESTAMP
 
 
-def _parted(waiting: Sequence[_Element], atoms: Sequence[bytes]) -> tuple[list[_Element], list[_Element]]:
+def _parted(waiting: Sequence[_Element], atoms: Counter[bytes]) -> tuple[list[_Element], list[_Element]]:
     """Those of which these atoms are, and the others."""
-    there = Counter(atoms)
+    there = atoms.copy()
     of, left = [], []
     for element in waiting:
         if all(there[atom] > 0 for atom in element.atoms):
