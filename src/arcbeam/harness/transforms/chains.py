@@ -108,7 +108,7 @@ class Chain:
         self._bound = [
             each
             for op, fell in zip(self._members, self._falls, strict=True)
-            for each in (op.user, op.plain_type, op.plain_types, fell, op.bound_kwargs, *op.bound_args)
+            for each in (op.user, op.out.plain_type, op.out.plain_types, fell, op.bound_kwargs, *op.bound_args)
         ]
         self._told = [0] * (len(self._members) - 1)
         self._samples: list[Any] = [None] * (len(self._members) - 1)
@@ -194,7 +194,7 @@ class _Outputs:
 
     def __init__(self, tail: ValueOperation, block: Block) -> None:
         self._tail, self._block = tail, block
-        self._longest = tail.longest
+        self._longest = tail.out.longest
         self.values: list[Any] = []
         self._piece = PIECE
         self._due = self.room()
@@ -224,7 +224,7 @@ class _Outputs:
         if not values:
             return
         self._piece = piece_behind(values[-1])
-        if len(values) >= min(self._longest, self._tail.most_like(values[-1])):
+        if len(values) >= min(self._longest, self._tail.out.most_like(values[-1])):
             self.hand_on()
         self._due = len(values) + self.room()
 
@@ -238,7 +238,7 @@ class _Outputs:
                 self._tail.put_out(block)
             except BaseException as e:
                 self._tail.reraise(e)
-            self._longest = self._tail.longest
+            self._longest = self._tail.out.longest
 
 
 # The loop's text.

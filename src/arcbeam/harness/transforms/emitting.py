@@ -10,16 +10,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice, repeat
 from typing import Any
 
-from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
-
 from arcbeam.harness.encoding.blocks import Block, Each
-from arcbeam.harness.operations.blockoperation import PIECE, Output, fitting, longest_of, once, piece_behind
-from arcbeam.harness.transforms.windowing import Windows
-
-_SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
-_MOST_KINDS = 1000
+from arcbeam.harness.operations.blockoperation import PIECE, Output, once, piece_behind
+from arcbeam.harness.transforms.outputs import OutputBlocks
 
 
 class Emitter:
@@ -37,12 +30,7 @@ class Emitter:
     """
 
     def __init__(self, output: Output, handle: Callable[[Any, Any], None], windowfn: Any, coder: Any) -> None:
-        self._output, self._handle = output, handle
-        self._windows = Windows(windowfn)
-        self._estimate_element = coder.get_impl().estimate_size
-        self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
-        self._plain_kinds: set[type] = set()
-        self._longest = 1
+        self._out, self._handle = OutputBlocks(output.emit, windowfn, coder), handle
         self.values: list[Any] = []
         self.begin()
 
@@ -85,10 +73,10 @@ class Emitter:
         """Hands on what there is, if it is enough, and says when to look again."""
         values = self.values
         count, latest = len(values), values[-1]
-        if count >= min(self._longest, fitting(self._estimate_value, latest)):
+        if count >= min(self._out.longest, self._out.most_like(latest)):
             self.hand_on()
             count = 0
-        self.due = count + max(1, min(piece_behind(latest), self._longest - count))
+        self.due = count + max(1, min(piece_behind(latest), self._out.longest - count))
 
     def hand_on(self) -> None:
         """Hands on what there is."""
@@ -99,10 +87,7 @@ class Emitter:
         self.values.clear()
         self._ends, self._stamps = [], []
         self.due = 1
-        if self._are_plain(block.values):
-            block.plain = True
-            self._emit(block)
-        elif not self._emit_timestamped(block):
+        if not self._out.put_out(block):
             for element in block.elements():
                 self._handle(element, (element.value,))
 
@@ -122,32 +107,3 @@ class Emitter:
                 start = end
             columns.append(each)
         return Block(values, *columns)
-
-    def _are_plain(self, outputs: list[Any]) -> bool:
-        kinds = set(map(type, outputs))
-        if kinds <= self._plain_kinds:
-            return True
-        if any(issubclass(kind, _SPECIAL) for kind in kinds):
-            return False
-        if len(self._plain_kinds) > _MOST_KINDS:
-            self._plain_kinds.clear()
-        self._plain_kinds |= kinds
-        return True
-
-    def _emit_timestamped(self, block: Block) -> bool:
-        """Hands on values with new times, if that is what all of them are and their windows are simply found."""
-        windows, outputs = self._windows, block.values
-        if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
-            return False
-        micros = Each(output.timestamp.micros for output in outputs)
-        self._emit(Block([output.value for output in outputs], micros, windows.of(micros), PANE_INFO_UNKNOWN))
-        return True
-
-    def _emit(self, block: Block) -> None:
-        count = len(block)
-        samples = {0, count - 1}
-        self._longest = longest_of(max(self._longest, count), self._estimate_element, *map(block.element, samples))
-        if not block.uniform:
-            # With its columns a block of many does not stay in the processor's cache.
-            self._longest = min(self._longest, PIECE)
-        self._output.emit(block)

@@ -19,26 +19,20 @@ from typing import Any, Protocol
 
 from apache_beam.internal.util import insert_values_in_args
 from apache_beam.metrics import monitoring_infos
-from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners import common
 from apache_beam.runners.worker import operations
 from apache_beam.transforms import core
-from apache_beam.transforms.window import GlobalWindow, TimestampedValue
-from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
+from apache_beam.transforms.window import GlobalWindow
 
 from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
 from arcbeam.harness.operations.blockoperation import (
     PIECE,
     BlockOperation,
     dofn_runner,
-    fitting,
-    longest_of,
     piece_behind,
 )
-from arcbeam.harness.transforms.windowing import Windows
+from arcbeam.harness.transforms.outputs import OutputBlocks
 
-_SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
-_MOST_KINDS = 1000
 _GLOBAL = GlobalWindow()
 _LIFE = {name: getattr(core.DoFn, name) for name in ("setup", "start_bundle", "finish_bundle", "teardown")}
 
@@ -146,9 +140,7 @@ class ValueOperation(BlockOperation):
         bound_kwargs: the same by name.
         call: user code with what is bound, to be called with a value.
         run: calls user code for each value of a block, and hands on what comes of it.
-        longest: how many elements the next block may have.
-        plain_types: types of outputs that are known to be no more than values.
-        plain_type: one of them, of late; None if there is none yet.
+        out: hands on what is put out.
         chain: the loop that this operation starts.
         chains: all loops that it has been a part of.
         never_chained: it has put out more than values, so that no other operation may follow in a loop.
@@ -177,12 +169,7 @@ class ValueOperation(BlockOperation):
         if type(fn) is core._KeyWithNone:
             self.run = self._with_none
         (coder,) = spec.output_coders
-        self._estimate_output = coder.get_impl().estimate_size
-        self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
-        self._windows = Windows(given.windowing.windowfn)
-        self.longest = 1
-        self.plain_types: set[type] = set()
-        self.plain_type: type | None = None
+        self.out = OutputBlocks(lambda block: self._emit(block), given.windowing.windowfn, coder)
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
@@ -304,7 +291,7 @@ class ValueOperation(BlockOperation):
 
     def is_plain(self, output: Any) -> bool:
         """Whether an output is no more than a value."""
-        return self._are_plain([output])
+        return self.out.are_plain([output])
 
     def hand_on_special(self, element: Any, output: Any) -> None:
         """Hands on an output that is more than a value; `element` has the time and windows of what it is made of."""
@@ -346,14 +333,14 @@ class ValueOperation(BlockOperation):
         """One output for each value; in parts, if the outputs are much larger than the values."""
         values, total, start = block.values, len(block), 0
         while start < total:
-            stop = min(total, start + self.longest)
+            stop = min(total, start + self.out.longest)
             outputs: list[Any] = []
             piece = PIECE
             while True:
                 first = start + len(outputs)
                 outputs += made_of(values[first : min(first + piece, stop)])
                 made, piece = start + len(outputs), piece_behind(outputs[-1])
-                if made == stop or len(outputs) >= self.most_like(outputs[-1]):
+                if made == stop or len(outputs) >= self.out.most_like(outputs[-1]):
                     break
             self.put_out((block if made - start == total else block.slice(start, made)).with_values(outputs))
             start = made
@@ -363,7 +350,7 @@ class ValueOperation(BlockOperation):
         flags = [call(value) for value in values]
         chosen = block.compress(list(compress(values, flags)), flags)
         if block.plain:
-            self._hand_on(chosen)
+            self.out.hand_on(chosen)
         else:
             self.put_out(chosen)
 
@@ -373,7 +360,7 @@ class ValueOperation(BlockOperation):
         made: list[Any] = []
         piece = PIECE
         while True:
-            before, room = len(made), max(1, min(piece, self.longest - len(made)))
+            before, room = len(made), max(1, min(piece, self.out.longest - len(made)))
             try:
                 made += islice(more, room)
             except RuntimeError as e:
@@ -382,7 +369,7 @@ class ValueOperation(BlockOperation):
                 break
             last = made[-1] if block.uniform else made[-1][0]
             piece = piece_behind(last)
-            if len(made) >= min(self.longest, self.most_like(last)):
+            if len(made) >= min(self.out.longest, self.out.most_like(last)):
                 self._put_out_made(made, block)
                 made = []
         if made:
@@ -428,55 +415,16 @@ class ValueOperation(BlockOperation):
         else:
             self.put_out(block.pick([output for output, _ in made], [place for _, place in made]))
 
-    def most_like(self, output: Any) -> int:
-        """How many outputs like this one a block may have."""
-        return fitting(self._estimate_value, output)
-
     def put_out(self, block: Block) -> None:
         """Hands on a block whose values are what user code has put out."""
         outputs = block.values
-        if self._are_plain(outputs):
-            block.plain = True
-            self._hand_on(block)
-        elif not self._hand_on_timestamped(block):
+        if not self.out.put_out(block):
             handle = self._sdk_outputs.handle_process_outputs
             if block.uniform:
                 handle(block.element(0), outputs)
             else:
                 for element in block.elements():
                     handle(element, (element.value,))
-
-    def _are_plain(self, outputs: list[Any]) -> bool:
-        kinds = set(map(type, outputs))
-        if kinds <= self.plain_types:
-            return True
-        if any(issubclass(kind, _SPECIAL) for kind in kinds):
-            return False
-        if len(self.plain_types) > _MOST_KINDS:
-            self.plain_types.clear()
-        self.plain_types |= kinds
-        self.plain_type = next(iter(kinds), None)
-        return True
-
-    def _hand_on_timestamped(self, block: Block) -> bool:
-        """Hands on values with new times, if that is what all of them are and their windows are simply found."""
-        windows, outputs = self._windows, block.values
-        if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
-            return False
-        micros = Each(output.timestamp.micros for output in outputs)
-        self._hand_on(Block([output.value for output in outputs], micros, windows.of(micros), PANE_INFO_UNKNOWN))
-        return True
-
-    def _hand_on(self, block: Block) -> None:
-        if block.values:
-            samples = {0, len(block) - 1}
-            self.longest = longest_of(
-                max(self.longest, len(block)), self._estimate_output, *map(block.element, samples)
-            )
-            if not block.uniform:
-                # With its columns a block of many does not stay in the processor's cache.
-                self.longest = min(self.longest, PIECE)
-            self._emit(block)
 
 
 class FlattenOperation(BlockOperation):

@@ -1,0 +1,86 @@
+"""What user code has put out, on its way to the next transform: blocks of plain values, or of values with new times.
+
+Owns what is no more than a value, how large the next block may be, and which outputs with times of their own stay a
+block. Must not know who makes outputs, nor how the SDK hands on what is more than a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
+
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.blockoperation import PIECE, fitting, longest_of
+from arcbeam.harness.transforms.windowing import Windows
+
+_SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
+_MOST_KINDS = 1000
+
+
+class OutputBlocks:
+    """The main output of an operation.
+
+    Args:
+        emit: takes its blocks.
+        windowfn: of its elements.
+        coder: the SDK's coder of its windowed values.
+
+    Attributes:
+        longest: how many elements the next block may have.
+        plain_types: types of outputs that are known to be no more than values.
+        plain_type: one of them, of late; None if there is none yet.
+    """
+
+    def __init__(self, emit: Callable[[Block], None], windowfn: Any, coder: Any) -> None:
+        self._emit, self._windows = emit, Windows(windowfn)
+        self._estimate_element = coder.get_impl().estimate_size
+        self._estimate_value = coder.wrapped_value_coder.get_impl().estimate_size
+        self.longest = 1
+        self.plain_types: set[type] = set()
+        self.plain_type: type | None = None
+
+    def most_like(self, output: Any) -> int:
+        """How many outputs like this one a block may have."""
+        return fitting(self._estimate_value, output)
+
+    def are_plain(self, outputs: list[Any]) -> bool:
+        """Whether all are no more than values."""
+        kinds = set(map(type, outputs))
+        if kinds <= self.plain_types:
+            return True
+        if any(issubclass(kind, _SPECIAL) for kind in kinds):
+            return False
+        if len(self.plain_types) > _MOST_KINDS:
+            self.plain_types.clear()
+        self.plain_types |= kinds
+        self.plain_type = next(iter(kinds), None)
+        return True
+
+    def put_out(self, block: Block) -> bool:
+        """Hands on a block whose values are outputs. False, and nothing is done, if some are more than values."""
+        if self.are_plain(block.values):
+            block.plain = True
+            self.hand_on(block)
+            return True
+        windows, outputs = self._windows, block.values
+        if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
+            return False
+        micros = Each(output.timestamp.micros for output in outputs)
+        self.hand_on(Block([output.value for output in outputs], micros, windows.of(micros), PANE_INFO_UNKNOWN))
+        return True
+
+    def hand_on(self, block: Block) -> None:
+        """Hands on a block of values."""
+        if block.values:
+            samples = {0, len(block) - 1}
+            self.longest = longest_of(
+                max(self.longest, len(block)), self._estimate_element, *map(block.element, samples)
+            )
+            if not block.uniform:
+                # With its columns a block of many does not stay in the processor's cache.
+                self.longest = min(self.longest, PIECE)
+            self._emit(block)
