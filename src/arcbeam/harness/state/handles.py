@@ -270,7 +270,8 @@ class HandleMaker:
                 return lambda place: Set(place, name, coder)
             case userstate.CombiningValueStateSpec():
                 return lambda place: Combining(place, name, coder, self._fn(spec))
-        raise NotImplementedError(spec)
+        kind = type(spec).__name__
+        raise TypeError(f"state '{name}' is a {kind}, which the SDK has no state of; use one of its StateSpecs")
 
     def _fn(self, spec: Any) -> Any:
         fn = self._fns.get(spec)

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from apache_beam.internal import pickler
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
-from apache_beam.runners import common
-from apache_beam.runners.worker import bundle_processor, operation_specs
+from apache_beam.runners.worker import bundle_processor
 from apache_beam.transforms import core
 
 from arcbeam.harness.stateful.arguments import is_filled
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
-from arcbeam.harness.transforms.claims import PAR_DO_URN, has_batches, hide_side_inputs, show_side_inputs, side_inputs
-from arcbeam.harness.transforms.values import Given
+from arcbeam.harness.transforms.claims import PAR_DO_URN, create_par_do, has_batches, hide_side_inputs
 
 _URN = "arcbeam:transform:stateful:v1"
 
@@ -37,30 +34,11 @@ def claim(transform: Any) -> None:
 
 
 def _create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
-    serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
-    fn, args, kwargs, _, windowing = pickler.loads(serialized)
-    if not _qualifies(fn):
-        show_side_inputs(transform, payload)
-        create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
-        return create_sdk(factory, transform_id, transform, payload, consumers)
-    (pcoll,) = transform.inputs.values()
-    if not windowing:
-        windowing = factory.context.windowing_strategies.get_by_id(
-            factory.descriptor.pcollections[pcoll].windowing_strategy_id
-        )
-    tags = list(transform.outputs)
-    coders = factory.get_output_coders(transform)
-    spec = operation_specs.WorkerDoFn(
-        serialized_fn=serialized,
-        output_tags=tags,
-        input=None,
-        side_inputs=None,
-        output_coders=[coders[tag] for tag in tags],
-    )
-    given = Given(list(args), dict(kwargs), side_inputs(factory, transform_id, transform, payload), windowing)
-    name = common.NameContext(transform.unique_name, transform_id)
-    op = StatefulOperation(name, spec, factory, factory.get_windowed_coder(pcoll), fn, given)
-    return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)
+    return create_par_do(factory, transform_id, transform, payload, consumers, _choose)
+
+
+def _choose(fn: Any) -> Any:
+    return StatefulOperation if _qualifies(fn) else None
 
 
 def _qualifies(fn: Any) -> bool:

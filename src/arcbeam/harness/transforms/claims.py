@@ -10,7 +10,7 @@ window, timestamp, pane, state, timers, restrictions, batches, or type checks at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -97,11 +97,24 @@ def show_side_inputs(transform: Any, payload: Any) -> None:
         transform.inputs[tag] = transform.annotations[_SIDE_INPUT + tag].decode()
 
 
-def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+def create_par_do(
+    factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any, choose: Callable[[Any], Any]
+) -> Any:
+    """Makes the operation of a ParDo that was claimed.
+
+    Args:
+        factory: the SDK's.
+        transform_id: the ParDo's.
+        transform: its proto, without side inputs (`hide_side_inputs`).
+        payload: parsed.
+        consumers: of its outputs, by tag.
+        choose: from the DoFn to what makes its operation of (name, spec, factory, coder of inputs, DoFn, `Given`), or
+            None to leave it to the SDK.
+    """
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
     fn, args, kwargs, _, windowing = pickler.loads(serialized)
-    kind = operation_for(fn)
-    if kind is None and not is_value_only(fn):
+    make = choose(fn)
+    if make is None:
         show_side_inputs(transform, payload)
         create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
         return create_sdk(factory, transform_id, transform, payload, consumers)
@@ -110,26 +123,38 @@ def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any
         windowing = factory.context.windowing_strategies.get_by_id(
             factory.descriptor.pcollections[pcoll].windowing_strategy_id
         )
+    tags = list(transform.outputs)
+    coders = factory.get_output_coders(transform)
     spec = operation_specs.WorkerDoFn(
         serialized_fn=serialized,
-        output_tags=list(transform.outputs),
+        output_tags=tags,
         input=None,
         side_inputs=None,
-        output_coders=list(factory.get_output_coders(transform).values()),
+        output_coders=[coders[tag] for tag in tags],
     )
-    given = Given(list(args), dict(kwargs), side_inputs(factory, transform_id, transform, payload), windowing)
+    given = Given(list(args), dict(kwargs), _side_inputs(factory, transform_id, transform, payload), windowing)
     name = common.NameContext(transform.unique_name, transform_id)
-    if kind is not None:
-        op: Any = kind(name, spec, factory, _windowed(factory, pcoll), fn, given)
-        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
-    op = ValueOperation(name, spec, factory, _windowed(factory, pcoll), fn, given)
+    op = make(name, spec, factory, _windowed(factory, pcoll), fn, given)
+    return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)
+
+
+def _create_par_do(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+    return create_par_do(factory, transform_id, transform, payload, consumers, _choose)
+
+
+def _choose(fn: Any) -> Any:
+    return operation_for(fn) or (_value_operation if is_value_only(fn) else None)
+
+
+def _value_operation(*args: Any) -> ValueOperation:
+    op = ValueOperation(*args)
     short = shortened(op.user)
     if short is not None:
         op.user = op.call = short
-    return factory.augment_oldstyle_op(op, transform.unique_name, consumers, spec.output_tags)
+    return op
 
 
-def side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
+def _side_inputs(factory: Any, transform_id: str, transform: Any, payload: Any) -> list[Any]:
     """The SDK's maps of a transform's side inputs that are hidden, in the order of their placeholders."""
     return [
         bundle_processor.StateBackedSideInputMap(
