@@ -8,6 +8,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.transforms import userstate
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.options import ArcbeamOptions
@@ -81,3 +83,45 @@ def test_the_plan_says_what_the_options_say() -> None:
 def test_a_pipeline_of_nothing() -> None:
     with pytest.raises(InvalidPipelineError, match="no transforms"):
         plan_of(pipeline_proto(beam.Pipeline()), ours())
+
+
+_looked: list[int] = []
+
+
+class _Counting(beam.DoFn):
+    """Notes whenever somebody asks what it has."""
+
+    SEEN = userstate.BagStateSpec("seen", beam.coders.VarIntCoder())
+
+    def __dir__(self) -> list[str]:
+        _looked.append(id(self))
+        return list(super().__dir__())
+
+    def process(self, element: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> None:
+        """Keeps nothing."""
+
+
+def test_each_dofn_is_looked_through_for_state_and_timers_once() -> None:
+    p = beam.Pipeline()
+    pairs = p | beam.Create([(1, 2)])
+    for name in ("One", "Other"):
+        _ = pairs | name >> beam.ParDo(_Counting())
+    own = userstate.get_dofn_specs
+    _looked.clear()
+    proto = pipeline_proto(p)
+    assert len(_looked) == len(set(_looked)) == 2
+    for name in ("One", "Other"):
+        (transform,) = [t for t in proto.components.transforms.values() if t.unique_name == name]
+        assert list(runner_pb.ParDoPayload.FromString(transform.spec.payload).state_specs) == ["seen"]
+    assert userstate.get_dofn_specs is own
+
+
+def test_a_proto_that_cannot_be_made_leaves_the_sdk_as_it_was() -> None:
+    own = userstate.get_dofn_specs
+    p = beam.Pipeline()
+    hold = beam.Map(str)
+    _ = p | beam.Create([1]) | "Hold" >> hold
+    hold.fn.held = iter(x for x in [1])
+    with pytest.raises(InvalidPipelineError, match="'Hold' cannot be pickled"):
+        pipeline_proto(p)
+    assert userstate.get_dofn_specs is own

@@ -6,6 +6,9 @@ proto that is made without it has other coders, so nothing else here calls `Pipe
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, TypeOptions
@@ -17,6 +20,7 @@ from apache_beam.runners.pipeline_utils import (
     merge_common_environments,
     merge_superset_dep_environments,
 )
+from apache_beam.transforms import userstate
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 
 from arcbeam.errors import InvalidPipelineError
@@ -47,7 +51,8 @@ def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any
     except ValueError as e:
         raise InvalidPipelineError(str(e)) from e
     try:
-        return merged(pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
+        with _looking_once():
+            return merged(pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
     except ValueError as e:
         # The SDK's word for a key without a deterministic encoding; it names the step and the type.
         raise InvalidPipelineError(
@@ -65,6 +70,31 @@ def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any
             f"'{culprit}' cannot be pickled: {type(cause).__name__}: {cause}",
             "make connections, clients and generators in setup() or start_bundle(), not in the constructor",
         ) from e
+
+
+_looking = threading.RLock()
+
+
+@contextlib.contextmanager
+def _looking_once() -> Iterator[None]:
+    """Has the SDK look for state and timers once in each DoFn.
+
+    It goes through the signatures of all methods of a DoFn, and does so four times for each ParDo's proto: without this
+    that is three quarters of what a pipeline's proto takes. A pipeline of another thread is looked at no differently.
+    """
+    found: dict[int, tuple[Any, Any]] = {}  # with the DoFn itself: an id is its own only while it is there
+
+    def look_once(dofn: Any) -> Any:
+        if id(dofn) not in found:
+            found[id(dofn)] = dofn, look(dofn)
+        return found[id(dofn)][1]
+
+    with _looking:
+        look, userstate.get_dofn_specs = userstate.get_dofn_specs, look_once
+        try:
+            yield
+        finally:
+            userstate.get_dofn_specs = look
 
 
 def merged(proto: Any) -> Any:
