@@ -164,12 +164,15 @@ class BatchRun:
             self._rounds.add(self._task(stage), source)
             return
         frame = exchange.mapped(source, pulsing(self._task(stage), stage.id, self._location, self._watched))
-        if self._uses(stage) > 1:
+        itself = self._reports_itself(stage)
+        if self._readers(stage) + itself > 1:
             frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
             self._persisted.append(frame)
         self._frames[stage.id] = frame
-        if self._reports_itself(stage):
-            self._actions.append(exchange.reports(frame) if stage.sinks else frame)
+        if itself:
+            # What goes to side inputs' files is in no row.
+            rows = any(self._plan.channels[index].routing is not Routing.SIDE for index in stage.sinks)
+            self._actions.append(exchange.reports(frame) if rows else frame)
         self._build_multimaps(stage)
 
     def _build_multimaps(self, producer: Stage) -> None:
@@ -210,24 +213,15 @@ class BatchRun:
             prelude=self._prelude,
         )
 
-    def _uses(self, stage: Stage) -> int:
-        """How many data frames will read the stage's output."""
-        uses = 0
-        for index in stage.sinks:
-            channel = self._plan.channels[index]
-            uses += len(channel.consumers) + (channel.routing in (Routing.SIDE, Routing.SIDE_KEYED))
-        return uses
+    def _readers(self, stage: Stage) -> int:
+        """How many data frames will read what the stage has put out."""
+        channels = [self._plan.channels[index] for index in stage.sinks]
+        return sum(len(channel.consumers) + (channel.routing is Routing.SIDE_KEYED) for channel in channels)
 
     def _reports_itself(self, stage: Stage) -> bool:
         """Whether its reports are collected from its own output, not passed through its consumer."""
-        if self._uses(stage) != 1:
-            return True
-        (channel,) = (
-            c
-            for c in (self._plan.channels[i] for i in stage.sinks)
-            if c.consumers or c.routing in (Routing.SIDE, Routing.SIDE_KEYED)
-        )
-        return channel.routing is Routing.SIDE
+        writes_files = any(self._plan.channels[index].routing is Routing.SIDE for index in stage.sinks)
+        return writes_files or self._readers(stage) != 1
 
     # Running.
 
