@@ -18,15 +18,15 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
+from arcbeam.harness.bounded.keyblocks import InOrder, KeyBlocks, TimeSorted
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
-from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
@@ -38,8 +38,6 @@ bags.register()
 
 _KEYS_PER_BUNDLE = 16_384
 """The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
-_FEW_BYTES = 64 * 1024
-"""A key's values up to this size (encoded) are one block."""
 _END = int(MAX_TIMESTAMP.micros)
 
 
@@ -90,9 +88,7 @@ class KeyedInput:
         element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
-        self._blocks: Callable[[Chunks], Iterable[Block]] = (
-            _TimeSorted(values, self._memory) if processor.root.how.time_sorted else _InOrder(values.read_one)
-        )
+        self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
         self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
         self._parkings = 0
 
@@ -100,8 +96,8 @@ class KeyedInput:
         """See `InputDriver`."""
         self._parked, self._parkings = [], 0
         self._keys.begin_task()
-        for encoded, windows in key_groups(rows, self._memory):
-            self._process(encoded, windows[b""])
+        for encoded, blocks in self._read(rows):
+            self._process(encoded, blocks)
             while self._parked and self._parked[0][0] <= self._clock.now():
                 self._resume()
         while self._parked:
@@ -114,11 +110,11 @@ class KeyedInput:
         self._bundles.close()
         self._keys.settle()
 
-    def _process(self, encoded: bytes, chunks: Chunks) -> None:
+    def _process(self, encoded: bytes, blocks: Iterable[Block]) -> None:
         """All that can be done for a key now: its data, then the timers that may fire."""
         key = self._decode_key(encoded)
         self._keys.enter(key, encoded, again=False)
-        for block in self._blocks(chunks):
+        for block in blocks:
             self._keys.put(key, block)
         if self._families:
             timers = self._inbox.timers
@@ -285,67 +281,3 @@ class _SdkKeys:
             else:
                 self._handler.park(key)
         self._left, self._open = {}, {}
-
-
-class _InOrder:
-    """Elements of a key as they came."""
-
-    def __init__(self, read: Callable[[bytes], Block]) -> None:
-        self._read = read
-
-    def __call__(self, chunks: Chunks) -> Iterable[Block]:
-        blocks = map(self._read, chunks)
-        return blocks if chunks.size > _FEW_BYTES else (Block.join(list(blocks)),)
-
-
-def _micros(value: Any) -> int:
-    return int(value.timestamp_micros)
-
-
-class _TimeSorted:
-    """Elements of a key by event time, those of one time as they came.
-
-    A key larger than the budget is sorted in runs that go to a local file, and merged from there.
-    """
-
-    _SLICE = 256
-    """Elements of a run that are decoded at a time while runs are merged."""
-
-    def __init__(self, coder: BlockCoder, memory: int) -> None:
-        self._coder = coder
-        self._memory = memory
-
-    def __call__(self, chunks: Chunks) -> Iterator[Block]:
-        # Decoded elements take several times the space of their encodings.
-        budget = self._memory // 8
-        runs: list[Iterable[Any]] = []
-        spool: Spool | None = None
-        run: list[Any] = []
-        held = 0
-        for payload in chunks:
-            run += self._coder.decode(payload)
-            held += len(payload)
-            if held > budget:
-                spool = spool or Spool()
-                runs.append(self._spilled(sorted(run, key=_micros), spool))
-                run, held = [], 0
-        run.sort(key=_micros)
-        if not runs:
-            yield Block.of(run)
-            return
-        batch: list[Any] = []
-        for value in heapq.merge(*runs, run, key=_micros):
-            batch.append(value)
-            if len(batch) >= self._SLICE:
-                yield Block.of(batch)
-                batch = []
-        if batch:
-            yield Block.of(batch)
-
-    def _spilled(self, run: list[Any], spool: Spool) -> Iterator[Any]:
-        places = []
-        for start in range(0, len(run), self._SLICE):
-            encoded = self._coder.encode(run[start : start + self._SLICE])
-            places.append((spool.append(encoded), len(encoded)))
-        del run
-        return (value for offset, length in places for value in self._coder.decode(spool.read(offset, length)))

@@ -14,24 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from inspect import isgeneratorfunction
-from itertools import islice
-from types import GeneratorType
+from itertools import chain, repeat
 from typing import Any
 
-from apache_beam.internal.util import insert_values_in_args
 from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.cells import DistributionData
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operations
-from apache_beam.transforms.userstate import OrderedListStateSpec
-from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output
-from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
-from arcbeam.harness.state.timers import TimerHandle
+from arcbeam.harness.state.handles import Cells, HandleMaker
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
+from arcbeam.harness.stateful.inwindow import InWindow, Provision
 from arcbeam.harness.transforms.emitting import Emitter
 from arcbeam.harness.transforms.values import Given, has_life
 
@@ -65,14 +61,20 @@ class StatefulOperation(BlockOperation):
         self._process = ProcessArguments.of(signature.process_method, list(given.args), dict(given.kwargs))
         self._timer_methods = {spec.name: TimerArguments.of(method) for spec, method in signature.timer_methods.items()}
         self._timer_infos: dict[str, Any] = {}
+        self._provision = Provision(
+            self.cells, self._makes, self._context, self._timer_infos, self._process, self._given.sides
+        )
+        # SUBTLE: such a function runs no line of the user's when it is called, so it cannot end a C loop of such calls
+        # by a `StopIteration` of its own.
+        self._yields = isgeneratorfunction(fn.process)
         self._timers_state = self.state_sampler.scoped_state(
             self.name_context, "process-timers", metrics_container=self.metrics_container
         )
         self._key: Any = None
         self._fresh = self._stored = False
         self._driven = False
-        self._windows: dict[Any, _InWindow] | None = None
-        self._latest: _InWindow | None = None
+        self._windows: dict[Any, InWindow] | None = None
+        self._latest: InWindow | None = None
         self._source: Output | None = None
         self._uncounted = 0
 
@@ -96,9 +98,7 @@ class StatefulOperation(BlockOperation):
             )
             # The SDK looks at what a DoFn returns for its first element, if it is not a generator.
             self._refuse: Callable[[Any, Any], None] | None = (
-                None
-                if isgeneratorfunction(self._fn.process)
-                else common._OutputHandler(*outputs, True).handle_process_outputs
+                None if self._yields else common._OutputHandler(*outputs, True).handle_process_outputs
             )
             self._has_life = has_life(self._fn)
             if self._has_life:
@@ -275,20 +275,14 @@ class StatefulOperation(BlockOperation):
                     args[place] = whole(element)
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
+        elif self._yields and asked.elements == [0] and not kwargs:
+            calls = map(call, zip(repeat(key), values, strict=False), *map(repeat, args[1:]))
+            emitter.take_from(chain.from_iterable(calls))
         elif asked.elements == [0] and not kwargs:
-            rest, outputs, due = args[1:], emitter.values, emitter.due
-            extend = outputs.extend
+            rest = args[1:]
             for value in values:
-                results = call((key, value), *rest)
-                if type(results) is GeneratorType:
-                    # As `take` does it.
-                    extend(islice(results, due - len(outputs)))
-                    if len(outputs) < due:
-                        continue
-                    emitter.look()
-                if results is not None:
+                if (results := call((key, value), *rest)) is not None:
                     take(results)
-                    due = emitter.due
         else:
             for value in values:
                 element = key, value
@@ -320,16 +314,16 @@ class StatefulOperation(BlockOperation):
 
     # What user code is given.
 
-    def _in_window(self, window: Any) -> _InWindow:
+    def _in_window(self, window: Any) -> InWindow:
         latest = self._latest
         if latest is None:
-            found = _InWindow(self, window)
+            found = InWindow(self._provision, self._key, window, fresh=self._fresh)
         elif latest.window is window:
             return latest
         else:
             # Most keys are in one window; its hash takes time.
             windows = self._windows = self._windows or {latest.window: latest}
-            found = windows.get(window) or _InWindow(self, window)
+            found = windows.get(window) or InWindow(self._provision, self._key, window, fresh=self._fresh)
             windows[window] = found
         self._latest = found
         return found
@@ -388,87 +382,3 @@ class StatefulOperation(BlockOperation):
             ):
                 infos[monitoring_infos.to_key(info)] = info
         return infos
-
-
-class _InWindow:
-    """What user code is given for the running key in one window.
-
-    Args:
-        op: whose user code it is.
-        window: any of the key.
-
-    Attributes:
-        window: whose handles these are.
-    """
-
-    __slots__ = ("_args", "_kwargs", "_op", "_ordered", "_place", "_stamp", "_states", "window")
-
-    def __init__(self, op: StatefulOperation, window: Any) -> None:
-        self._op, self.window = op, window
-        self._place = Place(op.cells, op._key, window, fresh=op._fresh)
-        self._states: dict[Any, Handle] = {}
-        self._ordered: dict[Any, Any] | None = None
-        self._args: list[Any] | None = None
-        self._kwargs: dict[str, Any] = {}
-        self._stamp: tuple[Any, Any] | None = None
-
-    def state(self, spec: Any) -> Any:
-        """The handle on a state."""
-        if isinstance(spec, OrderedListStateSpec):
-            return self._ordered_list(spec)
-        handle = self._states.get(spec)
-        if handle is None:
-            handle = self._states[spec] = self._op._makes.make(spec, self._place)
-        return handle
-
-    def _ordered_list(self, spec: Any) -> Any:
-        if self._ordered is None:
-            self._ordered = {}
-        handle = self._ordered.get(spec)
-        if handle is None:
-            handle = self._ordered[spec] = self._op._context._create_state(spec, self._op._key, self.window)
-        return handle
-
-    def timer(self, spec: Any, micros: int, pane: Any) -> Any:
-        """A handle on a timer, as it is given with an element of this time and pane."""
-        op = self._op
-        return TimerHandle(op._timer_infos[spec.name], spec.time_domain, op._key, self.window, micros, pane)
-
-    def process_args(self, micros: int, pane: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of `process`, but for the element."""
-        op = self._op
-        asked, args = op._process, self._args
-        if args is None:
-            self._args = args = self._bound()
-        if self._stamp is None or self._stamp[0] != micros or self._stamp[1] is not pane:
-            self._stamp = micros, pane
-            for place in asked.timestamps:
-                args[place] = Timestamp(micros=micros)
-            for place in asked.panes:
-                args[place] = pane
-            for place, spec in asked.timers:
-                args[place] = self.timer(spec, micros, pane)
-        return args, self._kwargs
-
-    def _bound(self) -> list[Any]:
-        op = self._op
-        asked, sides = op._process, op._given.sides
-        args = asked.args.copy()
-        self._kwargs = asked.kwargs
-        if sides:
-            args, self._kwargs = insert_values_in_args(args, asked.kwargs, [side[self.window] for side in sides])
-        for place in asked.keys:
-            args[place] = op._key
-        for place in asked.windows:
-            args[place] = self.window
-        for place, spec in asked.states:
-            args[place] = self.state(spec)
-        return args
-
-    def commit(self, *, keep: bool) -> bool:
-        """Brings to the storage what was written; whether the storage may have something now."""
-        for handle in self._states.values():
-            handle.commit(keep=keep)
-        for handle in (self._ordered or {}).values():
-            handle.commit()
-        return keep or self._ordered is not None

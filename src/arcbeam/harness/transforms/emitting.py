@@ -62,7 +62,11 @@ class Emitter:
             if len(values) >= self.due:
                 self.look()
             return
-        more: Iterator[Any] = once(results)
+        self.take_from(once(results))
+
+    def take_from(self, more: Iterator[Any]) -> None:
+        """Takes all that comes, with the latest stamp."""
+        values = self.values
         while True:
             values.extend(islice(more, self.due - len(values)))
             if len(values) < self.due:
