@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from apache_beam import coders
@@ -29,7 +29,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
+from arcbeam.harness.state.timers import Family, KeyTimers, Parked, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
@@ -80,16 +80,16 @@ class KeyedInput:
         self._memory = processor.settings.group_memory_bytes
         taker = processor.root.output_blocks.only_taker
         self._keys: _Keys = _RunKeys(processor, taker) if isinstance(taker, StatefulOperation) else _SdkKeys(processor)
-        self._inbox = Inbox()
+        self._timers = KeyTimers()
         self._families = [
-            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._inbox)
+            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._timers)
             for t in processor.stage.timers
         ]
         element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
         self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
-        self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
+        self._parked: list[tuple[int, int, bytes, Any, Parked]] = []
         self._parkings = 0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
@@ -117,50 +117,42 @@ class KeyedInput:
         for block in blocks:
             self._keys.put(key, block)
         if self._families:
-            timers = self._inbox.timers
-            self._fire_event_timers(timers)
+            timers = self._timers
+            self._keys.fire(timers.event_timers(_END))
             while (due := timers.due()) is not None:
                 now = self._clock.now()
                 if due > now:
-                    self._park(due, encoded, key, timers)
+                    self._park(due, encoded, key)
                     self._keys.leave(key, encoded, done=False)
                     return
-                self._fire_processing_timer(timers, now)
+                self._fire_processing_timer(now)
             timers.clear()
         self._keys.leave(key, encoded, done=True)
 
-    def _park(self, due: int, encoded: bytes, key: Any, timers: KeyTimers) -> None:
+    def _park(self, due: int, encoded: bytes, key: Any) -> None:
         self._parkings += 1
-        heapq.heappush(self._parked, (due, self._parkings, encoded, key, timers))
-        self._inbox.timers = KeyTimers()
+        heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park()))
 
     def _resume(self) -> None:
         """Fires the timer that is due first of all parked keys."""
-        due, _, encoded, key, timers = heapq.heappop(self._parked)
+        due, _, encoded, key, parked = heapq.heappop(self._parked)
         self._keys.enter(key, encoded, again=True)
-        self._inbox.timers = timers
-        self._fire_processing_timer(timers, due)
-        next_due = timers.due()
+        self._timers.resume(parked)
+        self._fire_processing_timer(due)
+        next_due = self._timers.due()
         if next_due is not None:
-            self._park(next_due, encoded, key, timers)
+            self._park(next_due, encoded, key)
         else:
-            timers.clear()
+            self._timers.clear()
         self._keys.leave(key, encoded, done=next_due is None)
 
-    def _fire_event_timers(self, timers: KeyTimers) -> None:
-        while (taken := timers.take_event(_END)) is not None:
-            family, timer = taken
-            self._bundles.fire(family.operation, family.name, timer)
-
-    def _fire_processing_timer(self, timers: KeyTimers, now: int) -> None:
-        taken = timers.take_processing(now)
-        if taken is not None:
-            family, timer = taken
+    def _fire_processing_timer(self, now: int) -> None:
+        timer = self._timers.take_processing(now)
+        if timer is not None:
             # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event
             # time, the one the timer holds, or outputs would leave their window for the time of day.
-            timer = timer._replace(fire_timestamp=timer.hold_timestamp)
-            self._bundles.fire(family.operation, family.name, timer)
-            self._fire_event_timers(timers)
+            self._keys.fire(iter((timer.fires_at_hold(),)))
+            self._keys.fire(self._timers.event_timers(_END))
 
 
 class _Keys(Protocol):
@@ -176,6 +168,10 @@ class _Keys(Protocol):
 
     def put(self, key: Any, block: Block) -> None:
         """Processes values of the key; the values of the block are without it."""
+        ...
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """Fires timers of the key, each before the next is asked for."""
         ...
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
@@ -211,6 +207,10 @@ class _RunKeys:
     def put(self, key: Any, block: Block) -> None:
         """See `_Keys`."""
         self._bundles.put(self._op.put, block)
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """See `_Keys`."""
+        self._bundles.fire_each(self._op.fire, timers)
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """See `_Keys`."""
@@ -262,6 +262,11 @@ class _SdkKeys:
     def put(self, key: Any, block: Block) -> None:
         """See `_Keys`."""
         self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """See `_Keys`."""
+        for timer in timers:
+            self._bundles.fire(timer.family.operation, timer.family.name, timer.for_sdk())
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """See `_Keys`."""

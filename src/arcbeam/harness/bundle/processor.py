@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -44,6 +44,9 @@ claims.register()
 statefulclaims.register()
 
 _instructions = itertools.count()
+
+_TIMERS = 32
+"""Timers that are fired between two looks at the clock."""
 
 
 class StageProcessor:
@@ -239,6 +242,13 @@ class Bundles:
     def put(self, take: Callable[[Block], None], block: Block) -> None:
         """Feeds a block to what takes it in place of the root, cutting bundles as the settings say."""
         position, total = 0, len(block)
+        if self._open and 0 < total <= self._limit - self._in_bundle:
+            # As it mostly is.
+            take(block)
+            self._in_bundle += total
+            self.elements += total
+            self._cut()
+            return
         while position < total:
             self.open()
             taken = min(self._limit - self._in_bundle, total - position)
@@ -254,6 +264,19 @@ class Bundles:
         operation.process_timer(family, timer)
         self._in_bundle += 1
         self._cut()
+
+    def fire_each(self, fire: Callable[[Iterator[Any]], int], timers: Iterator[Any]) -> None:
+        """Fires timers, cutting bundles as the settings say.
+
+        Args:
+            fire: of an operation: fires timers, each before it asks for the next, and says how many these were.
+            timers: of that operation.
+        """
+        for first in timers:
+            self.open()
+            some = min(self._limit - self._in_bundle, _TIMERS)
+            self._in_bundle += fire(itertools.chain((first,), itertools.islice(timers, some - 1)))
+            self._cut()
 
     def _cut(self) -> None:
         if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:

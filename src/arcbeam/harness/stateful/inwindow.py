@@ -62,10 +62,10 @@ class InWindow(Place):
 
     def state(self, spec: Any) -> Any:
         """The handle on a state."""
-        if isinstance(spec, OrderedListStateSpec):
-            return self._ordered_list(spec)
         handle = self._states.get(spec)
         if handle is None:
+            if isinstance(spec, OrderedListStateSpec):
+                return self._ordered_list(spec)
             handle = self._states[spec] = self._provision.makes.make(spec, self)
         return handle
 

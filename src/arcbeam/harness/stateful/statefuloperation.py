@@ -11,7 +11,7 @@ at the end of a bundle. The SDK's internals that are leaned on are held by a con
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from inspect import isgeneratorfunction
 from itertools import chain, repeat
@@ -21,11 +21,13 @@ from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.cells import DistributionData
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operations
+from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output
 from arcbeam.harness.state.handles import Cells, HandleMaker
+from arcbeam.harness.state.timers import SetTimer
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.stateful.inwindow import InWindow, Provision
 from arcbeam.harness.transforms.emitting import Emitter
@@ -77,6 +79,7 @@ class StatefulOperation(BlockOperation):
         self._latest: InWindow | None = None
         self._source: Output | None = None
         self._uncounted = 0
+        self._warm = False
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
@@ -160,7 +163,7 @@ class StatefulOperation(BlockOperation):
 
     def counts_for(self, source: Output) -> None:
         """Says where elements are counted that come by `put`: as those of this output."""
-        self._source = source
+        self._source, self._warm = source, source.is_warm
 
     def add_timer_info(self, family: str, info: Any) -> None:
         """Says where timers of a family go that user code sets and clears; see the SDK's `DoOperation`."""
@@ -192,15 +195,53 @@ class StatefulOperation(BlockOperation):
     def put(self, block: Block) -> None:
         """Processes values of the key, at least one."""
         with self.scoped_process_state:
-            self._call(self._put, block)
+            try:
+                if block.uniform and len(block.windows) == 1 and self._refuse is None:
+                    self._put_alike(block.values, block.micros, block.windows, block.panes)
+                else:
+                    self._put(block)
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
             self._count_in(block)
 
     def process_timer(self, family: str, timer: Any) -> None:
         """Fires a timer of the key; see the SDK's `DoOperation`."""
         if not self._driven:
             self._go_to(timer.user_key)
+        at, slot = timer.fire_timestamp, (self._timer_infos[family].timer_coder_impl, timer.dynamic_timer_tag, 0)
+        self.fire((SetTimer(at.micros, 0, slot, timer.user_key, timer.windows, at, at.micros, timer.paneinfo),))
+
+    def fire(self, timers: Iterable[SetTimer]) -> int:
+        """Fires timers of the key, each before it asks for the next; says how many these were."""
+        count, methods, emitter = 0, self._timer_methods, self._emitter
+        stamp, take = emitter.stamp, emitter.take
         with self._timers_state:
-            self._call(self._fire, self._timer_methods[family], timer)
+            try:
+                for micros, _, slot, key, windows, at, _, pane in timers:
+                    count += 1
+                    asked = methods[slot[0].name]
+                    kwargs: dict[str, Any] = {}
+                    for name in asked.keys:
+                        kwargs[name] = key
+                    for name in asked.tags:
+                        kwargs[name] = slot[1]
+                    for name in asked.windows:
+                        kwargs[name] = windows[0]
+                    for name in asked.timestamps:
+                        kwargs[name] = Timestamp(micros=micros) if at is None else at
+                    if asked.handles:
+                        handles = self._in_window(windows[0])
+                        for name, spec in asked.states:
+                            kwargs[name] = handles.state(spec)
+                        for name, spec in asked.timers:
+                            kwargs[name] = handles.timer(spec, micros, pane)
+                    results = asked.method(**kwargs)
+                    if results is not None:
+                        stamp(micros, windows, PANE_INFO_UNKNOWN)
+                        take(results)
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
+        return count
 
     def _take(self, block: Block) -> None:
         """Elements that come in no order: each may be another key's."""
@@ -291,27 +332,6 @@ class StatefulOperation(BlockOperation):
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
 
-    def _fire(self, asked: TimerArguments, timer: Any) -> None:
-        (window,) = timer.windows
-        at, key = timer.fire_timestamp, timer.user_key
-        micros = at.micros
-        handles = self._in_window(window)
-        kwargs: dict[str, Any] = {name: handles.state(spec) for name, spec in asked.states}
-        for name, spec in asked.timers:
-            kwargs[name] = handles.timer(spec, micros, timer.paneinfo)
-        for name in asked.timestamps:
-            kwargs[name] = at
-        for name in asked.windows:
-            kwargs[name] = window
-        for name in asked.keys:
-            kwargs[name] = key
-        for name in asked.tags:
-            kwargs[name] = timer.dynamic_timer_tag
-        results = asked.method(**kwargs)
-        if results is not None:
-            self._emitter.stamp(micros, timer.windows, PANE_INFO_UNKNOWN)
-            self._emitter.take(results)
-
     # What user code is given.
 
     def _in_window(self, window: Any) -> InWindow:
@@ -342,18 +362,19 @@ class StatefulOperation(BlockOperation):
 
     def _count_in(self, block: Block) -> None:
         """Counts elements for who put them out; one in some is sampled, as in `Output`."""
-        if self._source is None:
+        source, count = self._source, len(block.values)
+        if source is None:
             return
-        if not self._source.is_warm:
+        if not self._warm:
             keyed = block.with_values([(self._key, value) for value in block.values])
             place = 0
-            while place < len(block) and self._source.count_first(keyed.element(place)):
+            while place < count and source.count_first(keyed.element(place)):
                 place += 1
-            self._uncounted += len(block) - place
-        else:
-            self._uncounted += len(block)
+            self._warm = source.is_warm
+            count -= place
+        self._uncounted += count
         if self._uncounted >= PIECE:
-            self._source.count(self._uncounted, block.element(0).with_value((self._key, block.values[0])))
+            source.count(self._uncounted, block.element(0).with_value((self._key, block.values[0])))
             self._uncounted = 0
 
     def _count(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice, repeat
+from types import GeneratorType
 from typing import Any
 
 from arcbeam.harness.encoding.blocks import Block, Each
@@ -62,7 +63,7 @@ class Emitter:
             if len(values) >= self.due:
                 self.look()
             return
-        self.take_from(once(results))
+        self.take_from(results if type(results) is GeneratorType else once(results))
 
     def take_from(self, more: Iterator[Any]) -> None:
         """Takes all that comes, with the latest stamp."""
