@@ -51,7 +51,8 @@ def rows_of(made: list[Group], *, records_a_row: int = 2) -> list[Row]:
 def read(way: Any, rows: Iterable[Row], memory: int = 1 << 20) -> list[tuple[bytes, list[tuple[int, int, Any]]]]:
     return [
         (key, [(e.value, e.timestamp_micros // 1_000_000, e.pane_info) for block in blocks for e in block.elements()])
-        for key, blocks in way(BlockCoder(CODER), memory)(rows)
+        for some in way(BlockCoder(CODER), memory)(rows)
+        for key, blocks in some
     ]
 
 
@@ -77,7 +78,10 @@ class TestInOrder:
 
     def test_alike_values_of_a_small_bucket_are_one_block(self) -> None:
         made = [(0, b"k", [(n, 7)]) for n in range(10)]
-        ((key, blocks),) = InOrder(BlockCoder(CODER), 1 << 20)(rows_of(made))
+        (alike,) = InOrder(BlockCoder(CODER), 1 << 20)(rows_of(made))
+        assert isinstance(alike, keyblocks.Alike)
+        assert len(alike) == 10
+        ((key, blocks),) = alike
         assert key == b"k"
         assert [block.values for block in blocks] == [list(range(10))]
 

@@ -22,8 +22,30 @@ _BUCKET_BYTES = 256 * 1024
 KeyBlock = tuple[bytes, Iterable[Block]]
 """An encoded key and blocks of its values, which are without it."""
 
-KeyBlocks = Callable[[Iterable[Row]], Iterator[KeyBlock]]
-"""The keys in rows, which come in ascending order of bucket. The blocks of a key are taken before the next one is."""
+KeyBlocks = Callable[[Iterable[Row]], Iterator[Iterable[KeyBlock]]]
+"""The keys in rows, which come in ascending order of bucket; some keys at a time, each of them once. Blocks of a key
+are taken before the next one is."""
+
+
+class Alike:
+    """Keys whose values share time, windows and pane; few enough to be all decoded.
+
+    Attributes:
+        values_of: each encoded key's values, at least one.
+        like: a block with their time, windows and pane.
+    """
+
+    __slots__ = ("like", "values_of")
+
+    def __init__(self, values_of: dict[bytes, list[Any]], like: Block) -> None:
+        self.values_of, self.like = values_of, like
+
+    def __len__(self) -> int:
+        return sum(map(len, self.values_of.values()))
+
+    def __iter__(self) -> Iterator[KeyBlock]:
+        like = self.like
+        return ((key, (like.with_values(values),)) for key, values in self.values_of.items())
 
 
 class InOrder:
@@ -37,17 +59,17 @@ class InOrder:
     def __init__(self, coder: BlockCoder, memory: int) -> None:
         self._coder, self._memory = coder, memory
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[KeyBlock]:
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Iterable[KeyBlock]]:
         """See `KeyBlocks`."""
         for bucket in buckets(rows, min(_BUCKET_BYTES, self._memory)):
             alike = self._alike(bucket) if isinstance(bucket, list) else None
             if alike is not None:
-                yield from alike
-                continue
-            for encoded, windows in key_groups(bucket, self._memory):
-                yield encoded, self._blocks(windows[b""])
+                yield alike
+            else:
+                groups = key_groups(bucket, self._memory)
+                yield ((encoded, self._blocks(windows[b""])) for encoded, windows in groups)
 
-    def _alike(self, rows: list[Row]) -> Iterator[KeyBlock] | None:
+    def _alike(self, rows: list[Row]) -> Alike | None:
         """The same for a few rows; None if not all values share time, windows and pane."""
         coder, blob = self._coder, rows[0].blob
         _, _, start, end = next(records(blob))
@@ -64,7 +86,7 @@ class InOrder:
                     values_of[key] = values
                 else:
                     found += values
-        return ((key, (first.with_values(values),)) for key, values in values_of.items())
+        return Alike(values_of, first)
 
     def _blocks(self, chunks: Chunks) -> Iterable[Block]:
         blocks = map(self._coder.read_one, chunks)
@@ -88,10 +110,9 @@ class TimeSorted:
         self._coder = coder
         self._memory = memory
 
-    def __call__(self, rows: Iterable[Row]) -> Iterator[KeyBlock]:
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Iterable[KeyBlock]]:
         """See `KeyBlocks`."""
-        for encoded, windows in key_groups(rows, self._memory):
-            yield encoded, self._sorted(windows[b""])
+        yield ((encoded, self._sorted(windows[b""])) for encoded, windows in key_groups(rows, self._memory))
 
     def _sorted(self, chunks: Chunks) -> Iterator[Block]:
         # Decoded elements take several times the space of their encodings.

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
-from arcbeam.harness.bounded.keyblocks import InOrder, KeyBlocks, TimeSorted
+from arcbeam.harness.bounded.keyblocks import Alike, InOrder, KeyBlocks, TimeSorted
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.state import bags
@@ -96,10 +96,13 @@ class KeyedInput:
         """See `InputDriver`."""
         self._parked, self._parkings = [], 0
         self._keys.begin_task()
-        for encoded, blocks in self._read(rows):
-            self._process(encoded, blocks)
-            while self._parked and self._parked[0][0] <= self._clock.now():
-                self._resume()
+        for some in self._read(rows):
+            if not self._families and isinstance(some, Alike) and self._keys.put_all(some):
+                continue
+            for encoded, blocks in some:
+                self._process(encoded, blocks)
+                while self._parked and self._parked[0][0] <= self._clock.now():
+                    self._resume()
         while self._parked:
             due = self._parked[0][0]
             if due > self._clock.now():
@@ -170,6 +173,10 @@ class _Keys(Protocol):
         """Processes values of the key; the values of the block are without it."""
         ...
 
+    def put_all(self, alike: Alike) -> bool:
+        """Takes all of some keys, enters and leaves them, for good; False, and nothing is done, if it cannot."""
+        ...
+
     def fire(self, timers: Iterator[SetTimer]) -> None:
         """Fires timers of the key, each before the next is asked for."""
         ...
@@ -195,6 +202,7 @@ class _RunKeys:
     def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
         self._bundles, self._handler, self._op = processor.bundles, _memory_of(processor), operation
         operation.counts_for(processor.root.output_blocks)
+        self._decode_key = processor.root.pcoll_coder.key_coder().get_impl().decode
 
     def begin_task(self) -> None:
         """See `_Keys`."""
@@ -207,6 +215,17 @@ class _RunKeys:
     def put(self, key: Any, block: Block) -> None:
         """See `_Keys`."""
         self._bundles.put(self._op.put, block)
+
+    def put_all(self, alike: Alike) -> bool:
+        """See `_Keys`."""
+        op, bundles, count = self._op, self._bundles, len(alike)
+        if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
+            return False
+        keys = [self._decode_key(key) for key in alike.values_of]
+        bundles.open()
+        op.put_whole_keys(zip(keys, alike.values_of.values(), strict=True), alike.like)
+        bundles.took(count)
+        return True
 
     def fire(self, timers: Iterator[SetTimer]) -> None:
         """See `_Keys`."""
@@ -262,6 +281,10 @@ class _SdkKeys:
     def put(self, key: Any, block: Block) -> None:
         """See `_Keys`."""
         self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
+
+    def put_all(self, alike: Alike) -> bool:
+        """See `_Keys`."""
+        return False
 
     def fire(self, timers: Iterator[SetTimer]) -> None:
         """See `_Keys`."""

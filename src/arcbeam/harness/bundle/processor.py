@@ -242,27 +242,28 @@ class Bundles:
     def put(self, take: Callable[[Block], None], block: Block) -> None:
         """Feeds a block to what takes it in place of the root, cutting bundles as the settings say."""
         position, total = 0, len(block)
-        if self._open and 0 < total <= self._limit - self._in_bundle:
-            # As it mostly is.
-            take(block)
-            self._in_bundle += total
-            self.elements += total
-            self._cut()
-            return
         while position < total:
             self.open()
             taken = min(self._limit - self._in_bundle, total - position)
             take(block if taken == total else block.slice(position, position + taken))
             position += taken
-            self._in_bundle += taken
-            self.elements += taken
-            self._cut()
+            self.took(taken)
 
     def fire(self, operation: Any, family: str, timer: Any) -> None:
         """Fires a timer; where bundles are cut it counts like an element."""
         self.open()
         operation.process_timer(family, timer)
         self._in_bundle += 1
+        self._cut()
+
+    def room(self) -> int:
+        """How many elements the open bundle may still have, or the next one, if none is open."""
+        return self._limit - self._in_bundle if self._open else self._limit
+
+    def took(self, elements: int) -> None:
+        """Counts elements, at most as many as there was room for, that something has taken in the open bundle."""
+        self._in_bundle += elements
+        self.elements += elements
         self._cut()
 
     def fire_each(self, fire: Callable[[Iterator[Any]], int], timers: Iterator[Any]) -> None:

@@ -16,7 +16,7 @@ from apache_beam.coders import coder_impl
 from apache_beam.utils.windowed_value import create
 
 from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
-from arcbeam.harness.encoding.bulk import Bulk
+from arcbeam.harness.encoding.bulk import FEWEST, Bulk
 
 _TIMES, _WINDOWS, _PANES = 1, 2, 4
 """What a block's bytes say for each element, not once; bits of their first byte."""
@@ -381,8 +381,12 @@ class BlockCoder:
         """Encodes values, at least one, that share time, windows and pane, as the bytes of one block."""
         shared = self._shared(micros, windows, panes)
         in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self._values.encode
+        # Most lists are short.
+        heads = [bytes((0, count)) + shared for count in range(FEWEST)]
 
         def encode(values: list[Any]) -> bytes:
+            if len(values) < FEWEST:
+                return heads[len(values)] + encode_values(values)  # type: ignore[no-any-return]
             bulk = None if in_bulk is None else in_bulk(values)
             count = len(values)
             flags = _BULK if bulk is not None else 0

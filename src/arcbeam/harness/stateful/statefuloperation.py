@@ -11,7 +11,7 @@ at the end of a bundle. The SDK's internals that are leaned on are held by a con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from inspect import isgeneratorfunction
 from itertools import chain, repeat
@@ -21,6 +21,7 @@ from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.cells import DistributionData
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operations
+from apache_beam.transforms.userstate import OrderedListStateSpec
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
@@ -66,9 +67,11 @@ class StatefulOperation(BlockOperation):
         self._provision = Provision(
             self.cells, self._makes, self._context, self._timer_infos, self._process, self._given.sides
         )
-        # SUBTLE: such a function runs no line of the user's when it is called, so it cannot end a C loop of such calls
-        # by a `StopIteration` of its own.
         self._yields = isgeneratorfunction(fn.process)
+        asked = self._process
+        # It asks for nothing that differs from element to element, but for the element.
+        self._plain = self._yields and asked.elements == [0] and not (asked.whole or asked.kwargs or given.sides)
+        self._makes_lists = any(isinstance(spec, OrderedListStateSpec) for _, spec in asked.states)
         self._timers_state = self.state_sampler.scoped_state(
             self.name_context, "process-timers", metrics_container=self.metrics_container
         )
@@ -204,6 +207,28 @@ class StatefulOperation(BlockOperation):
                 self._runner._reraise_augmented(e)
             self._count_in(block)
 
+    @property
+    def takes_whole_keys(self) -> bool:
+        """Whether it takes keys by `put_whole_keys`, by now."""
+        return self._warm and self._plain and not self._makes_lists
+
+    def put_whole_keys(self, keys: Iterable[tuple[Any, list[Any]]], like: Block) -> None:
+        """Begins one key after the other, which are fresh, processes its values, at least one, and ends it for good.
+
+        Args:
+            keys: with their values.
+            like: a block with the time, the window and the pane of all values.
+        """
+        emitter, done = self._emitter, list[InWindow]()
+        with self.scoped_process_state:
+            try:
+                emitter.stamp(like.micros, like.windows, like.panes)
+                emitter.take_from(chain.from_iterable(self._results_of(keys, like, done)))
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
+        for handles in done:
+            handles.commit(keep=False)
+
     def process_timer(self, family: str, timer: Any) -> None:
         """Fires a timer of the key; see the SDK's `DoOperation`."""
         if not self._driven:
@@ -289,6 +314,25 @@ class StatefulOperation(BlockOperation):
         if len(block) > 1:
             self._put(block.slice(1, None))
 
+    def _results_of(
+        self, keys: Iterable[tuple[Any, list[Any]]], like: Block, done: list[InWindow]
+    ) -> Iterator[Iterator[Any]]:
+        """What user code makes of the values of each key; one is through when the next is asked for."""
+        (window,), micros, pane = like.windows, like.micros, like.panes
+        for key, values in keys:
+            handles = InWindow(self._provision, key, window, fresh=True)
+            args, _ = handles.process_args(micros, pane)
+            yield self._results(key, values, args)
+            done.append(handles)
+            self._count_values(key, values, like)
+
+    def _results(self, key: Any, values: list[Any], args: list[Any]) -> Iterator[Any]:
+        """What user code makes of values of a key, if it is plain; in one loop that is not Python's."""
+        # SUBTLE: a generator function runs no line of the user's when it is called, so it cannot end the loop by a
+        # `StopIteration` of its own.
+        calls = map(self._process.method, zip(repeat(key), values, strict=False), *map(repeat, args[1:]))
+        return chain.from_iterable(calls)
+
     def _put_each(self, block: Block, method: Any = None) -> None:
         for value, micros, windows, pane in zip(
             block.values, block.times(), block.windows_of_each(), block.panes_of_each(), strict=False
@@ -316,9 +360,8 @@ class StatefulOperation(BlockOperation):
                     args[place] = whole(element)
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
-        elif self._yields and asked.elements == [0] and not kwargs:
-            calls = map(call, zip(repeat(key), values, strict=False), *map(repeat, args[1:]))
-            emitter.take_from(chain.from_iterable(calls))
+        elif self._plain and method is None:
+            emitter.take_from(self._results(key, values, args))
         elif asked.elements == [0] and not kwargs:
             rest = args[1:]
             for value in values:
@@ -362,19 +405,24 @@ class StatefulOperation(BlockOperation):
 
     def _count_in(self, block: Block) -> None:
         """Counts elements for who put them out; one in some is sampled, as in `Output`."""
-        source, count = self._source, len(block.values)
+        source = self._source
         if source is None:
             return
         if not self._warm:
             keyed = block.with_values([(self._key, value) for value in block.values])
             place = 0
-            while place < count and source.count_first(keyed.element(place)):
+            while place < len(block) and source.count_first(keyed.element(place)):
                 place += 1
             self._warm = source.is_warm
-            count -= place
-        self._uncounted += count
+            block = block.slice(place, None)
+        if block.values:
+            self._count_values(self._key, block.values, block)
+
+    def _count_values(self, key: Any, values: Any, like: Block) -> None:
+        self._uncounted += len(values)
         if self._uncounted >= PIECE:
-            source.count(self._uncounted, block.element(0).with_value((self._key, block.values[0])))
+            assert self._source is not None
+            self._source.count(self._uncounted, like.with_values(values).element(0).with_value((key, values[0])))
             self._uncounted = 0
 
     def _count(self) -> None:
