@@ -65,6 +65,10 @@ class SetTimer(NamedTuple):
         return Timer(self.key, self.tag, self.windows, False, at, Timestamp(micros=self.hold), self.pane)
 
 
+_new = tuple.__new__
+"""What a named tuple is made by, without the call of Python's around it: there may be a timer for each element."""
+
+
 class TimerSink(Protocol):
     """Takes what user code says about timers: to be set, set anew, or cleared."""
 
@@ -123,7 +127,7 @@ class KeyTimers:
             before = pending.get(slot)
             if before is not None:
                 order = before.order
-        pending[slot] = timer = SetTimer(micros, order, slot, key, windows, at, hold, pane)
+        pending[slot] = timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
         if heaps is not None:
             heapq.heappush(heaps[family.processing], timer)
 
