@@ -24,12 +24,12 @@ from typing import Any, Protocol
 from apache_beam import coders
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 
+from arcbeam.harness.bounded.keyblocks import Alike, InOrder, KeyBlocks, TimeSorted
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
-from arcbeam.harness.encoding.frames import Chunks, Spool, key_groups
 from arcbeam.harness.state import bags
 from arcbeam.harness.state.handler import InProcessStateHandler
-from arcbeam.harness.state.timers import Family, Inbox, KeyTimers
+from arcbeam.harness.state.timers import Family, KeyTimers, Parked, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
@@ -38,8 +38,6 @@ bags.register()
 
 _KEYS_PER_BUNDLE = 16_384
 """The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
-_FEW_BYTES = 64 * 1024
-"""A key's values up to this size (encoded) are one block."""
 _END = int(MAX_TIMESTAMP.micros)
 
 
@@ -82,28 +80,29 @@ class KeyedInput:
         self._memory = processor.settings.group_memory_bytes
         taker = processor.root.output_blocks.only_taker
         self._keys: _Keys = _RunKeys(processor, taker) if isinstance(taker, StatefulOperation) else _SdkKeys(processor)
-        self._inbox = Inbox()
+        self._timers = KeyTimers()
         self._families = [
-            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._inbox)
+            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._timers)
             for t in processor.stage.timers
         ]
         element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
         self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
         values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
-        self._blocks: Callable[[Chunks], Iterable[Block]] = (
-            _TimeSorted(values, self._memory) if processor.root.how.time_sorted else _InOrder(values.read_one)
-        )
-        self._parked: list[tuple[int, int, bytes, Any, KeyTimers]] = []
+        self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
+        self._parked: list[tuple[int, int, bytes, Any, Parked]] = []
         self._parkings = 0
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `InputDriver`."""
         self._parked, self._parkings = [], 0
         self._keys.begin_task()
-        for encoded, windows in key_groups(rows, self._memory):
-            self._process(encoded, windows[b""])
-            while self._parked and self._parked[0][0] <= self._clock.now():
-                self._resume()
+        for some in self._read(rows):
+            if not self._families and isinstance(some, Alike) and self._keys.put_all(some):
+                continue
+            for encoded, blocks in some:
+                self._process(encoded, blocks)
+                while self._parked and self._parked[0][0] <= self._clock.now():
+                    self._resume()
         while self._parked:
             due = self._parked[0][0]
             if due > self._clock.now():
@@ -114,57 +113,49 @@ class KeyedInput:
         self._bundles.close()
         self._keys.settle()
 
-    def _process(self, encoded: bytes, chunks: Chunks) -> None:
+    def _process(self, encoded: bytes, blocks: Iterable[Block]) -> None:
         """All that can be done for a key now: its data, then the timers that may fire."""
         key = self._decode_key(encoded)
         self._keys.enter(key, encoded, again=False)
-        for block in self._blocks(chunks):
+        for block in blocks:
             self._keys.put(key, block)
         if self._families:
-            timers = self._inbox.timers
-            self._fire_event_timers(timers)
+            timers = self._timers
+            self._keys.fire(timers.event_timers(_END))
             while (due := timers.due()) is not None:
                 now = self._clock.now()
                 if due > now:
-                    self._park(due, encoded, key, timers)
+                    self._park(due, encoded, key)
                     self._keys.leave(key, encoded, done=False)
                     return
-                self._fire_processing_timer(timers, now)
+                self._fire_processing_timer(now)
             timers.clear()
         self._keys.leave(key, encoded, done=True)
 
-    def _park(self, due: int, encoded: bytes, key: Any, timers: KeyTimers) -> None:
+    def _park(self, due: int, encoded: bytes, key: Any) -> None:
         self._parkings += 1
-        heapq.heappush(self._parked, (due, self._parkings, encoded, key, timers))
-        self._inbox.timers = KeyTimers()
+        heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park()))
 
     def _resume(self) -> None:
         """Fires the timer that is due first of all parked keys."""
-        due, _, encoded, key, timers = heapq.heappop(self._parked)
+        due, _, encoded, key, parked = heapq.heappop(self._parked)
         self._keys.enter(key, encoded, again=True)
-        self._inbox.timers = timers
-        self._fire_processing_timer(timers, due)
-        next_due = timers.due()
+        self._timers.resume(parked)
+        self._fire_processing_timer(due)
+        next_due = self._timers.due()
         if next_due is not None:
-            self._park(next_due, encoded, key, timers)
+            self._park(next_due, encoded, key)
         else:
-            timers.clear()
+            self._timers.clear()
         self._keys.leave(key, encoded, done=next_due is None)
 
-    def _fire_event_timers(self, timers: KeyTimers) -> None:
-        while (taken := timers.take_event(_END)) is not None:
-            family, timer = taken
-            self._bundles.fire(family.operation, family.name, timer)
-
-    def _fire_processing_timer(self, timers: KeyTimers, now: int) -> None:
-        taken = timers.take_processing(now)
-        if taken is not None:
-            family, timer = taken
+    def _fire_processing_timer(self, now: int) -> None:
+        timer = self._timers.take_processing(now)
+        if timer is not None:
             # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event
             # time, the one the timer holds, or outputs would leave their window for the time of day.
-            timer = timer._replace(fire_timestamp=timer.hold_timestamp)
-            self._bundles.fire(family.operation, family.name, timer)
-            self._fire_event_timers(timers)
+            self._keys.fire(iter((timer.fires_at_hold(),)))
+            self._keys.fire(self._timers.event_timers(_END))
 
 
 class _Keys(Protocol):
@@ -180,6 +171,14 @@ class _Keys(Protocol):
 
     def put(self, key: Any, block: Block) -> None:
         """Processes values of the key; the values of the block are without it."""
+        ...
+
+    def put_all(self, alike: Alike) -> bool:
+        """Takes all of some keys, enters and leaves them, for good; False, and nothing is done, if it cannot."""
+        ...
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """Fires timers of the key, each before the next is asked for."""
         ...
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
@@ -203,6 +202,7 @@ class _RunKeys:
     def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
         self._bundles, self._handler, self._op = processor.bundles, _memory_of(processor), operation
         operation.counts_for(processor.root.output_blocks)
+        self._decode_key = processor.root.pcoll_coder.key_coder().get_impl().decode
 
     def begin_task(self) -> None:
         """See `_Keys`."""
@@ -215,6 +215,21 @@ class _RunKeys:
     def put(self, key: Any, block: Block) -> None:
         """See `_Keys`."""
         self._bundles.put(self._op.put, block)
+
+    def put_all(self, alike: Alike) -> bool:
+        """See `_Keys`."""
+        op, bundles, count = self._op, self._bundles, len(alike)
+        if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
+            return False
+        keys = [self._decode_key(key) for key in alike.values_of]
+        bundles.open()
+        op.put_whole_keys(zip(keys, alike.values_of.values(), strict=True), alike.like)
+        bundles.took(count)
+        return True
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """See `_Keys`."""
+        self._bundles.fire_each(self._op.fire, timers)
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """See `_Keys`."""
@@ -267,6 +282,15 @@ class _SdkKeys:
         """See `_Keys`."""
         self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
 
+    def put_all(self, alike: Alike) -> bool:
+        """See `_Keys`."""
+        return False
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """See `_Keys`."""
+        for timer in timers:
+            self._bundles.fire(timer.family.operation, timer.family.name, timer.for_sdk())
+
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """See `_Keys`."""
         if not self._stateful:
@@ -285,67 +309,3 @@ class _SdkKeys:
             else:
                 self._handler.park(key)
         self._left, self._open = {}, {}
-
-
-class _InOrder:
-    """Elements of a key as they came."""
-
-    def __init__(self, read: Callable[[bytes], Block]) -> None:
-        self._read = read
-
-    def __call__(self, chunks: Chunks) -> Iterable[Block]:
-        blocks = map(self._read, chunks)
-        return blocks if chunks.size > _FEW_BYTES else (Block.join(list(blocks)),)
-
-
-def _micros(value: Any) -> int:
-    return int(value.timestamp_micros)
-
-
-class _TimeSorted:
-    """Elements of a key by event time, those of one time as they came.
-
-    A key larger than the budget is sorted in runs that go to a local file, and merged from there.
-    """
-
-    _SLICE = 256
-    """Elements of a run that are decoded at a time while runs are merged."""
-
-    def __init__(self, coder: BlockCoder, memory: int) -> None:
-        self._coder = coder
-        self._memory = memory
-
-    def __call__(self, chunks: Chunks) -> Iterator[Block]:
-        # Decoded elements take several times the space of their encodings.
-        budget = self._memory // 8
-        runs: list[Iterable[Any]] = []
-        spool: Spool | None = None
-        run: list[Any] = []
-        held = 0
-        for payload in chunks:
-            run += self._coder.decode(payload)
-            held += len(payload)
-            if held > budget:
-                spool = spool or Spool()
-                runs.append(self._spilled(sorted(run, key=_micros), spool))
-                run, held = [], 0
-        run.sort(key=_micros)
-        if not runs:
-            yield Block.of(run)
-            return
-        batch: list[Any] = []
-        for value in heapq.merge(*runs, run, key=_micros):
-            batch.append(value)
-            if len(batch) >= self._SLICE:
-                yield Block.of(batch)
-                batch = []
-        if batch:
-            yield Block.of(batch)
-
-    def _spilled(self, run: list[Any], spool: Spool) -> Iterator[Any]:
-        places = []
-        for start in range(0, len(run), self._SLICE):
-            encoded = self._coder.encode(run[start : start + self._SLICE])
-            places.append((spool.append(encoded), len(encoded)))
-        del run
-        return (value for offset, length in places for value in self._coder.decode(spool.read(offset, length)))

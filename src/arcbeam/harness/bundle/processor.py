@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
@@ -44,6 +44,9 @@ claims.register()
 statefulclaims.register()
 
 _instructions = itertools.count()
+
+_TIMERS = 32
+"""Timers that are fired between two looks at the clock."""
 
 
 class StageProcessor:
@@ -244,9 +247,7 @@ class Bundles:
             taken = min(self._limit - self._in_bundle, total - position)
             take(block if taken == total else block.slice(position, position + taken))
             position += taken
-            self._in_bundle += taken
-            self.elements += taken
-            self._cut()
+            self.took(taken)
 
     def fire(self, operation: Any, family: str, timer: Any) -> None:
         """Fires a timer; where bundles are cut it counts like an element."""
@@ -254,6 +255,29 @@ class Bundles:
         operation.process_timer(family, timer)
         self._in_bundle += 1
         self._cut()
+
+    def room(self) -> int:
+        """How many elements the open bundle may still have, or the next one, if none is open."""
+        return self._limit - self._in_bundle if self._open else self._limit
+
+    def took(self, elements: int) -> None:
+        """Counts elements, at most as many as there was room for, that something has taken in the open bundle."""
+        self._in_bundle += elements
+        self.elements += elements
+        self._cut()
+
+    def fire_each(self, fire: Callable[[Iterator[Any]], int], timers: Iterator[Any]) -> None:
+        """Fires timers, cutting bundles as the settings say.
+
+        Args:
+            fire: of an operation: fires timers, each before it asks for the next, and says how many these were.
+            timers: of that operation.
+        """
+        for first in timers:
+            self.open()
+            some = min(self._limit - self._in_bundle, _TIMERS)
+            self._in_bundle += fire(itertools.chain((first,), itertools.islice(timers, some - 1)))
+            self._cut()
 
     def _cut(self) -> None:
         if self._in_bundle >= self._limit or time.monotonic() - self._started > self._seconds:

@@ -16,7 +16,7 @@ from apache_beam.coders import coder_impl
 from apache_beam.utils.windowed_value import create
 
 from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
-from arcbeam.harness.encoding.bulk import Bulk
+from arcbeam.harness.encoding.bulk import FEWEST, Bulk
 
 _TIMES, _WINDOWS, _PANES = 1, 2, 4
 """What a block's bytes say for each element, not once; bits of their first byte."""
@@ -381,8 +381,12 @@ class BlockCoder:
         """Encodes values, at least one, that share time, windows and pane, as the bytes of one block."""
         shared = self._shared(micros, windows, panes)
         in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self._values.encode
+        # Most lists are short.
+        heads = [bytes((0, count)) + shared for count in range(FEWEST)]
 
         def encode(values: list[Any]) -> bytes:
+            if len(values) < FEWEST:
+                return heads[len(values)] + encode_values(values)  # type: ignore[no-any-return]
             bulk = None if in_bulk is None else in_bulk(values)
             count = len(values)
             flags = _BULK if bulk is not None else 0
@@ -408,15 +412,26 @@ class BlockCoder:
 
     def read_one(self, encoded: bytes) -> Block:
         """The one block that was written."""
-        shared, *stamp = self._known
-        if shared and encoded[0] == 0 and encoded[1] < _ONE_BYTE and encoded.startswith(shared, 2):
-            return Block(self._values.decode(encoded[2 + len(shared) :]), *stamp)
+        values = self.values_alike(encoded, 0, len(encoded))
+        if values is not None:
+            return Block(values, *self._known[1:])
         block = next(self.read(encoded))
         if block.uniform:
             # The next is mostly at the same time, in the same windows and pane.
             stamp = [block.micros, block.windows, block.panes]
             self._known = self._shared(*stamp), *stamp
         return block
+
+    def values_alike(self, blob: bytes, start: int, end: int) -> list[Any] | None:
+        """The values of one block in a part of a blob.
+
+        None if it is a large one, or not known to share time, windows and pane with the one `read_one` read last.
+        """
+        shared = self._known[0]
+        if shared and blob[start] == 0 and blob[start + 1] < _ONE_BYTE and blob.startswith(shared, start + 2):
+            values: list[Any] = self._values.decode(blob[start + 2 + len(shared) : end])
+            return values
+        return None
 
     def read(self, encoded: bytes) -> Iterator[Block]:
         """The blocks that were written one after the other."""

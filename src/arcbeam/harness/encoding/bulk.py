@@ -21,7 +21,7 @@ from apache_beam.coders import coder_impl, row_coder
 
 from arcbeam.harness.encoding.untyped import FLAT, Listed, Objects, is_named_tuple, rows_of
 
-_FEWEST = 16
+FEWEST = 16
 """With fewer values, columns cost more than they save."""
 _TRIES = 3
 """Lists in a row that may turn out not to fit, before no more is tried."""
@@ -63,7 +63,7 @@ class Bulk:
     def encode(self, values: list[Any]) -> bytes | None:
         """Values as bytes; None if that is not worth it, or not known to be the same: a list is to be written."""
         form = self.form
-        if not self._hopes or len(values) < _FEWEST or (isinstance(form, Objects) and form.are_listed(values)):
+        if not self._hopes or len(values) < FEWEST or (isinstance(form, Objects) and form.are_listed(values)):
             return None
         stream = coder_impl.create_OutputStream()
         try:
@@ -104,7 +104,7 @@ class ListBytes:
         self.decode: Callable[[bytes], list[Any]] = impl.decode if never else self._decode
 
     def _encode(self, values: list[Any]) -> bytes:
-        few = len(values) < _FEWEST or type(values[0]) in self._listed
+        few = len(values) < FEWEST or type(values[0]) in self._listed
         if few or (bulk := self._bulk.encode(values)) is None:
             encoded: bytes = self._encode_list(values)
             return encoded

@@ -15,6 +15,8 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from apache_beam.coders import coder_impl
@@ -187,6 +189,29 @@ coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Values)
 
 KeyGroup = tuple[bytes, dict[bytes, Chunks]]
 """An encoded key and its payloads by encoded window."""
+
+
+_bucket_of = attrgetter("bucket")
+
+
+def buckets(rows: Iterable[Row], few: int) -> Iterator[list[Row] | Iterator[Row]]:
+    """The rows of each bucket: a list, if their blobs have no more than so many bytes together; else to be taken once.
+
+    Args:
+        rows: in ascending order of bucket. Those of a bucket are taken before the next one is asked for.
+        few: bytes.
+    """
+    for _, grouped in groupby(rows, _bucket_of):
+        of_bucket = iter(grouped)
+        taken, size = list[Row](), 0
+        for row in of_bucket:
+            taken.append(row)
+            size += len(row.blob)
+            if size > few:
+                yield chain(taken, of_bucket)
+                break
+        else:
+            yield taken
 
 
 def key_groups(rows: Iterable[Row], memory: int) -> Iterator[KeyGroup]:

@@ -67,12 +67,15 @@ class Place:
 
     Args:
         fresh: whether the storage has nothing of the key.
+
+    Attributes:
+        key, window: whose cells these are.
     """
 
-    __slots__ = ("_cells", "_key", "_window", "fresh")
+    __slots__ = ("_cells", "fresh", "key", "window")
 
     def __init__(self, cells: Cells, key: Any, window: Any, *, fresh: bool) -> None:
-        self._cells, self._key, self._window, self.fresh = cells, key, window, fresh
+        self._cells, self.key, self.window, self.fresh = cells, key, window, fresh
 
     def read(self, name: str, coder: Any) -> Iterable[Any]:
         """The elements of a cell."""
@@ -95,7 +98,7 @@ class Place:
 
     def _where(self, name: str) -> tuple[bytes, CellId]:
         cells = self._cells
-        return cells.encode_key(self._key), (cells.transform, name, cells.encode_window(self._window))
+        return cells.encode_key(self.key), (cells.transform, name, cells.encode_window(self.window))
 
 
 class Handle(Protocol):

@@ -2,144 +2,251 @@
 
 Owns the last word on each timer of a key, the order of firing, and how timers leave the SDK without being encoded. Must
 not know bundles, state, or what time it is.
+
+A key may have a timer for each of its elements, so a timer is a tuple here, with times in microseconds; the SDK's
+objects are made for who asks for them.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
 
 from apache_beam.runners.worker.bundle_processor import TimerInfo
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BaseTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
 
-Slot = tuple["Family", str, Any]
-"""What one timer of a key is known by: its family, its dynamic tag, its window."""
+Slot = tuple["Family", str, int]
+"""What one timer of a key is known by: its family, its dynamic tag, and the number of its window."""
+
+
+class SetTimer(NamedTuple):
+    """A timer that is set. Compares as timers fire.
+
+    Attributes:
+        micros: when it fires, in microseconds.
+        order: among those of the key that fire at the same time.
+        slot: which one it is.
+        key: of the user, as it was given with the timer.
+        windows: the one window that it is in.
+        at: when it fires, if user code gave it as a `Timestamp`.
+        hold: event time of its outputs, in microseconds.
+        pane: of the element that it was set with.
+    """
+
+    micros: int
+    order: int
+    slot: Slot
+    key: Any
+    windows: tuple[Any]
+    at: Any
+    hold: int
+    pane: Any
+
+    @property
+    def family(self) -> Family:
+        """Whose method it calls."""
+        return self.slot[0]
+
+    @property
+    def tag(self) -> str:
+        """Its dynamic tag."""
+        return self.slot[1]
+
+    def fires_at_hold(self) -> SetTimer:
+        """The same, as if it were set for the event time of its outputs."""
+        return self._replace(micros=self.hold, at=None)
+
+    def for_sdk(self) -> Any:
+        """The SDK's object, as it fires."""
+        at = self.at or Timestamp(micros=self.micros)
+        return Timer(self.key, self.tag, self.windows, False, at, Timestamp(micros=self.hold), self.pane)
+
+
+_new = tuple.__new__
+"""What a named tuple is made by, without the call of Python's around it: there may be a timer for each element."""
+
+
+class TimerSink(Protocol):
+    """Takes what user code says about timers: to be set, set anew, or cleared."""
+
+    def set(
+        self, family: Any, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
+    ) -> None:
+        """The timer is set; see `SetTimer`. What it was set to before is forgotten."""
+        ...
+
+    def unset(self, family: Any, tag: str, windows: tuple[Any]) -> None:
+        """The timer is cleared, if it was set."""
+        ...
+
+
+class Parked(NamedTuple):
+    """The pending timers of a key that is left for now."""
+
+    pending: dict[Slot, SetTimer]
+    heaps: tuple[list[SetTimer], list[SetTimer]] | None
+    windows: dict[Any, int]
+    order: int
 
 
 class KeyTimers:
-    """The pending timers of one key.
+    """The pending timers of the key that is being processed; a `TimerSink`.
 
     A timer is pending from its last `set` until it is cleared or taken. Invariant: `_heaps`, once made, hold every
     pending timer, and possibly some that were replaced since.
     """
 
-    __slots__ = ("_heaps", "_order", "_pending")
+    __slots__ = ("_heaps", "_latest", "_order", "_pending", "_windows")
 
     def __init__(self) -> None:
-        self._pending: dict[Slot, Any] = {}
-        self._heaps: tuple[list[Any], list[Any]] | None = None
+        self._pending: dict[Slot, SetTimer] = {}
+        self._heaps: tuple[list[SetTimer], list[SetTimer]] | None = None
+        self._windows: dict[Any, int] = {}
+        # Mostly it is the window of the timer before, and its hash takes time.
+        self._latest: tuple[Any, int] = (None, -1)
         self._order = 0
 
-    def write(self, family: Family, timer: Any) -> None:
-        """Takes the SDK's word: the timer is set, set anew or cleared."""
-        slot = (family, timer.dynamic_timer_tag, timer.windows[0])
-        if timer.clear_bit:
-            self._pending.pop(slot, None)
-            return
-        self._pending[slot] = timer
-        if self._heaps is not None:
-            self._push(slot, timer)
+    def __bool__(self) -> bool:
+        return bool(self._pending)
 
-    def take_event(self, limit: int) -> tuple[Family, Any] | None:
-        """The event-time timer with the earliest timestamp, no longer pending.
+    def set(
+        self, family: Family, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
+    ) -> None:
+        """See `TimerSink`."""
+        window, number = self._latest
+        if windows[0] is not window:
+            number = self._number(windows[0])
+        slot = (family, tag, number)
+        pending, heaps = self._pending, self._heaps
+        # Timers of equal timestamps fire in the order in which they were set; first, if none has fired yet.
+        self._order = order = self._order + 1
+        if heaps is None:
+            before = pending.get(slot)
+            if before is not None:
+                order = before.order
+        pending[slot] = timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
+        if heaps is not None:
+            heapq.heappush(heaps[family.processing], timer)
+
+    def unset(self, family: Family, tag: str, windows: tuple[Any]) -> None:
+        """See `TimerSink`."""
+        self._pending.pop((family, tag, self._number(windows[0])), None)
+
+    def event_timers(self, limit: int) -> Iterator[SetTimer]:
+        """The event-time timers in the order of their timestamps, each no longer pending when it is handed out.
+
+        Those that are set meanwhile are among them. No other call but `set` and `unset` comes in between.
 
         Args:
-            limit: microseconds; None is returned if there is none up to here.
+            limit: microseconds; it ends if there is none up to here.
         """
-        return self._take(False, limit)
+        pending = self._pending
+        if not pending:
+            return
+        heap, pop = self._made_heaps()[False], heapq.heappop
+        while heap:
+            first = heap[0]
+            slot = first[2]
+            if pending.get(slot) is not first:
+                pop(heap)
+            elif first[0] > limit:
+                return
+            else:
+                pop(heap)
+                del pending[slot]
+                yield first
 
-    def take_processing(self, limit: int) -> tuple[Family, Any] | None:
+    def take_processing(self, limit: int) -> SetTimer | None:
         """The processing-time timer that is due first, no longer pending; None if none is due at `limit`."""
-        return self._take(True, limit)
+        first = self._first_processing()
+        if first is None or first.micros > limit:
+            return None
+        return self._pending.pop(first.slot)
 
     def due(self) -> int | None:
         """When the first processing-time timer is due, in microseconds since 1970; None if there is none."""
-        if not self._pending:
-            return None
-        first = self._first(True)
-        return None if first is None else int(first[0])
+        first = self._first_processing()
+        return None if first is None else first.micros
 
     def clear(self) -> None:
-        """Forgets all of them; the object may serve another key."""
+        """Forgets all of them: another key may come."""
         self._pending.clear()
-        self._heaps = None
+        self._heaps, self._order = None, 0
+        if len(self._windows) > 1:
+            self._windows.clear()
+            self._latest = (None, -1)
 
-    def _take(self, processing: bool, limit: int) -> tuple[Family, Any] | None:
+    def park(self) -> Parked:
+        """Takes all of them out: another key may come."""
+        parked = Parked(self._pending, self._heaps, self._windows, self._order)
+        self._pending, self._windows, self._latest = {}, {}, (None, -1)
+        self.clear()
+        return parked
+
+    def resume(self, parked: Parked) -> None:
+        """Puts back what `park` took out; nothing is here."""
+        self._pending, self._heaps, self._windows, self._order = parked
+        self._latest = (None, -1)
+
+    def _number(self, window: Any) -> int:
+        number = self._windows.setdefault(window, len(self._windows))
+        self._latest = window, number
+        return number
+
+    def _first_processing(self) -> SetTimer | None:
         pending = self._pending
         if not pending:
             return None
-        if self._heaps is None and len(pending) == 1:
-            # Most keys have one.
-            ((slot, timer),) = pending.items()
-            if slot[0].processing is not processing or timer.fire_timestamp.micros > limit:
-                return None
-            pending.clear()
-            return slot[0], timer
-        first = self._first(processing)
-        if first is None or first[0] > limit:
-            return None
-        _, _, slot, timer = first
-        del pending[slot]
-        return slot[0], timer
-
-    def _first(self, processing: bool) -> Any:
-        if self._heaps is None:
-            self._heaps = ([], [])
-            for slot, timer in self._pending.items():
-                self._push(slot, timer)
-        heap = self._heaps[processing]
+        heap = self._made_heaps()[True]
         while heap:
-            if self._pending.get(heap[0][2]) is heap[0][3]:
+            if pending.get(heap[0].slot) is heap[0]:
                 return heap[0]
             heapq.heappop(heap)
         return None
 
-    def _push(self, slot: Slot, timer: Any) -> None:
-        # Timers of equal timestamps fire in the order in which they were set.
-        self._order += 1
-        assert self._heaps is not None
-        heapq.heappush(self._heaps[slot[0].processing], (timer.fire_timestamp.micros, self._order, slot, timer))
-
-
-class Inbox:
-    """Where timers that user code writes go: to the key that is being processed.
-
-    Attributes:
-        timers: of that key.
-    """
-
-    __slots__ = ("timers",)
-
-    def __init__(self) -> None:
-        self.timers = KeyTimers()
+    def _made_heaps(self) -> tuple[list[SetTimer], list[SetTimer]]:
+        heaps = self._heaps
+        if heaps is None:
+            heaps = self._heaps = ([], [])
+            # What is sorted is a heap.
+            for timer in sorted(self._pending.values()):
+                heaps[timer[2][0].processing].append(timer)
+        return heaps
 
 
 class Family:
     """A timer family of the stage's root.
 
-    It takes the place of both things the SDK writes timers through, their coder and their output stream: the SDK's
-    `Timer` objects are kept as they are.
+    It takes the place of both things the SDK writes timers through, their coder and their output stream: timers are not
+    encoded.
 
     Attributes:
         operation: the SDK's operation that fires it.
         name: as the SDK knows it.
         processing: it follows the processing-time clock, not the watermark.
+        timers: where its timers go that user code sets and clears.
     """
 
-    __slots__ = ("_inbox", "name", "operation", "processing")
+    __slots__ = ("name", "operation", "processing", "timers")
 
-    def __init__(self, operation: Any, name: str, processing: bool, inbox: Inbox) -> None:
+    def __init__(self, operation: Any, name: str, processing: bool, timers: TimerSink) -> None:
         self.operation = operation
         self.name = name
         self.processing = processing
-        self._inbox = inbox
+        self.timers = timers
         operation.add_timer_info(name, TimerInfo(timer_coder_impl=self, output_stream=self))
 
     def encode_to_stream(self, timer: Any, stream: Any, nested: bool) -> None:
-        """Part of the SDK's coder: user code set or cleared a timer."""
-        self._inbox.timers.write(self, timer)
+        """Part of the SDK's coder: user code of an operation of the SDK's set or cleared a timer."""
+        windows, tag = timer.windows, timer.dynamic_timer_tag
+        if timer.clear_bit:
+            self.timers.unset(self, tag, windows)
+            return
+        at, hold = timer.fire_timestamp, timer.hold_timestamp.micros
+        self.timers.set(self, tag, timer.user_key, windows, at.micros, at, hold, timer.paneinfo)
 
     def maybe_flush(self) -> None:
         """Part of the SDK's stream."""
@@ -152,7 +259,7 @@ class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
     """See the SDK's class.
 
     Args:
-        info: where timers of the family go.
+        info: where timers of the family go, as a `Family` has told it.
         domain: of the SDK's `TimeDomain`.
         key: whose timer it is.
         window: in which.
@@ -160,23 +267,24 @@ class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
         pane: of that element.
     """
 
-    __slots__ = ("_domain", "_info", "_key", "_micros", "_pane", "_window")
+    __slots__ = ("_family", "_follows_watermark", "_key", "_micros", "_pane", "_timers", "_windows")
 
     def __init__(self, info: Any, domain: str, key: Any, window: Any, micros: int, pane: Any) -> None:
-        self._info, self._domain = info, domain
-        self._key, self._window, self._micros, self._pane = key, window, micros, pane
+        self._family: Family = info.timer_coder_impl
+        self._timers = self._family.timers
+        self._follows_watermark = domain == TimeDomain.WATERMARK
+        self._key, self._windows, self._micros, self._pane = key, (window,), micros, pane
 
     def set(self, timestamp: Any, dynamic_timer_tag: str = "") -> None:
         """Sets the timer; what it was set to before is forgotten."""
-        at = Timestamp.of(timestamp)
-        hold = at if self._domain == TimeDomain.WATERMARK else Timestamp(micros=self._micros)
-        self._tell(Timer(self._key, dynamic_timer_tag, (self._window,), False, at, hold, self._pane))
+        if type(timestamp) is int:
+            at, micros = None, timestamp * 1_000_000
+        else:
+            at = Timestamp.of(timestamp)
+            micros = at.micros
+        hold = micros if self._follows_watermark else self._micros
+        self._timers.set(self._family, dynamic_timer_tag, self._key, self._windows, micros, at, hold, self._pane)
 
     def clear(self, dynamic_timer_tag: str = "") -> None:
         """Clears the timer, if it is set."""
-        self._tell(Timer(self._key, dynamic_timer_tag, (self._window,), True, None, None, None))
-
-    def _tell(self, timer: Any) -> None:
-        stream = self._info.output_stream
-        self._info.timer_coder_impl.encode_to_stream(timer, stream, True)
-        stream.maybe_flush()
+        self._timers.unset(self._family, dynamic_timer_tag, self._windows)

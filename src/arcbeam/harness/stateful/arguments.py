@@ -96,12 +96,14 @@ class TimerArguments:
         method: user code.
         states: (name, state spec).
         timers: (name, timer spec).
+        handles: whether there are states or timers.
         keys, windows, timestamps, tags: names.
     """
 
     method: Callable[..., Any]
     states: list[tuple[str, Any]]
     timers: list[tuple[str, Any]]
+    handles: bool
     keys: list[str]
     windows: list[str]
     timestamps: list[str]
@@ -116,10 +118,13 @@ class TimerArguments:
             # As the SDK has it, of several that ask for the same the last gets it.
             return [name for name, asked in named if any(asked == param for param in params)][-1:]
 
+        states = [(name, p.state_spec) for name, p in named if isinstance(p, DoFn.StateParam)]
+        timers = [(name, p.timer_spec) for name, p in named if isinstance(p, DoFn.TimerParam)]
         return TimerArguments(
             method.method_value,
-            [(name, p.state_spec) for name, p in named if isinstance(p, DoFn.StateParam)],
-            [(name, p.timer_spec) for name, p in named if isinstance(p, DoFn.TimerParam)],
+            states,
+            timers,
+            bool(states or timers),
             names(DoFn.KeyParam),
             names(DoFn.WindowParam, DoFn.WindowedValueParam),
             names(DoFn.TimestampParam),

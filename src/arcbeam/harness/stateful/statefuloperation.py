@@ -11,14 +11,12 @@ at the end of a bundle. The SDK's internals that are leaned on are held by a con
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from inspect import isgeneratorfunction
-from itertools import islice
-from types import GeneratorType
+from itertools import chain, repeat
 from typing import Any
 
-from apache_beam.internal.util import insert_values_in_args
 from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.cells import DistributionData
 from apache_beam.runners import common
@@ -29,9 +27,10 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output
-from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
-from arcbeam.harness.state.timers import TimerHandle
+from arcbeam.harness.state.handles import Cells, HandleMaker
+from arcbeam.harness.state.timers import SetTimer
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
+from arcbeam.harness.stateful.inwindow import InWindow, Provision
 from arcbeam.harness.transforms.emitting import Emitter
 from arcbeam.harness.transforms.values import Given, has_life
 
@@ -65,16 +64,25 @@ class StatefulOperation(BlockOperation):
         self._process = ProcessArguments.of(signature.process_method, list(given.args), dict(given.kwargs))
         self._timer_methods = {spec.name: TimerArguments.of(method) for spec, method in signature.timer_methods.items()}
         self._timer_infos: dict[str, Any] = {}
+        self._provision = Provision(
+            self.cells, self._makes, self._context, self._timer_infos, self._process, self._given.sides
+        )
+        self._yields = isgeneratorfunction(fn.process)
+        asked = self._process
+        # It asks for nothing that differs from element to element, but for the element.
+        self._plain = self._yields and asked.elements == [0] and not (asked.whole or asked.kwargs or given.sides)
+        self._makes_lists = any(isinstance(spec, OrderedListStateSpec) for _, spec in asked.states)
         self._timers_state = self.state_sampler.scoped_state(
             self.name_context, "process-timers", metrics_container=self.metrics_container
         )
         self._key: Any = None
         self._fresh = self._stored = False
         self._driven = False
-        self._windows: dict[Any, _InWindow] | None = None
-        self._latest: _InWindow | None = None
+        self._windows: dict[Any, InWindow] | None = None
+        self._latest: InWindow | None = None
         self._source: Output | None = None
         self._uncounted = 0
+        self._warm = False
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
@@ -96,9 +104,7 @@ class StatefulOperation(BlockOperation):
             )
             # The SDK looks at what a DoFn returns for its first element, if it is not a generator.
             self._refuse: Callable[[Any, Any], None] | None = (
-                None
-                if isgeneratorfunction(self._fn.process)
-                else common._OutputHandler(*outputs, True).handle_process_outputs
+                None if self._yields else common._OutputHandler(*outputs, True).handle_process_outputs
             )
             self._has_life = has_life(self._fn)
             if self._has_life:
@@ -160,7 +166,7 @@ class StatefulOperation(BlockOperation):
 
     def counts_for(self, source: Output) -> None:
         """Says where elements are counted that come by `put`: as those of this output."""
-        self._source = source
+        self._source, self._warm = source, source.is_warm
 
     def add_timer_info(self, family: str, info: Any) -> None:
         """Says where timers of a family go that user code sets and clears; see the SDK's `DoOperation`."""
@@ -192,15 +198,75 @@ class StatefulOperation(BlockOperation):
     def put(self, block: Block) -> None:
         """Processes values of the key, at least one."""
         with self.scoped_process_state:
-            self._call(self._put, block)
+            try:
+                if block.uniform and len(block.windows) == 1 and self._refuse is None:
+                    self._put_alike(block.values, block.micros, block.windows, block.panes)
+                else:
+                    self._put(block)
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
             self._count_in(block)
+
+    @property
+    def takes_whole_keys(self) -> bool:
+        """Whether it takes keys by `put_whole_keys`, by now."""
+        return self._warm and self._plain and not self._makes_lists
+
+    def put_whole_keys(self, keys: Iterable[tuple[Any, list[Any]]], like: Block) -> None:
+        """Begins one key after the other, which are fresh, processes its values, at least one, and ends it for good.
+
+        Args:
+            keys: with their values.
+            like: a block with the time, the window and the pane of all values.
+        """
+        emitter, done = self._emitter, list[InWindow]()
+        with self.scoped_process_state:
+            try:
+                emitter.stamp(like.micros, like.windows, like.panes)
+                emitter.take_from(chain.from_iterable(self._results_of(keys, like, done)))
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
+        for handles in done:
+            handles.commit(keep=False)
 
     def process_timer(self, family: str, timer: Any) -> None:
         """Fires a timer of the key; see the SDK's `DoOperation`."""
         if not self._driven:
             self._go_to(timer.user_key)
+        at, slot = timer.fire_timestamp, (self._timer_infos[family].timer_coder_impl, timer.dynamic_timer_tag, 0)
+        self.fire((SetTimer(at.micros, 0, slot, timer.user_key, timer.windows, at, at.micros, timer.paneinfo),))
+
+    def fire(self, timers: Iterable[SetTimer]) -> int:
+        """Fires timers of the key, each before it asks for the next; says how many these were."""
+        count, methods, emitter = 0, self._timer_methods, self._emitter
+        stamp, take = emitter.stamp, emitter.take
         with self._timers_state:
-            self._call(self._fire, self._timer_methods[family], timer)
+            try:
+                for micros, _, slot, key, windows, at, _, pane in timers:
+                    count += 1
+                    asked = methods[slot[0].name]
+                    kwargs: dict[str, Any] = {}
+                    for name in asked.keys:
+                        kwargs[name] = key
+                    for name in asked.tags:
+                        kwargs[name] = slot[1]
+                    for name in asked.windows:
+                        kwargs[name] = windows[0]
+                    for name in asked.timestamps:
+                        kwargs[name] = Timestamp(micros=micros) if at is None else at
+                    if asked.handles:
+                        handles = self._in_window(windows[0])
+                        for name, spec in asked.states:
+                            kwargs[name] = handles.state(spec)
+                        for name, spec in asked.timers:
+                            kwargs[name] = handles.timer(spec, micros, pane)
+                    results = asked.method(**kwargs)
+                    if results is not None:
+                        stamp(micros, windows, PANE_INFO_UNKNOWN)
+                        take(results)
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
+        return count
 
     def _take(self, block: Block) -> None:
         """Elements that come in no order: each may be another key's."""
@@ -248,6 +314,25 @@ class StatefulOperation(BlockOperation):
         if len(block) > 1:
             self._put(block.slice(1, None))
 
+    def _results_of(
+        self, keys: Iterable[tuple[Any, list[Any]]], like: Block, done: list[InWindow]
+    ) -> Iterator[Iterator[Any]]:
+        """What user code makes of the values of each key; one is through when the next is asked for."""
+        (window,), micros, pane = like.windows, like.micros, like.panes
+        for key, values in keys:
+            handles = InWindow(self._provision, key, window, fresh=True)
+            args, _ = handles.process_args(micros, pane)
+            yield self._results(key, values, args)
+            done.append(handles)
+            self._count_values(key, values, like)
+
+    def _results(self, key: Any, values: list[Any], args: list[Any]) -> Iterator[Any]:
+        """What user code makes of values of a key, if it is plain; in one loop that is not Python's."""
+        # SUBTLE: a generator function runs no line of the user's when it is called, so it cannot end the loop by a
+        # `StopIteration` of its own.
+        calls = map(self._process.method, zip(repeat(key), values, strict=False), *map(repeat, args[1:]))
+        return chain.from_iterable(calls)
+
     def _put_each(self, block: Block, method: Any = None) -> None:
         for value, micros, windows, pane in zip(
             block.values, block.times(), block.windows_of_each(), block.panes_of_each(), strict=False
@@ -275,20 +360,13 @@ class StatefulOperation(BlockOperation):
                     args[place] = whole(element)
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
+        elif self._plain and method is None:
+            emitter.take_from(self._results(key, values, args))
         elif asked.elements == [0] and not kwargs:
-            rest, outputs, due = args[1:], emitter.values, emitter.due
-            extend = outputs.extend
+            rest = args[1:]
             for value in values:
-                results = call((key, value), *rest)
-                if type(results) is GeneratorType:
-                    # As `take` does it.
-                    extend(islice(results, due - len(outputs)))
-                    if len(outputs) < due:
-                        continue
-                    emitter.look()
-                if results is not None:
+                if (results := call((key, value), *rest)) is not None:
                     take(results)
-                    due = emitter.due
         else:
             for value in values:
                 element = key, value
@@ -297,39 +375,18 @@ class StatefulOperation(BlockOperation):
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
 
-    def _fire(self, asked: TimerArguments, timer: Any) -> None:
-        (window,) = timer.windows
-        at, key = timer.fire_timestamp, timer.user_key
-        micros = at.micros
-        handles = self._in_window(window)
-        kwargs: dict[str, Any] = {name: handles.state(spec) for name, spec in asked.states}
-        for name, spec in asked.timers:
-            kwargs[name] = handles.timer(spec, micros, timer.paneinfo)
-        for name in asked.timestamps:
-            kwargs[name] = at
-        for name in asked.windows:
-            kwargs[name] = window
-        for name in asked.keys:
-            kwargs[name] = key
-        for name in asked.tags:
-            kwargs[name] = timer.dynamic_timer_tag
-        results = asked.method(**kwargs)
-        if results is not None:
-            self._emitter.stamp(micros, timer.windows, PANE_INFO_UNKNOWN)
-            self._emitter.take(results)
-
     # What user code is given.
 
-    def _in_window(self, window: Any) -> _InWindow:
+    def _in_window(self, window: Any) -> InWindow:
         latest = self._latest
         if latest is None:
-            found = _InWindow(self, window)
+            found = InWindow(self._provision, self._key, window, fresh=self._fresh)
         elif latest.window is window:
             return latest
         else:
             # Most keys are in one window; its hash takes time.
             windows = self._windows = self._windows or {latest.window: latest}
-            found = windows.get(window) or _InWindow(self, window)
+            found = windows.get(window) or InWindow(self._provision, self._key, window, fresh=self._fresh)
             windows[window] = found
         self._latest = found
         return found
@@ -348,18 +405,24 @@ class StatefulOperation(BlockOperation):
 
     def _count_in(self, block: Block) -> None:
         """Counts elements for who put them out; one in some is sampled, as in `Output`."""
-        if self._source is None:
+        source = self._source
+        if source is None:
             return
-        if not self._source.is_warm:
+        if not self._warm:
             keyed = block.with_values([(self._key, value) for value in block.values])
             place = 0
-            while place < len(block) and self._source.count_first(keyed.element(place)):
+            while place < len(block) and source.count_first(keyed.element(place)):
                 place += 1
-            self._uncounted += len(block) - place
-        else:
-            self._uncounted += len(block)
+            self._warm = source.is_warm
+            block = block.slice(place, None)
+        if block.values:
+            self._count_values(self._key, block.values, block)
+
+    def _count_values(self, key: Any, values: Any, like: Block) -> None:
+        self._uncounted += len(values)
         if self._uncounted >= PIECE:
-            self._source.count(self._uncounted, block.element(0).with_value((self._key, block.values[0])))
+            assert self._source is not None
+            self._source.count(self._uncounted, like.with_values(values).element(0).with_value((key, values[0])))
             self._uncounted = 0
 
     def _count(self) -> None:
@@ -388,87 +451,3 @@ class StatefulOperation(BlockOperation):
             ):
                 infos[monitoring_infos.to_key(info)] = info
         return infos
-
-
-class _InWindow:
-    """What user code is given for the running key in one window.
-
-    Args:
-        op: whose user code it is.
-        window: any of the key.
-
-    Attributes:
-        window: whose handles these are.
-    """
-
-    __slots__ = ("_args", "_kwargs", "_op", "_ordered", "_place", "_stamp", "_states", "window")
-
-    def __init__(self, op: StatefulOperation, window: Any) -> None:
-        self._op, self.window = op, window
-        self._place = Place(op.cells, op._key, window, fresh=op._fresh)
-        self._states: dict[Any, Handle] = {}
-        self._ordered: dict[Any, Any] | None = None
-        self._args: list[Any] | None = None
-        self._kwargs: dict[str, Any] = {}
-        self._stamp: tuple[Any, Any] | None = None
-
-    def state(self, spec: Any) -> Any:
-        """The handle on a state."""
-        if isinstance(spec, OrderedListStateSpec):
-            return self._ordered_list(spec)
-        handle = self._states.get(spec)
-        if handle is None:
-            handle = self._states[spec] = self._op._makes.make(spec, self._place)
-        return handle
-
-    def _ordered_list(self, spec: Any) -> Any:
-        if self._ordered is None:
-            self._ordered = {}
-        handle = self._ordered.get(spec)
-        if handle is None:
-            handle = self._ordered[spec] = self._op._context._create_state(spec, self._op._key, self.window)
-        return handle
-
-    def timer(self, spec: Any, micros: int, pane: Any) -> Any:
-        """A handle on a timer, as it is given with an element of this time and pane."""
-        op = self._op
-        return TimerHandle(op._timer_infos[spec.name], spec.time_domain, op._key, self.window, micros, pane)
-
-    def process_args(self, micros: int, pane: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of `process`, but for the element."""
-        op = self._op
-        asked, args = op._process, self._args
-        if args is None:
-            self._args = args = self._bound()
-        if self._stamp is None or self._stamp[0] != micros or self._stamp[1] is not pane:
-            self._stamp = micros, pane
-            for place in asked.timestamps:
-                args[place] = Timestamp(micros=micros)
-            for place in asked.panes:
-                args[place] = pane
-            for place, spec in asked.timers:
-                args[place] = self.timer(spec, micros, pane)
-        return args, self._kwargs
-
-    def _bound(self) -> list[Any]:
-        op = self._op
-        asked, sides = op._process, op._given.sides
-        args = asked.args.copy()
-        self._kwargs = asked.kwargs
-        if sides:
-            args, self._kwargs = insert_values_in_args(args, asked.kwargs, [side[self.window] for side in sides])
-        for place in asked.keys:
-            args[place] = op._key
-        for place in asked.windows:
-            args[place] = self.window
-        for place, spec in asked.states:
-            args[place] = self.state(spec)
-        return args
-
-    def commit(self, *, keep: bool) -> bool:
-        """Brings to the storage what was written; whether the storage may have something now."""
-        for handle in self._states.values():
-            handle.commit(keep=keep)
-        for handle in (self._ordered or {}).values():
-            handle.commit()
-        return keep or self._ordered is not None

@@ -11,7 +11,7 @@ from apache_beam.transforms.userstate import Timer
 
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import TimerCleared, TimerSet
-from arcbeam.harness.state.timers import Family, Inbox
+from arcbeam.harness.state.timers import Family
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane, their_time
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo
@@ -32,14 +32,17 @@ class TimerLog:
         self._log: list[TimerSet | TimerCleared] = []
         self.key = b""
 
-    def write(self, family: str, timer: Any) -> None:
-        """Takes the SDK's word."""
-        window, tag = self._windows.ours(timer.windows[0]), timer.dynamic_timer_tag
-        if timer.clear_bit:
-            self._log.append(TimerCleared(self.key, window, family, tag))
-            return
-        fire_at, hold = Timestamp(timer.fire_timestamp.micros), Timestamp(timer.hold_timestamp.micros)
-        self._log.append(TimerSet(self.key, window, family, fire_at, hold, tag, our_pane(timer.paneinfo).packed()))
+    def set(
+        self, family: StepFamily, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
+    ) -> None:
+        """See `arcbeam.harness.state.timers.TimerSink`."""
+        window, packed = self._windows.ours(windows[0]), our_pane(pane).packed()
+        fire_at, held = Timestamp(micros), Timestamp(hold)
+        self._log.append(TimerSet(self.key, window, family.known_as, fire_at, held, tag, packed))
+
+    def unset(self, family: StepFamily, tag: str, windows: tuple[Any]) -> None:
+        """See `TimerSink`."""
+        self._log.append(TimerCleared(self.key, self._windows.ours(windows[0]), family.known_as, tag))
 
     def take(self) -> tuple[TimerSet | TimerCleared, ...]:
         """All of it; the next call begins anew."""
@@ -54,16 +57,11 @@ class StepFamily(Family):
         known_as: the engine's name of it.
     """
 
-    __slots__ = ("_timers", "known_as")
+    __slots__ = ("known_as",)
 
     def __init__(self, operation: Any, name: str, processing: bool, known_as: str, timers: TimerLog) -> None:
-        super().__init__(operation, name, processing, Inbox())
+        super().__init__(operation, name, processing, timers)
         self.known_as = known_as
-        self._timers = timers
-
-    def encode_to_stream(self, timer: Any, stream: Any, nested: bool) -> None:
-        """See `Family`."""
-        self._timers.write(self.known_as, timer)
 
     def fired(self, fired: Fired, key: Any, window: Any) -> Any:
         """The SDK's timer that fires."""

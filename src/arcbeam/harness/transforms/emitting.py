@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice, repeat
+from types import GeneratorType
 from typing import Any
 
 from arcbeam.harness.encoding.blocks import Block, Each
@@ -45,10 +46,10 @@ class Emitter:
 
     def stamp(self, micros: int, windows: Any, pane: Any) -> None:
         """Says the time, windows and pane of what is gathered from now on."""
-        now, then = (micros, windows, pane), self._stamp
-        if windows is then[1] and pane is then[2] and micros == then[0]:
+        then = self._stamp
+        if micros == then[0] and pane is then[2] and windows is then[1]:
             return
-        count = len(self.values)
+        now, count = (micros, windows, pane), len(self.values)
         if count and now != then and (not self._ends or self._ends[-1] != count):
             self._ends.append(count)
             self._stamps.append(then)
@@ -62,12 +63,18 @@ class Emitter:
             if len(values) >= self.due:
                 self.look()
             return
-        more: Iterator[Any] = once(results)
+        self.take_from(results if type(results) is GeneratorType else once(results))
+
+    def take_from(self, more: Iterator[Any]) -> None:
+        """Takes all that comes, with the latest stamp."""
+        values = self.values
+        due = self.due
         while True:
-            values.extend(islice(more, self.due - len(values)))
-            if len(values) < self.due:
+            values.extend(islice(more, due - len(values)))
+            if len(values) < due:
                 return
             self.look()
+            due = self.due
 
     def look(self) -> None:
         """Hands on what there is, if it is enough, and says when to look again."""

@@ -1,0 +1,120 @@
+"""What user code is given for a key in one window: handles on states and timers, and the arguments of `process`.
+
+Owns that they are made once for a key and window, however many elements come, and when what was written is brought to
+the storage. Must not know which key is next, nor what user code returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from apache_beam.internal.util import insert_values_in_args
+from apache_beam.transforms.userstate import OrderedListStateSpec
+from apache_beam.utils.timestamp import Timestamp
+
+from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
+from arcbeam.harness.state.timers import TimerHandle
+from arcbeam.harness.stateful.arguments import ProcessArguments
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """What a DoFn's calls are given of, whatever the key.
+
+    Attributes:
+        cells: of its states.
+        makes: the handles on these.
+        context: the SDK's, for its ordered lists.
+        timer_infos: where timers of a family go, by name.
+        process: how `process` is called.
+        sides: the SDK's maps of side inputs.
+    """
+
+    cells: Cells
+    makes: HandleMaker
+    context: Any
+    timer_infos: dict[str, Any]
+    process: ProcessArguments
+    sides: Any
+
+
+class InWindow(Place):
+    """What user code is given for a key in one window.
+
+    Args:
+        provision: of the DoFn.
+        key, window: whose handles these are.
+        fresh: see `Place`.
+    """
+
+    __slots__ = ("_args", "_kwargs", "_ordered", "_provision", "_stamp", "_states")
+
+    def __init__(self, provision: Provision, key: Any, window: Any, *, fresh: bool) -> None:
+        # There is one of these for each key: a call of the base class's is worth leaving out.
+        self._cells, self.key, self.window, self.fresh = provision.cells, key, window, fresh
+        self._provision = provision
+        self._states: dict[Any, Handle] = {}
+        self._ordered: dict[Any, Any] | None = None
+        self._args: list[Any] | None = None
+        self._kwargs: dict[str, Any] = {}
+        self._stamp: tuple[Any, Any] | None = None
+
+    def state(self, spec: Any) -> Any:
+        """The handle on a state."""
+        handle = self._states.get(spec)
+        if handle is None:
+            if isinstance(spec, OrderedListStateSpec):
+                return self._ordered_list(spec)
+            handle = self._states[spec] = self._provision.makes.make(spec, self)
+        return handle
+
+    def _ordered_list(self, spec: Any) -> Any:
+        if self._ordered is None:
+            self._ordered = {}
+        handle = self._ordered.get(spec)
+        if handle is None:
+            handle = self._ordered[spec] = self._provision.context._create_state(spec, self.key, self.window)
+        return handle
+
+    def timer(self, spec: Any, micros: int, pane: Any) -> Any:
+        """A handle on a timer, as it is given with an element of this time and pane."""
+        info = self._provision.timer_infos[spec.name]
+        return TimerHandle(info, spec.time_domain, self.key, self.window, micros, pane)
+
+    def process_args(self, micros: int, pane: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of `process`, but for the element."""
+        asked, args = self._provision.process, self._args
+        if args is None:
+            self._args = args = self._bound()
+        if self._stamp is None or self._stamp[0] != micros or self._stamp[1] is not pane:
+            self._stamp = micros, pane
+            for place in asked.timestamps:
+                args[place] = Timestamp(micros=micros)
+            for place in asked.panes:
+                args[place] = pane
+            for place, spec in asked.timers:
+                args[place] = self.timer(spec, micros, pane)
+        return args, self._kwargs
+
+    def _bound(self) -> list[Any]:
+        asked, sides = self._provision.process, self._provision.sides
+        args = asked.args.copy()
+        self._kwargs = asked.kwargs
+        if sides:
+            args, self._kwargs = insert_values_in_args(args, asked.kwargs, [side[self.window] for side in sides])
+        for place in asked.keys:
+            args[place] = self.key
+        for place in asked.windows:
+            args[place] = self.window
+        for place, spec in asked.states:
+            args[place] = self.state(spec)
+        return args
+
+    def commit(self, *, keep: bool) -> bool:
+        """Brings to the storage what was written; whether the storage may have something now."""
+        for handle in self._states.values():
+            handle.commit(keep=keep)
+        for handle in (self._ordered or {}).values():
+            handle.commit()
+        return keep or self._ordered is not None

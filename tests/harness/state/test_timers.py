@@ -1,0 +1,130 @@
+"""Timers of a key: the last word on each counts, and they fire in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.window import IntervalWindow
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcbeam.harness.state.timers import Family, KeyTimers, TimerHandle
+
+END = 10**9
+
+
+class Operation:
+    """Notes the families' ways to it."""
+
+    def __init__(self) -> None:
+        self.infos: dict[str, Any] = {}
+
+    def add_timer_info(self, name: str, info: Any) -> None:
+        self.infos[name] = info
+
+
+class Key:
+    """The timers of a key, and handles on them, in two windows."""
+
+    def __init__(self) -> None:
+        self.timers, operation = KeyTimers(), Operation()
+        families = {"event": TimeDomain.WATERMARK, "clock": TimeDomain.REAL_TIME}
+        for name, domain in families.items():
+            Family(operation, name, domain == TimeDomain.REAL_TIME, self.timers)
+        self.handles = {
+            (name, n): TimerHandle(
+                # Equal windows are one, whatever objects they are.
+                *(operation.infos[name], domain, "k", IntervalWindow(n, n + 1), 5_000_000, PANE_INFO_UNKNOWN)
+            )
+            for name, domain in families.items()
+            for n in (0, 1)
+        }
+
+    def fired(self) -> list[tuple[str, str, int, int]]:
+        return [(t.family.name, t.tag, int(t.windows[0].start), t.micros) for t in self.timers.event_timers(END)]
+
+
+words = st.tuples(
+    st.sampled_from(["event", "clock"]),
+    st.integers(0, 1),
+    st.sampled_from(["", "a"]),
+    st.one_of(st.none(), st.integers(1, 4)),
+)
+
+
+@given(st.lists(words, max_size=30), st.integers(0, 30))
+def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any], parked_after: int) -> None:
+    key, pending = Key(), dict[Any, int]()
+    for n, (family, window, tag, at) in enumerate(said):
+        if n == parked_after:
+            parked = key.timers.park()
+            assert not key.timers
+            key.timers.resume(parked)
+        slot = family, tag, window
+        if at is None:
+            key.handles[family, window].clear(tag)
+            pending.pop(slot, None)
+        else:
+            key.handles[family, window].set(at, tag)
+            pending[slot] = at * 1_000_000
+    assert bool(key.timers) == bool(pending)
+    # Sorting is stable: of equal times, what was set first.
+    events = sorted(((*slot, at) for slot, at in pending.items() if slot[0] == "event"), key=lambda timer: timer[3])
+    assert key.fired() == events
+    clocks = []
+    while (due := key.timers.due()) is not None:
+        assert key.timers.take_processing(due - 1) is None
+        timer = key.timers.take_processing(due)
+        assert timer is not None
+        clocks.append((*timer.slot[:2], int(timer.windows[0].start), timer.micros))
+        assert (timer.fires_at_hold().micros, timer.for_sdk().hold_timestamp) == (5_000_000, Timestamp(5))
+    assert [(f.name, tag, window, at) for f, tag, window, at in clocks] == sorted(
+        ((*slot, at) for slot, at in pending.items() if slot[0] == "clock"), key=lambda timer: timer[3]
+    )
+
+
+def test_what_is_set_or_cleared_while_they_fire_counts() -> None:
+    key = Key()
+    event = key.handles["event", 0]
+    for at, tag in ((3, "late"), (1, "first"), (2, "cleared")):
+        event.set(at, tag)
+    fired = []
+    for timer in key.timers.event_timers(END):
+        fired.append((timer.tag, timer.micros // 1_000_000))
+        if timer.tag == "first":
+            event.clear("cleared")
+            event.set(2, "new")
+            event.set(4, "late")
+    assert fired == [("first", 1), ("new", 2), ("late", 4)]
+
+
+def test_only_what_is_due_is_taken() -> None:
+    key = Key()
+    key.handles["event", 0].set(1)
+    key.handles["event", 1].set(2)
+    assert [timer.micros for timer in key.timers.event_timers(1_000_000)] == [1_000_000]
+    assert key.timers
+    key.timers.clear()
+    assert not key.timers
+    assert key.fired() == []
+
+
+def test_the_sdk_gets_the_timestamp_that_was_given() -> None:
+    key = Key()
+    key.handles["event", 0].set(Timestamp(7), "t")
+    ((timer),) = key.timers.event_timers(END)
+    told = timer.for_sdk()
+    assert (told.user_key, told.dynamic_timer_tag, told.windows) == ("k", "t", (IntervalWindow(0, 1),))
+    assert told.fire_timestamp == told.hold_timestamp == Timestamp(7)
+    key.handles["event", 0].set(7.25)
+    ((timer),) = key.timers.event_timers(END)
+    assert timer.for_sdk().fire_timestamp == Timestamp(7.25)
+
+
+def test_a_time_that_microseconds_cannot_say_is_refused_where_it_is_set() -> None:
+    with pytest.raises(ValueError, match="microsecond"):
+        Key().handles["event", 0].set(Timestamp(1, 1, precision=9))
