@@ -32,10 +32,12 @@ class Fold(NamedTuple):
     Attributes:
         add: to a table by key.
         accumulator: of what the table has for a key; None if that is the accumulator itself.
+        compacted: whether such accumulators are compact.
     """
 
     add: Adding
     accumulator: Callable[[Any], Any] | None = None
+    compacted: bool = False
 
 
 SameKeyFold = Callable[[Any, list[Any]], Any]
@@ -144,7 +146,8 @@ def _keeping_least(table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> None:
 
 
 _BUILT_IN: dict[Any, Fold] = {
-    fn: Fold(add, _buffer_of) for fn, add in ((sum, _summing), (max, _keeping_most), (min, _keeping_least))
+    fn: Fold(add, _buffer_of, compacted=True)
+    for fn, add in ((sum, _summing), (max, _keeping_most), (min, _keeping_least))
 }
 
 
@@ -265,7 +268,10 @@ def fold_of(combine_fn: Any) -> Fold | None:
         found = next((fold for fn, fold in _BUILT_IN.items() if combine_fn._fn is fn), None)
         return found or Fold(_buffering(combine_fn._fn, combine_fn._buffer_size))
     add = _adding_of(combine_fn)
-    return None if add is None else Fold(add)
+    if add is not None:
+        return Fold(add)
+    together = tuple_fold_of(combine_fn)
+    return None if together is None else Fold(*together)
 
 
 def _adding_of(combine_fn: Any) -> Adding | None:
@@ -278,7 +284,7 @@ def _adding_of(combine_fn: Any) -> Adding | None:
         return _largest(combine_fn._n)
     if _is_accumulating(combine_fn):
         return _accumulating(combine_fn._accumulator_type)
-    return tuple_fold_of(combine_fn)
+    return None
 
 
 def same_key_fold_of(combine_fn: Any) -> SameKeyFold | None:

@@ -205,9 +205,10 @@ class Slices:
                     elif kind in keys:
                         key_of = keys[kind]
                         pairs = [(key_of[form], accumulator) for form, accumulator in pairs]
-                    if of_one and (made := self._made(kind)) is not None:
+                    made = self._made(kind) if of_one else None
+                    if made is not None:
                         pairs = [(key, made(value)) for key, value in pairs]
-                    if self._compact is not None:
+                    if self._compact is not None and (made is None or not self._fold.compacted):  # type: ignore[union-attr]
                         pairs = [(key, self._compact(accumulator)) for key, accumulator in pairs]
                     yield Part(window, pairs, chosen)
 
