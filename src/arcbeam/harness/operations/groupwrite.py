@@ -106,12 +106,13 @@ class GroupWrite(Write):
 
     def _absorb(self, block: Block) -> None:
         """Adds a block to the tables and to the count."""
-        for kind, pairs, keys in self._forms.of(block.values):
-            table = self._tables[kind]
-            for form, value in pairs:
+        for alike in self._forms.of(block.values):
+            table = self._tables[alike.kind]
+            before = len(table)
+            for form, value in alike.pairs:
                 table[form].append(value)
-            if keys is not None:
-                self._keys.setdefault(kind, {}).update(zip([form for form, _ in pairs], keys, strict=True))
+            if alike.keys is not None:
+                alike.note_keys(self._keys.setdefault(alike.kind, {}), table, before)
         self._count += len(block)
 
     def _check(self, taken: list[Any]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from apache_beam import CombineFn
@@ -25,7 +24,6 @@ Windows = tuple[bytes, ...]
 _Table = tuple[Kind, dict[Any, Any], dict[Any, int]]
 """A kind of forms, and accumulators and times by form."""
 
-_KEY = itemgetter(0)
 _NOTHING = object()
 _SLICE_BYTES = 600
 """What a slice costs in memory beside its accumulators."""
@@ -164,7 +162,7 @@ class Slices:
                 accumulator = get(form, _NOTHING)
                 table[form] = add(create() if accumulator is _NOTHING else accumulator, value)
         if keys is not None:
-            self._keys.setdefault(kind, {}).update(zip(map(_KEY, pairs), keys, strict=True))
+            alike.note_keys(self._keys.setdefault(kind, {}), table, before)
         self.entries += len(table) - before
         last, made = table[pairs[-1][0]], self._made(kind)
         return last if made is None else made(last)
