@@ -141,6 +141,18 @@ def test_what_has_a_form_of_its_own(keys: list[Any], kind: Any) -> None:
     assert len(found) <= 2
 
 
+@given(blocks=st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1)))
+def test_each_form_of_a_table_has_a_key(blocks: list[list[tuple[int, int]]]) -> None:
+    forms, table, key_of = KeyForms(IMPL), dict[Any, int](), dict[Any, Any]()
+    for parts in blocks:
+        (alike,) = forms.of([(Place(*pair), 1) for pair in parts])
+        before = len(table)
+        for form, value in alike.pairs:
+            table[form] = table.get(form, 0) + value
+        alike.note_keys(key_of, table, before)
+    assert key_of == {form: Place(*form) for form in table}
+
+
 def made_keys(x: int) -> Any:
     return {
         "tuple": (x % 3, str(x % 2)),

@@ -47,7 +47,7 @@ class Rig:
         if kind is groupwrite.GroupWrite and window is not None:
             kind = groupwrite.WindowedGroupWrite
         op = kind(NameContext("step", "step"), self, WriteSpec(7, routing, explode), coder)
-        op.producer = "the step"
+        op.producer = op.key_producer = "the step"
         return op
 
     def written(self, op: Any, elements: Iterable[Any]) -> list[Row]:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import apache_beam as beam
 import pytest
 from apache_beam import coders
 from apache_beam.coders.coders import IntervalWindowCoder
@@ -23,6 +24,7 @@ from arcbeam.harness.encoding.frames import BLOB_BYTES, key_groups, records
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import Row
+from tests.harness.drive import Collect, Driven
 from tests.harness.operations.rig import MIB, Rig, globally, pairs
 
 
@@ -189,3 +191,22 @@ class TestGrouping:
         for values in (["wrong"], [1, "wrong", 2], [*range(1000), "wrong"]):
             with pytest.raises(CoderError, match="'wrong'"):
                 rig.written(op, globally(("k", value) for value in values))
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+@pytest.mark.parametrize(
+    "group", [lambda: beam.GroupByKey(), lambda: beam.CombinePerKey(sum)], ids=["grouped", "summed"]
+)
+def test_a_key_that_is_refused_when_it_is_written_is_named_with_its_step(group: Any, windowed: bool) -> None:
+    p = Driven()
+    numbers = p | beam.Create([2000], reshuffle=False) | beam.FlatMap(lambda n: iter(range(n)))
+    # An integer like any other, but for its size: the coder is asked when the task writes.
+    points = numbers | "points" >> beam.Map(lambda x: ((x, 2**70 if x == 1500 else x), x)).with_output_types(
+        tuple[tuple[int, int], int]
+    )
+    if windowed:
+        points |= beam.WindowInto(beam.window.FixedWindows(10))
+    points | group() | Collect()
+    with pytest.raises(CoderError, match=r"cannot encode \(1500, \d+\), a key: OverflowError") as caught:
+        p.run()
+    assert caught.value.step == ("WindowInto(WindowIntoFn)" if windowed else "points")

@@ -49,13 +49,14 @@ def test_a_fold_gives_what_add_input_gives(fn: Any, blocks: list[list[tuple[int,
     expected: dict[int, Any] = {}
     random.seed(7)
     for pairs in blocks:
-        fold(table, pairs)
+        fold.add(table, pairs)
     random.seed(7)
     for pairs in blocks:
         for key, value in pairs:
             expected[key] = fn.add_input(expected[key] if key in expected else fn.create_accumulator(), value)
     assert table.keys() == expected.keys()
-    for key, accumulator in table.items():
+    for key, found in table.items():
+        accumulator = found if fold.accumulator is None else fold.accumulator(found)
         assert repr(fn.extract_output(accumulator)) == repr(fn.extract_output(expected[key]))
 
 
@@ -103,7 +104,7 @@ def test_a_fold_to_a_dict_keeps_what_came_last(blocks: list[list[tuple[int, tupl
     table: dict[int, dict[int, int]] = {}
     expected: dict[int, dict[int, int]] = {}
     for pairs in blocks:
-        fold(table, pairs)
+        fold.add(table, pairs)
         for key, (name, value) in pairs:
             expected.setdefault(key, {})[name] = value
     assert table == expected

@@ -12,6 +12,7 @@ from typing import Any
 
 from arcbeam.errors import ArcbeamError, CoderError
 from arcbeam.model import texts
+from arcbeam.model.urns import PRECOMBINE_URN
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
@@ -65,6 +66,15 @@ def producer_of(descriptor: Any, pcoll: str) -> str:
     """The name of the step that makes a PCollection, if it is in the same stage; else the PCollection's id."""
     makers = (t.unique_name for t in descriptor.transforms.values() if pcoll in t.outputs.values())
     return next(makers, pcoll)
+
+
+def key_producer_of(descriptor: Any, pcoll: str) -> str:
+    """The same for the keys of a PCollection: a combine's half before an exchange hands on those that it got."""
+    for transform in descriptor.transforms.values():
+        if transform.spec.urn == PRECOMBINE_URN and pcoll in transform.outputs.values():
+            (pcoll,) = transform.inputs.values()
+            break
+    return producer_of(descriptor, pcoll)
 
 
 def _encodes(impl: Any, value: Any) -> bool:

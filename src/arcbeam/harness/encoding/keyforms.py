@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -36,6 +37,20 @@ class Alike(NamedTuple):
     kind: Kind
     pairs: list[tuple[Any, Any]]
     keys: list[Any] | None
+
+    def note_keys(self, key_of: dict[Any, Any], table: dict[Any, Any], before: int) -> None:
+        """Notes the keys of forms that these pairs have brought into a table, if they are not to be had otherwise.
+
+        Args:
+            key_of: has a key for each form, any of those that have it: they are encoded alike.
+            table: by form.
+            before: how many forms were in the table.
+        """
+        # What is new is at a table's end. Most forms are known: another table is not looked at for each element.
+        new = list(islice(reversed(table), len(table) - before))
+        if self.keys is not None and new:
+            came = dict(zip(map(_KEY, self.pairs), self.keys, strict=True))
+            key_of.update(zip(new, map(came.__getitem__, new), strict=True))
 
 
 class KeyForms:

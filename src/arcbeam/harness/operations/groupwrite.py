@@ -98,7 +98,7 @@ class GroupWrite(Write):
             try:
                 self._absorb(part)
             except Exception as e:
-                found = key_error(self._key_coder, self.producer, e, part.values)
+                found = key_error(self._key_coder, self.key_producer, e, part.values)
                 if found is None:
                     raise
                 raise found from e
@@ -106,12 +106,13 @@ class GroupWrite(Write):
 
     def _absorb(self, block: Block) -> None:
         """Adds a block to the tables and to the count."""
-        for kind, pairs, keys in self._forms.of(block.values):
-            table = self._tables[kind]
-            for form, value in pairs:
+        for alike in self._forms.of(block.values):
+            table = self._tables[alike.kind]
+            before = len(table)
+            for form, value in alike.pairs:
                 table[form].append(value)
-            if keys is not None:
-                self._keys.setdefault(kind, {}).update(zip([form for form, _ in pairs], keys, strict=True))
+            if alike.keys is not None:
+                alike.note_keys(self._keys.setdefault(alike.kind, {}), table, before)
         self._count += len(block)
 
     def _check(self, taken: list[Any]) -> None:
@@ -155,7 +156,16 @@ class GroupWrite(Write):
             encode = self._encoder(kind)
             while table:
                 form, values = table.popitem()
-                yield encode(form), b"", values
+                try:
+                    encoded = encode(form)
+                except Exception as e:
+                    raise self._refused(e, kind, form) from e
+                yield encoded, b"", values
+
+    def _refused(self, error: Exception, kind: Kind, form: Any) -> CoderError:
+        """What it means that a key cannot be encoded, whose form was good enough to be told by."""
+        key = self._keys.get(kind, {}).get(form, form)
+        return coder_error(self._key_coder, self.key_producer, error, [key], ", a key")
 
     def _encoder(self, kind: Kind) -> Callable[[Any], bytes]:
         """What encodes the keys that have forms of a kind."""
@@ -247,7 +257,10 @@ class WindowedGroupWrite(GroupWrite):
             encode = self._encoder(kind)
             while table:
                 form, windows = table.popitem()
-                encoded = encode(form)
+                try:
+                    encoded = encode(form)
+                except Exception as e:
+                    raise self._refused(e, kind, form) from e
                 for window, values in windows.items():
                     yield encoded, window, values
 

@@ -33,7 +33,7 @@ class Write(BlockOperation):
         self._windowed_coder = coder
         self._written = 0
         self._count = 0
-        self.producer = ""
+        self.producer = self.key_producer = ""
 
     @property
     def taken(self) -> int:

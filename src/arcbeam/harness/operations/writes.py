@@ -11,7 +11,7 @@ from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.encoding.codererrors import producer_of
+from arcbeam.harness.encoding.codererrors import key_producer_of, producer_of
 from arcbeam.harness.operations.elementwrite import ElementWrite, SideWrite
 from arcbeam.harness.operations.groupwrite import GroupWrite, KeyedWrite, WindowedGroupWrite
 from arcbeam.harness.operations.write import Write
@@ -41,4 +41,5 @@ def register() -> None:
             kind = WindowedGroupWrite
         op = kind(NameContext(transform.unique_name, transform_id), factory, spec, coder)
         op.producer = producer_of(factory.descriptor, pcoll)
+        op.key_producer = key_producer_of(factory.descriptor, pcoll)
         return op

@@ -13,16 +13,32 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial, reduce
 from heapq import heappush, heappushpop, heapreplace
-from typing import Any
+from typing import Any, NamedTuple
 
 from apache_beam.transforms import combiners, core, cy_combiners
 
 from arcbeam.harness.transforms.tuplefolds import tuple_fold_of
 
 _KEY = operator.itemgetter(0)
+_NOTHING = object()
 
-Fold = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
-"""Adds pairs of key and value to a table of accumulators by key. Equal keys of the pairs must be one key."""
+Adding = Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
+"""Adds pairs of key and value to a table by key. Equal keys of the pairs must be one key."""
+
+
+class Fold(NamedTuple):
+    """How many elements are added at once.
+
+    Attributes:
+        add: to a table by key.
+        accumulator: of what the table has for a key; None if that is the accumulator itself.
+        compacted: whether such accumulators are compact.
+    """
+
+    add: Adding
+    accumulator: Callable[[Any], Any] | None = None
+    compacted: bool = False
+
 
 SameKeyFold = Callable[[Any, list[Any]], Any]
 """Adds values to an accumulator, which it may change, and returns it or another one."""
@@ -50,7 +66,7 @@ def _listing(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
             found.append(value)
 
 
-def _accumulating(kind: Any) -> Fold:
+def _accumulating(kind: Any) -> Adding:
     def fold(table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> None:
         get = table.get
         for key, value in pairs:
@@ -82,7 +98,7 @@ def _mapping(table: dict[Any, dict[Any, Any]], pairs: list[tuple[Any, Any]]) -> 
             found[name] = value
 
 
-def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Fold:
+def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Adding:
     """For a function of many values, called when enough have come together."""
 
     def fold(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
@@ -99,43 +115,43 @@ def _buffering(fn: Callable[[list[Any]], Any], longest: int) -> Fold:
     return fold
 
 
-def _summing(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
-    """For `sum`: a buffer of what it would make of it is as good, and smaller."""
+# A buffer of what `sum`, `max` or `min` would make of it is as good, and the table needs no lists.
+
+
+def _buffer_of(value: Any) -> list[Any]:
+    return [value]
+
+
+def _summing(table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> None:
     get = table.get
     for key, value in pairs:
-        found = get(key)
-        if found is None:
-            # It begins with 0, and what cannot be added to that is an error.
-            table[key] = [0 + value]
-        else:
-            # No `+=`: that may change what is an element.
-            found[0] = found[0] + value
+        # It begins with 0, and what cannot be added to that is an error. No `+=`: that may change what is an element.
+        table[key] = get(key, 0) + value
 
 
-def _keeping_most(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
+def _keeping_most(table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> None:
     get = table.get
     for key, value in pairs:
-        found = get(key)
-        if found is None:
-            table[key] = [value]
-        elif value > found[0]:
-            found[0] = value
+        found = get(key, _NOTHING)
+        if found is _NOTHING or value > found:
+            table[key] = value
 
 
-def _keeping_least(table: dict[Any, list[Any]], pairs: list[tuple[Any, Any]]) -> None:
+def _keeping_least(table: dict[Any, Any], pairs: list[tuple[Any, Any]]) -> None:
     get = table.get
     for key, value in pairs:
-        found = get(key)
-        if found is None:
-            table[key] = [value]
-        elif value < found[0]:
-            found[0] = value
+        found = get(key, _NOTHING)
+        if found is _NOTHING or value < found:
+            table[key] = value
 
 
-_BUILT_IN: dict[Any, Fold] = {sum: _summing, max: _keeping_most, min: _keeping_least}
+_BUILT_IN: dict[Any, Fold] = {
+    fn: Fold(add, _buffer_of, compacted=True)
+    for fn, add in ((sum, _summing), (max, _keeping_most), (min, _keeping_least))
+}
 
 
-def _largest(count: int) -> Fold:
+def _largest(count: int) -> Adding:
     def fold(table: dict[Any, tuple[bool, list[Any]]], pairs: list[tuple[Any, Any]]) -> None:
         get = table.get
         for key, value in pairs:
@@ -151,7 +167,7 @@ def _largest(count: int) -> Fold:
     return fold
 
 
-def _sampling(count: int) -> Fold:
+def _sampling(count: int) -> Adding:
     """The largest of random numbers, with their elements; most numbers are too small for a pair to be made."""
 
     def fold(table: dict[Any, tuple[bool, list[Any]]], pairs: list[tuple[Any, Any]]) -> None:
@@ -228,6 +244,8 @@ def _largest_values(count: int, accumulator: tuple[bool, list[Any]], values: lis
     return accumulator
 
 
+_BUFFERING = (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn)
+
 _SIMPLE_OF_ONE: dict[type, SameKeyFold] = {
     combiners.CountCombineFn: _count_values,
     combiners.MeanCombineFn: _mean_values,
@@ -235,7 +253,7 @@ _SIMPLE_OF_ONE: dict[type, SameKeyFold] = {
     combiners.ToSetCombineFn: _set_values,
 }
 
-_SIMPLE: dict[type, Fold] = {
+_SIMPLE: dict[type, Adding] = {
     combiners.CountCombineFn: _counting,
     combiners.MeanCombineFn: _mean,
     combiners.ToListCombineFn: _listing,
@@ -246,19 +264,27 @@ _SIMPLE: dict[type, Fold] = {
 
 def fold_of(combine_fn: Any) -> Fold | None:
     """The fold that stands for a CombineFn's `create_accumulator` and `add_input`; None if there is none."""
+    if type(combine_fn) in _BUFFERING:
+        found = next((fold for fn, fold in _BUILT_IN.items() if combine_fn._fn is fn), None)
+        return found or Fold(_buffering(combine_fn._fn, combine_fn._buffer_size))
+    add = _adding_of(combine_fn)
+    if add is not None:
+        return Fold(add)
+    together = tuple_fold_of(combine_fn)
+    return None if together is None else Fold(*together)
+
+
+def _adding_of(combine_fn: Any) -> Adding | None:
     kind = type(combine_fn)
     if kind in _SIMPLE:
         return _SIMPLE[kind]
-    if kind in (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn):
-        found = next((fold for fn, fold in _BUILT_IN.items() if combine_fn._fn is fn), None)
-        return found or _buffering(combine_fn._fn, combine_fn._buffer_size)
     if kind is combiners.SampleCombineFn and _by_size(combine_fn._top_combiner):
         return _sampling(combine_fn._top_combiner._n)
     if _by_size(combine_fn):
         return _largest(combine_fn._n)
     if _is_accumulating(combine_fn):
         return _accumulating(combine_fn._accumulator_type)
-    return tuple_fold_of(combine_fn)
+    return None
 
 
 def same_key_fold_of(combine_fn: Any) -> SameKeyFold | None:
@@ -266,7 +292,7 @@ def same_key_fold_of(combine_fn: Any) -> SameKeyFold | None:
     kind = type(combine_fn)
     if kind in _SIMPLE_OF_ONE:
         return _SIMPLE_OF_ONE[kind]
-    if kind in (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn):
+    if kind in _BUFFERING:
         return partial(_buffer_values, combine_fn._fn, combine_fn._buffer_size)
     if _by_size(combine_fn):
         return partial(_largest_values, combine_fn._n)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from apache_beam import CombineFn
@@ -25,7 +24,6 @@ Windows = tuple[bytes, ...]
 _Table = tuple[Kind, dict[Any, Any], dict[Any, int]]
 """A kind of forms, and accumulators and times by form."""
 
-_KEY = itemgetter(0)
 _NOTHING = object()
 _SLICE_BYTES = 600
 """What a slice costs in memory beside its accumulators."""
@@ -157,16 +155,23 @@ class Slices:
         table = to.tables.setdefault(kind, {})
         before = len(table)
         if self._fold is not None:
-            self._fold(table, pairs)
+            self._fold.add(table, pairs)
         else:
             add, create, get = self._fn.add_input, self._fn.create_accumulator, table.get
             for form, value in pairs:
                 accumulator = get(form, _NOTHING)
                 table[form] = add(create() if accumulator is _NOTHING else accumulator, value)
         if keys is not None:
-            self._keys.setdefault(kind, {}).update(zip(map(_KEY, pairs), keys, strict=True))
+            alike.note_keys(self._keys.setdefault(kind, {}), table, before)
         self.entries += len(table) - before
-        return table[pairs[-1][0]]
+        last, made = table[pairs[-1][0]], self._made(kind)
+        return last if made is None else made(last)
+
+    def _made(self, kind: Kind) -> Callable[[Any], Any] | None:
+        """What makes accumulators of what a table has; None if it has them."""
+        if self._fold is None or (kind is type(None) and self._same_key_fold is not None):
+            return None
+        return self._fold.accumulator
 
     def _note_times(self, of: _Slice, pairs: Iterable[tuple[Any, Any]], times: Iterable[int]) -> None:
         choose, known = self._choose_time, of.times
@@ -198,7 +203,10 @@ class Slices:
                     elif kind in keys:
                         key_of = keys[kind]
                         pairs = [(key_of[form], accumulator) for form, accumulator in pairs]
-                    if self._compact is not None:
+                    made = self._made(kind) if of_one else None
+                    if made is not None:
+                        pairs = [(key, made(value)) for key, value in pairs]
+                    if self._compact is not None and (made is None or not self._fold.compacted):  # type: ignore[union-attr]
                         pairs = [(key, self._compact(accumulator)) for key, accumulator in pairs]
                     yield Part(window, pairs, chosen)
 
@@ -210,11 +218,12 @@ class Slices:
         """The tables of a window that is made of several slices, or shares one with others."""
         fn, choose = self._fn, self._choose_time
         for kind in dict.fromkeys(kind for part in parts for kind in part.tables):
+            made = self._made(kind)
             together: defaultdict[Any, list[Any]] = defaultdict(list)
             times: dict[Any, int] = {}
             for part in parts:
                 for key, accumulator in part.tables.get(kind, {}).items():
-                    together[key].append(accumulator)
+                    together[key].append(accumulator if made is None else made(accumulator))
                 for key, micros in part.times.get(kind, {}).items():
                     times[key] = choose(times.get(key, micros), micros) if choose is not None else micros
             for accumulators in together.values():

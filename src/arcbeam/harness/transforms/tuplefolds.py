@@ -1,60 +1,149 @@
-"""A fold for a tuple of CombineFns, each of which has one: several aggregates of an element, added in one loop.
+"""A fold for a tuple of CombineFns, each of which is known: several aggregates of an element, added in one loop.
 
-Owns the loop's text. What the single ones do is `harness.transforms.folds`'s.
+Owns the loop's text, and what its table has: a list for each key, with a *state* for each CombineFn. What the single
+ones do is `harness.transforms.folds`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from apache_beam import CombineFn
 from apache_beam.transforms import combiners, core, cy_combiners
 
 _BUFFERING = (core.CallableWrapperCombineFn, core.NoSideInputsCallableWrapperCombineFn)
 
 
-def tuple_fold_of(combine_fn: Any) -> Callable[[dict[Any, Any], list[tuple[Any, Any]]], None] | None:
+class TupleFold(NamedTuple):
+    """What adds tuples of values at once.
+
+    Attributes:
+        add: pairs of key and values to a table.
+        accumulator: of what the table has for a key.
+        compacted: whether such accumulators are compact.
+    """
+
+    add: Callable[[dict[Any, Any], list[tuple[Any, Any]]], None]
+    accumulator: Callable[[Any], Any]
+    compacted: bool
+
+
+class _Part(NamedTuple):
+    """How a CombineFn adds: texts, in which {s} is a state, {v} a value, and {to} where a state is kept.
+
+    Attributes:
+        first: the state of one value.
+        more: what adds another value.
+        accumulator: of a state.
+        compacted: whether that is compact.
+    """
+
+    first: str
+    more: str
+    accumulator: str = "{s}"
+    compacted: bool = True
+
+
+# A buffer of what `sum`, `max` or `min` would make of it is as good; see `folds`.
+_BUILT_IN: dict[Any, _Part] = {
+    sum: _Part("0 + {v}", "{to} = {s} + {v}", "[{s}]"),
+    max: _Part("{v}", "if {v} > {s}: {to} = {v}", "[{s}]"),
+    min: _Part("{v}", "if {v} < {s}: {to} = {v}", "[{s}]"),
+}
+_SIMPLE: dict[type, _Part] = {
+    combiners.CountCombineFn: _Part("1", "{to} = {s} + 1"),
+    combiners.MeanCombineFn: _Part("(0 + {v}, 1)", "t, n = {s}; {to} = t + {v}, n + 1"),
+    combiners.ToListCombineFn: _Part("[{v}]", "{s}.append({v})"),
+    combiners.ToSetCombineFn: _Part("{{{v}}}", "{s}.add({v})"),
+}
+
+
+def tuple_fold_of(combine_fn: Any) -> TupleFold | None:
     """The fold of a `TupleCombineFn`, as in `folds.fold_of`; None if one of its parts is not known."""
     if type(combine_fn) is not combiners.TupleCombineFn or not combine_fn._combiners:
         return None
-    count = len(combine_fn._combiners)
-    scope: dict[str, Any] = {"create": combine_fn.create_accumulator, "add": combine_fn.add_input}
-    text = [
-        "def fold(table, pairs):",
-        " get = table.get",
-        " for key, values in pairs:",
-        "  found = get(key)",
-        "  if found is None: found = table[key] = create()",
-        # Values of another number are the CombineFn's business.
-        f"  if len(values) != {count}: table[key] = add(found, values); continue",
-        f"  {''.join(f'v{place}, ' for place in range(count))} = values",
-    ]
+    scope: dict[str, Any] = {}
+    parts: list[_Part] = []
     for place, part in enumerate(combine_fn._combiners):
-        lines = _lines(f"found[{place}]", f"v{place}", part)
-        if lines is None:
+        found = _part(part, place, scope)
+        if found is None:
             return None
-        scope[f"fn{place}"] = getattr(part, "_fn", None)
-        text += [f"  {line.replace('fn(', f'fn{place}(')}" for line in lines]
+        parts.append(found)
     # The name is one of the harness's files: its frames are left out of what users see.
-    exec(compile("\n".join(text), "arcbeam/harness/tuplefold", "exec"), scope)
-    fold: Callable[[dict[Any, Any], list[tuple[Any, Any]]], None] = scope["fold"]
-    return fold
+    exec(compile(_text(parts), "arcbeam/harness/tuplefold", "exec"), scope)
+    return TupleFold(scope["add"], scope["accumulator"], all(part.compacted for part in parts))
 
 
-def _lines(found: str, value: str, part: Any) -> list[str] | None:
-    """What adds a value to an accumulator."""
+def _text(parts: list[_Part]) -> str:
+    places = range(len(parts))
+    values, states = ("".join(f"{name}{place}, " for place in places) for name in "vs")
+    texts = [[t.format(s=f"s{n}", v=f"v{n}", to=f"found[{n}]") for t in part[:3]] for n, part in enumerate(parts)]
+    firsts, mores, made = zip(*texts, strict=True)
+    # Values of another number are rare. What comes of them has as many states as there were values, as `zip` in the
+    # CombineFn has it, and so has what is added to that later.
+    return "\n".join(
+        [
+            "def add(table, pairs):",
+            " get = table.get",
+            " for key, values in pairs:",
+            "  found = get(key)",
+            "  try:",
+            f"   {values}= values",
+            f"   if found is not None: {states}= found",
+            "  except (TypeError, ValueError): table[key] = odd(found, values); continue",
+            f"  if found is None: table[key] = [{', '.join(firsts)}]; continue",
+            *(f"  {more}" for more in mores),
+            "def odd(found, values):",
+            " states = [[]] * len(one) if found is None else [[state] for state in found]",
+            " return [f(state, v) for f, state, v in zip(one, states, values)]",
+            *(_one(n, first, more) for n, (first, more, _) in enumerate(texts)),
+            f"one = [{', '.join(f'one{place}' for place in places)}]",
+            f"made = [{', '.join(f'lambda s{place}: {text}' for place, text in enumerate(made))}]",
+            "def accumulator(found):",
+            f" if len(found) != {len(parts)}: return [part(state) for part, state in zip(made, found)]",
+            f" {states}= found",
+            f" return [{', '.join(made)}]",
+        ]
+    )
+
+
+def _one(place: int, first: str, more: str) -> str:
+    """A function of one part alone: its state, in a list that is empty if there is none yet, and a value."""
+    return (
+        f"def one{place}(found, v{place}):\n"
+        f" if not found: return {first}\n"
+        f" s{place} = found[0]\n"
+        f" {more.replace(f'found[{place}]', 'found[0]')}\n"
+        " return found[0]"
+    )
+
+
+def _part(part: Any, place: int, scope: dict[str, Any]) -> _Part | None:
+    """How a CombineFn adds; what its texts need is put into the scope."""
     kind = type(part)
     if kind in _BUFFERING:
-        return [f"a = {found}", f"a.append({value})", f"if len(a) > {part._buffer_size}: {found} = [fn(a)]"]
-    if kind is combiners.CountCombineFn:
-        return [f"{found} += 1"]
-    if kind is combiners.MeanCombineFn:
-        return [f"t, n = {found}", f"{found} = t + {value}, n + 1"]
-    if kind is combiners.ToListCombineFn:
-        return [f"{found}.append({value})"]
-    if kind is combiners.ToSetCombineFn:
-        return [f"{found}.add({value})"]
+        found = next((found for fn, found in _BUILT_IN.items() if part._fn is fn), None)
+        if found is not None:
+            return found
+        scope[f"fn{place}"], size = part._fn, part._buffer_size
+        scope[f"full{place}"] = lambda made: [part._fn(made)] if len(made) > size else made
+        more = f"{{s}}.append({{v}}); {{to}} = [fn{place}({{s}})] if len({{s}}) > {size} else {{s}}"
+        return _Part(f"full{place}([{{v}}])", more, compacted=False)
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
     base = cy_combiners.AccumulatorCombineFn
     if isinstance(part, base) and kind.__module__ == base.__module__ and kind.add_input is base.add_input:
-        return [f"{found}.add_input({value})"]
+        scope[f"made{place}"] = _made(part)
+        compacted = kind.compact is CombineFn.compact
+        return _Part(f"made{place}({{v}})", "{s}.add_input({v})", compacted=compacted)
     return None
+
+
+def _made(part: Any) -> Callable[[Any], Any]:
+    def made(value: Any) -> Any:
+        accumulator = part.create_accumulator()
+        accumulator.add_input(value)
+        return accumulator
+
+    return made
