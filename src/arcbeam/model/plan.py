@@ -107,6 +107,8 @@ class Stage:
         splittable: the root transform processes restrictions of a splittable DoFn.
         finalizes: a transform asks for bundle finalization.
         time_sorted: the stateful root wants its input by event time.
+        uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
+        shape: what the state of its keys looks like, for people; two that differ do not fit. "" without state.
     """
 
     id: str
@@ -121,6 +123,8 @@ class Stage:
     splittable: bool = False
     finalizes: bool = False
     time_sorted: bool = False
+    uid: str = ""
+    shape: str = ""
 
     @property
     def stateful(self) -> bool:

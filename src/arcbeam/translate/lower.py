@@ -6,7 +6,7 @@ Owns the choice of a channel's routing and the shape of a stage's payload. Must 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apache_beam.portability import common_urns
@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
-from arcbeam.translate import describe, keys, phases
+from arcbeam.translate import describe, identity, keys, phases
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -89,6 +89,8 @@ class _Lowering:
         for stage in self._stages:
             self._note_needs(stage)
         lowered = [self._lower(f"s{n}", stage) for n, stage in enumerate(self._stages)]
+        uids = identity.unique(stage.uid for stage in lowered)
+        lowered = [replace(stage, uid=uid) for stage, uid in zip(lowered, uids, strict=True)]
         channels = tuple(self._channel(edge) for edge in self._edges.values())
         return Plan(name=name, stages=tuple(lowered), channels=channels)
 
@@ -126,7 +128,8 @@ class _Lowering:
                 return Routing.KEYED
             if payload is not None and payload.requires_stable_input:
                 return Routing.SPREAD
-        return Routing.FORWARD
+        # In steps a stage follows no partition of another: what it reads comes from the level before.
+        return Routing.FORWARD if self._bounded else Routing.SPREAD
 
     # Stages.
 
@@ -161,18 +164,30 @@ class _Lowering:
             else:
                 transforms.append(transform)
         own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
+        ordered = _ordered(own)
         return Stage(
             id=stage_id,
             name=describe.stage_name([t.unique_name for t in own] or self._passed_on(stage)) or stage.name,
-            transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in _ordered(own)),
+            transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in ordered),
             payload=self._payload(stage, transforms),
             source=source,
             sinks=tuple(sinks),
             side_inputs=self._side_inputs(stage),
             splittable=splittable,
             time_sorted=time_sorted,
+            uid=identity.uid(_read_of(stage), ordered),
+            shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
         )
+
+    def _shape(self, stage: Any, transforms: list[Any], source: int | None) -> str:
+        read = _read_of(stage)
+        if source is None or self._main_routings[read.spec.payload] not in (Routing.KEYED, Routing.GROUPED):
+            return ""
+        pcoll = next(iter(read.outputs.values()))
+        strategy = self._grouped.get(read.spec.payload) or self._strategy_id(pcoll)
+        coder = self._components.pcollections[pcoll].coder_id
+        return identity.shape(self._components, transforms, coder, self._components.windowing_strategies[strategy])
 
     def _passed_on(self, stage: Any) -> list[str]:
         """Names for a stage without transforms of its own: what its elements come from, and the exchange they go to."""

@@ -29,8 +29,9 @@ from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import default_parallelism, interrupt, is_own, tagged
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.failure import as_job_failure
+from arcbeam.spark.tasks.openstages import HOLDERS
 from arcbeam.spark.tasks.pulse import pulsing, unreported
-from arcbeam.spark.tasks.task import HOLDERS, StageTask
+from arcbeam.spark.tasks.task import StageTask
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
 

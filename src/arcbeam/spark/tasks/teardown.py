@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arcbeam.spark.tasks import task
 from arcbeam.spark.tasks.failure import Guarded
+from arcbeam.spark.tasks.openstages import tear_down
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +43,7 @@ class TearDownTask:
         """What `mapInArrow` runs."""
         for _ in batches:
             pass
-        name = task.tear_down(self.job)
+        name = tear_down(self.job)
         time.sleep(self.wait)
         yield pa.RecordBatch.from_arrays([pa.array([name])], names=["worker"])
 

@@ -1,0 +1,134 @@
+"""Where the stages of a plan run in a step: levels, ports, numbers, and the way of rows between levels.
+
+Owns what follows from a plan and the number of shards. Must not know Spark, nor what a stage does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+from arcbeam.engine.plan.layout import Layout, Placed
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.model.plan import Plan, Stage
+from arcbeam.store.manifest.values import JobShape, StageShape
+
+
+@dataclass(frozen=True)
+class Placing:
+    """A plan whose stages have their places.
+
+    Attributes:
+        plan: of an unbounded pipeline.
+        layout: its stages, by `Stage.uid`, levels ascending.
+    """
+
+    plan: Plan
+    layout: Layout
+
+    @cached_property
+    def stages(self) -> Mapping[str, Stage]:
+        """The plan's stages by uid."""
+        return {stage.uid: stage for stage in self.plan.stages}
+
+    @cached_property
+    def indexes(self) -> Mapping[str, int]:
+        """The place of each stage in the layout, by uid: the order in which a shard's rows are read."""
+        return {placed.name: index for index, placed in enumerate(self.layout.stages)}
+
+    @cached_property
+    def readers(self) -> Mapping[int, tuple[int, ...]]:
+        """The places of the stages that read each channel: its rows go to each of them."""
+        uids = {stage.id: stage.uid for stage in self.plan.stages}
+        return {
+            channel.index: tuple(sorted(self.indexes[uids[id]] for id in channel.consumers))
+            for channel in self.plan.channels
+        }
+
+    @cached_property
+    def side_readers(self) -> Mapping[int, tuple[str, ...]]:
+        """The uids of the stages that read each side channel."""
+        readers: dict[int, tuple[str, ...]] = {}
+        for stage in self.plan.stages:
+            for channel in dict.fromkeys(side.channel for side in stage.side_inputs):
+                readers[channel] = (*readers.get(channel, ()), stage.uid)
+        return readers
+
+    @cached_property
+    def first_behind(self) -> tuple[int, ...]:
+        """For each level the place of the first stage of a later one."""
+        levels = [placed.level for placed in self.layout.stages]
+        return tuple(sum(of <= level for of in levels) for level in range(len(self.layout.tasks)))
+
+    @cached_property
+    def owners(self) -> tuple[tuple[int, ...], ...]:
+        """For each level the task that owns each shard."""
+        layout = self.layout
+        return tuple(
+            tuple(task for task in range(count) for _ in layout.range_of(level, task))
+            for level, count in enumerate(layout.tasks)
+        )
+
+    def shape(self) -> JobShape:
+        """What the pipeline asks of the state that it goes on with."""
+        stages = tuple(
+            StageShape(placed.name, placed.level, self.stages[placed.name].shape) for placed in self.layout.stages
+        )
+        return JobShape(_digest(self.plan), self.layout.shards, stages)
+
+
+def levels_of(plan: Plan) -> dict[str, int]:
+    """The level of each stage, by its id: one more than that of the farthest stage that it reads."""
+    levels: dict[str, int] = {}
+    for stage in plan.stages:
+        before = () if stage.source is None else plan.channels[stage.source].producers
+        levels[stage.id] = 1 + max((levels[id] for id in before), default=-1)
+    return levels
+
+
+def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> Placing:
+    """Gives the stages of a plan their places.
+
+    Args:
+        plan: of an unbounded pipeline.
+        numbers: of its stages, by uid.
+        shards: of each level.
+        tasks: that each level has in a step, at most.
+    """
+    levels, ports = levels_of(plan), _ports(plan)
+    found = []
+    for stage in sorted(plan.stages, key=lambda stage: levels[stage.id]):
+        source = None if stage.source is None else plan.channels[stage.source]
+        inputs = () if source is None else tuple(ports[id, source.index] for id in source.producers)
+        outputs = tuple(ports[stage.id, index].output for index in stage.sinks)
+        sides = dict.fromkeys(
+            (str(side.channel), ports[producer, side.channel])
+            for side in stage.side_inputs
+            for producer in plan.channels[side.channel].producers
+        )
+        flow = StageFlow(stage.uid, inputs, outputs, shards)
+        found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides)))
+    count = max(levels.values()) + 1
+    return Placing(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
+
+
+def _ports(plan: Plan) -> dict[tuple[str, int], Port]:
+    """The output by which a stage writes each of its channels: named as what travels there."""
+    ports = {}
+    for stage in plan.stages:
+        taken: dict[str, int] = {}
+        for index in stage.sinks:
+            name = plan.channels[index].name
+            taken[name] = taken.get(name, 0) + 1
+            ports[stage.id, index] = Port(stage.uid, name if taken[name] == 1 else f"{name}#{taken[name]}")
+    return ports
+
+
+def _digest(plan: Plan) -> str:
+    hashed = sha256()
+    for stage in plan.stages:
+        hashed.update(stage.uid.encode() + b"\0" + stage.payload)
+    return hashed.hexdigest()[:16]
