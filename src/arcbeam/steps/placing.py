@@ -72,13 +72,6 @@ class Placing:
             for level, count in enumerate(layout.tasks)
         )
 
-    def shape(self) -> JobShape:
-        """What the pipeline asks of the state that it goes on with."""
-        stages = tuple(
-            StageShape(placed.name, placed.level, self.stages[placed.name].shape) for placed in self.layout.stages
-        )
-        return JobShape(_digest(self.plan), self.layout.shards, stages)
-
 
 def levels_of(plan: Plan) -> dict[str, int]:
     """The level of each stage, by its id: one more than that of the farthest stage that it reads."""
@@ -87,6 +80,13 @@ def levels_of(plan: Plan) -> dict[str, int]:
         before = () if stage.source is None else plan.channels[stage.source].producers
         levels[stage.id] = 1 + max((levels[id] for id in before), default=-1)
     return levels
+
+
+def shape_of(plan: Plan, shards: int) -> JobShape:
+    """What a pipeline asks of the state that it goes on with."""
+    levels = levels_of(plan)
+    stages = tuple(StageShape(stage.uid, levels[stage.id], stage.shape) for stage in plan.stages)
+    return JobShape(_digest(plan), shards, stages)
 
 
 def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> Placing:
