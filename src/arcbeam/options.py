@@ -100,6 +100,14 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=False,
             help="Leave the job's temporary files for inspection.",
         )
+        steps = parser.add_argument_group("arcbeam: streaming (with --streaming)")
+        steps.add_argument(
+            "--checkpoint_dir",
+            default=None,
+            help="Folder or URL (s3://…, gs://…, hdfs://…) where an unbounded job keeps what it has made real; a job "
+            "that is submitted again with the same folder goes on there (default: a folder of the run's own, which is "
+            "gone with it).",
+        )
 
         speed = parser.add_argument_group(
             "arcbeam: optimizations",

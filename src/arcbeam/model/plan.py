@@ -58,11 +58,15 @@ class SideInput:
         transform: id of the consuming transform in the stage's payload.
         tag: the transform's local name for it.
         channel: index of the SIDE or SIDE_KEYED channel.
+        lateness: microseconds behind the end of its window that an element may still come to the transform, and read.
+        eager: its windows are read as soon as there is something in them: it has a trigger that fires before their end.
     """
 
     transform: str
     tag: str
     channel: int
+    lateness: int = 0
+    eager: bool = False
 
 
 class TimeDomain(enum.StrEnum):
@@ -145,11 +149,13 @@ class Plan:
         name: the job's name.
         stages: in topological order: producers before consumers, side inputs before their users.
         channels: by index.
+        bounded: it runs in phases; else in steps.
     """
 
     name: str
     stages: tuple[Stage, ...]
     channels: tuple[Channel, ...]
+    bounded: bool = True
 
     def stage(self, id: str) -> Stage:
         """The stage with that id; KeyError if there is none."""

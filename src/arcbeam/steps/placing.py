@@ -13,7 +13,8 @@ from hashlib import sha256
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
-from arcbeam.model.plan import Plan, Stage
+from arcbeam.model.plan import Plan, Routing, Stage
+from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
 
 
@@ -58,10 +59,23 @@ class Placing:
         return readers
 
     @cached_property
-    def first_behind(self) -> tuple[int, ...]:
-        """For each level the place of the first stage of a later one."""
-        levels = [placed.level for placed in self.layout.stages]
-        return tuple(sum(of <= level for of in levels) for level in range(len(self.layout.tasks)))
+    def ports(self) -> Mapping[tuple[str, int], Port]:
+        """The output by which a stage, by uid, writes a channel."""
+        uids = {stage.id: stage.uid for stage in self.plan.stages}
+        return {(uids[id], channel): port for (id, channel), port in _ports(self.plan).items()}
+
+    @cached_property
+    def multimaps(self) -> frozenset[int]:
+        """The channels that are read by key."""
+        return frozenset(c.index for c in self.plan.channels if c.routing is Routing.SIDE_KEYED)
+
+    @cached_property
+    def side_lateness(self) -> Mapping[int, Duration]:
+        """How far behind the end of its window a side channel may still be read."""
+        found: dict[int, Duration] = {}
+        for side in (side for stage in self.plan.stages for side in stage.side_inputs):
+            found[side.channel] = max(found.get(side.channel, Duration(0)), Duration(side.lateness))
+        return found
 
     @cached_property
     def owners(self) -> tuple[tuple[int, ...], ...]:
@@ -89,6 +103,16 @@ def shape_of(plan: Plan, shards: int) -> JobShape:
     return JobShape(_digest(plan), shards, stages)
 
 
+def side_name(channel: int, producer: int) -> str:
+    """What a stage calls a side input, as far as one of the channel's producers writes it."""
+    return f"{channel}.{producer}"
+
+
+def channel_named(name: str) -> int:
+    """The channel of such a side input."""
+    return int(name.partition(".")[0])
+
+
 def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> Placing:
     """Gives the stages of a plan their places.
 
@@ -104,13 +128,13 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
         source = None if stage.source is None else plan.channels[stage.source]
         inputs = () if source is None else tuple(ports[id, source.index] for id in source.producers)
         outputs = tuple(ports[stage.id, index].output for index in stage.sinks)
-        sides = dict.fromkeys(
-            (str(side.channel), ports[producer, side.channel])
+        sides = {
+            side_name(side.channel, n): ports[producer, side.channel]
             for side in stage.side_inputs
-            for producer in plan.channels[side.channel].producers
-        )
+            for n, producer in enumerate(plan.channels[side.channel].producers)
+        }
         flow = StageFlow(stage.uid, inputs, outputs, shards)
-        found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides)))
+        found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items())))
     count = max(levels.values()) + 1
     return Placing(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
 

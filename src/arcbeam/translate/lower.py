@@ -46,10 +46,10 @@ def translate(
         InvalidPipelineError: the proto is malformed.
         UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
     """
-    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
+    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys, bounded=bounded)
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
-    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain)
+    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
     return _Lowering(context.components, stages, bounded).plan(name)
 
 
@@ -92,7 +92,7 @@ class _Lowering:
         uids = identity.unique(stage.uid for stage in lowered)
         lowered = [replace(stage, uid=uid) for stage, uid in zip(lowered, uids, strict=True)]
         channels = tuple(self._channel(edge) for edge in self._edges.values())
-        return Plan(name=name, stages=tuple(lowered), channels=channels)
+        return Plan(name=name, stages=tuple(lowered), channels=channels, bounded=self._bounded)
 
     # Which routings each buffer and each PCollection is needed in.
 
@@ -255,7 +255,11 @@ class _Lowering:
                 buffer = self._buffer_of_side.get(pcoll)
                 if buffer is None:
                     raise InvalidPipelineError(f"{transform.unique_name}: side input '{tag}' has no producer")
-                found.append(SideInput(transform.unique_name, tag, self._edge(buffer, routing, pcoll).index))
+                main = next(main for name, main in transform.inputs.items() if name not in payload.side_inputs)
+                channel = self._edge(buffer, routing, pcoll).index
+                lateness = self._strategy(main).allowed_lateness * 1000
+                eager = describe.may_fire_early(self._strategy(pcoll).trigger)
+                found.append(SideInput(transform.unique_name, tag, channel, lateness, eager))
         return tuple(found)
 
     def _payload(self, stage: Any, transforms: list[Any]) -> bytes:

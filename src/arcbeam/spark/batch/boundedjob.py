@@ -44,6 +44,15 @@ class Outcome:
     reports: list[BundleReport] = field(default_factory=list)
     spark_jobs: int = 0
 
+    def summary(self) -> dict[str, Any]:
+        """Figures, for logs."""
+        return {
+            "tasks": len(self.reports),
+            "spark_jobs": self.spark_jobs,
+            "bundles": sum(r.bundles for r in self.reports),
+            "elements": sum(r.elements_in for r in self.reports),
+        }
+
 
 class BatchRun:
     """One run of a bounded plan.
@@ -275,13 +284,3 @@ class BatchRun:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
         self._cancelled.set()
         interrupt(self._spark, self._job)
-
-
-def summary(outcome: Outcome) -> dict[str, Any]:
-    """Figures of a finished job, for logs."""
-    return {
-        "tasks": len(outcome.reports),
-        "spark_jobs": outcome.spark_jobs,
-        "bundles": sum(r.bundles for r in outcome.reports),
-        "elements": sum(r.elements_in for r in outcome.reports),
-    }

@@ -28,13 +28,14 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks
 from arcbeam.spark.steps.rows import SCHEMA, LevelRows, Received, Sent, StepRow
-from arcbeam.spark.steps.usercode import LevelCode, NoSideInputs, TaskBudget
+from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.placing import Placing
+from arcbeam.steps.sidefiles import SideCopies, SideFileReader
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.blobs.backends import open_blobs
@@ -70,6 +71,9 @@ class StepJob:
     versions: Versions
     prelude: Callable[[], None] | None = None
 
+
+side_copies = SideCopies()
+"""Of this process."""
 
 _PLAN = "plan"
 _jobs: dict[str, StepJob] = {}
@@ -181,7 +185,13 @@ class _Run:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = Sent(placing, of.level, self._rows.put)
-            code = self._code = LevelCode(placing.layout.at(of.level), self._open, sent, self.task, plan.time)
+            files = self._files()
+            names = {file.name for file in of.order.side_files}
+            side_copies.keep(names)
+            sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, side_copies)
+            code = self._code = LevelCode(
+                placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
+            )
             received = Received(self._batches, placing, of.level, sent)
             name = f"{plan.step}.{plan.attempt}.{of.level}.{self.task}.{uuid.uuid4().hex[:8]}"
             attempt = TaskAttempt(
@@ -191,10 +201,10 @@ class _Run:
                 of.level,
                 self.task,
                 name,
-                self._files(),
+                files,
                 LevelRows(received, sent, code.elements, self._end),
                 code,
-                NoSideInputs(),
+                code,
                 TaskBudget(plan.budget, lambda: sent.bytes),
             )
             report = attempt.run()

@@ -90,6 +90,10 @@ class Outcome:
     state: EndState
     steps: int
 
+    def summary(self) -> dict[str, object]:
+        """Figures, for logs."""
+        return {"state": self.state.value, "steps": self.steps}
+
 
 class StreamRun:
     """One driver's time with an unbounded job.
@@ -210,8 +214,3 @@ class StreamRun:
         """See `arcbeam.steps.seams.Watch`."""
         if isinstance(swept, StoreError):
             _LOG.warning("%s: not all files that nobody needs could be removed: %s", self._plan.name, swept)
-
-
-def summary(outcome: Outcome) -> dict[str, object]:
-    """Figures of a job that has ended, for logs."""
-    return {"state": outcome.state.value, "steps": outcome.steps}

@@ -6,21 +6,25 @@ Owns which stage is open, and when its task begins and ends. Must not know rows 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.plan.stagekinds import StageSpec
 from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.engine.state.agenda import Late
+from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.step.bundles import Runner
-from arcbeam.model.rows import BundleReport, Outbox, Row
+from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp, shifted
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
+from arcbeam.spark.steps.rows import Sent
+from arcbeam.steps.placing import Placing, channel_named, side_name
 from arcbeam.steps.seams import SideData
+from arcbeam.steps.sidefiles import SideFileReader, SideFileWriter
 
 if TYPE_CHECKING:
     from arcbeam.harness.bundle.finalization import Callbacks
@@ -31,22 +35,37 @@ _IMPULSE: Final = b""
 
 
 class LevelCode:
-    """See `arcbeam.steps.seams.UserCode`.
+    """See `arcbeam.steps.seams.UserCode`, and of the level's side inputs `arcbeam.engine.step.bundles.SideInputs`.
 
     Args:
-        placed: the stages of the level.
+        placing: of the job.
+        level: of the task.
+        task: its number.
         open: opens a stage, by its uid.
-        outbox: takes what stages write.
-        task: number of the task.
+        sent: takes what stages write.
+        sides: the side inputs of the head.
+        scratch: a local folder, for side inputs that are written.
         now: the step's recorded time.
     """
 
     def __init__(
-        self, placed: Iterable[Placed], open: Callable[[str], StepStage], outbox: Outbox, task: int, now: Timestamp
+        self,
+        placing: Placing,
+        level: int,
+        task: int,
+        open: Callable[[str], StepStage],
+        sent: Sent,
+        sides: SideFileReader,
+        scratch: Path,
+        now: Timestamp,
     ) -> None:
-        self._placed = {each.name: each for each in placed}
-        self._open, self._outbox, self._task, self._now = open, outbox, task, now
+        self._placing = placing
+        self._placed = {each.name: each for each in placing.layout.at(level)}
+        self._open, self._sent, self._task, self._now = open, sent, task, now
+        self._first_shard = placing.layout.range_of(level, task)[0]
+        self._sides, self._scratch = sides, scratch
         self._begun: dict[str, StepStage] = {}
+        self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
         self._latest: StepStage | None = None
 
     def specs(self) -> dict[str, StageSpec]:
@@ -82,7 +101,28 @@ class LevelCode:
 
     def sides(self) -> Iterable[SideData]:
         """See `UserCode`."""
-        return ()
+        for stage, channel, writer in self._side_writers:
+            last = max((stage.last_moment(channel, window) for window in writer.windows), default=MIN_TIMESTAMP)
+            until = None if last >= END_OF_GLOBAL_WINDOW else shifted(last, self._placing.side_lateness[channel])
+            if (data := writer.data(self._first_shard, until)) is not None:
+                yield data
+
+    def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
+        """See `SideInputs`."""
+        channels = self._placing.plan.channels
+        return [
+            SideInputWindow(side_name(channel, n), of)
+            for channel, of in self._stage(stage).sides.needed(window)
+            for n in range(len(channels[channel].producers))
+        ]
+
+    def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
+        """See `SideInputs`."""
+        return self._stage(stage).sides.until(channel_named(lot.side_input), lot.window)
+
+    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+        """See `SideInputs`: whether it may be read before its end."""
+        return self._stage(stage).sides.is_there(channel_named(lot.side_input), lot.window, self._sides)
 
     def end(self) -> list[BundleReport]:
         """Ends the task for all its stages, which hand over what they hold; what their bundles come to."""
@@ -101,11 +141,38 @@ class LevelCode:
     def _stage(self, name: str) -> StepStage:
         stage = self._begun.get(name)
         if stage is None:
-            stage = self._open(name)
-            stage.processor.begin_task(self._outbox, self._task)
-            self._begun[name] = stage
+            stage = self._begun[name] = self._open(name)
+            self._begin(name, stage)
         self._latest = stage
         return stage
+
+    def _begin(self, name: str, stage: StepStage) -> None:
+        def side_writer(channel: int) -> SideFileWriter:
+            writer = SideFileWriter(self._scratch, channel, self._placing.ports[name, channel])
+            self._side_writers.append((stage, channel, writer))
+            return writer
+
+        written = self._placing.stages[name].sinks
+        multimaps = {channel: side_writer(channel) for channel in written if channel in self._placing.multimaps}
+        stage.processor.begin_task(_Written(self._sent, multimaps), self._task, side_writer, self._sides)
+
+
+class _Written:
+    """Where the rows of a stage go; see `arcbeam.model.rows.Outbox`."""
+
+    def __init__(self, sent: Sent, multimaps: dict[int, SideFileWriter]) -> None:
+        self._sent, self._multimaps = sent, multimaps
+
+    def put(self, row: Row) -> None:
+        """See `Outbox`."""
+        multimap = self._multimaps.get(row.channel)
+        if multimap is None:
+            self._sent.put(row)
+            return
+        from arcbeam.harness.encoding.frames import COUNT, records
+
+        for key, window, start, end in records(row.blob):
+            multimap.put(window, key, row.blob[start + COUNT.size : end])
 
 
 class TaskBudget:
@@ -123,19 +190,3 @@ class TaskBudget:
     def exhausted(self) -> bool:
         """See `Budget`."""
         return time.monotonic() >= self._until or self._sent() >= self._bytes
-
-
-class NoSideInputs:
-    """A level without side inputs; see `arcbeam.engine.step.bundles.SideInputs`."""
-
-    def needed(self, stage: str, window: object) -> tuple[()]:
-        """See `SideInputs`."""
-        return ()
-
-    def until(self, stage: str, lot: object) -> Timestamp:
-        """See `SideInputs`."""
-        raise LookupError(f"{stage!r} has no side inputs")
-
-    def exists(self, stage: str, lot: object) -> bool:
-        """See `SideInputs`."""
-        return False

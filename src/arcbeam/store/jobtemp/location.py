@@ -62,6 +62,11 @@ class JobLocation:
         path, mark, settings = root.partition("?") if _SCHEME.match(root) else (root, "", "")
         return cls(f"{path.rstrip('/')}/{job}{mark}{settings}", cache=cache)
 
+    def below(self, name: str) -> str:
+        """The URL of a folder in this location."""
+        path, mark, settings = self.url.partition("?") if _SCHEME.match(self.url) else (self.url, "", "")
+        return f"{path}/{name}{mark}{settings}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
             raise TypeError("a location with a given backend does not pickle")
