@@ -14,15 +14,17 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.translate import describe, phases
 
 
-def uid(read: Any, transforms: list[Any]) -> str:
+def uid(components: Any, read: Any, transforms: list[Any]) -> str:
     """The full name of the transform that a stage is known by.
 
     Args:
+        components: of the pipeline.
         read: of the stage; None if it has none.
         transforms: of the stage, producers before consumers, without reads and writes.
     """
     if read is not None and read.spec.payload.startswith(b"group:"):
-        grouping: str = read.spec.payload.decode().partition(":")[2]
+        # A buffer is named by the grouping's id, which has a number that counts transforms.
+        grouping: str = components.transforms[read.spec.payload.decode().partition(":")[2]].unique_name
         return grouping
     stateful = next(filter(_has_state, transforms), None)
     first = transforms[0] if transforms else read

@@ -175,7 +175,7 @@ class _Lowering:
             side_inputs=self._side_inputs(stage),
             splittable=splittable,
             time_sorted=time_sorted,
-            uid=identity.uid(_read_of(stage), ordered),
+            uid=identity.uid(self._components, _read_of(stage), ordered),
             shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
         )
