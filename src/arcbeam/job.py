@@ -117,9 +117,8 @@ class Job:
         around = self._plan, self._spark, settings, self.id, location
         if self._plan.bounded:
             return BatchRun(*around, self._reported, self._prelude, watched())
-        store = self._options.checkpoint_dir
-        if not store:
-            store = location.below("state")
+        store = self._options.checkpoint_dir or None
+        if store is None:
             _LOG.info("%s keeps its state in a folder of its own, and cannot be resumed: see --checkpoint_dir", self.id)
         return StreamRun(*around, store, self._reported, self._prelude)
 

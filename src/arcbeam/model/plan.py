@@ -112,7 +112,8 @@ class Stage:
         finalizes: a transform asks for bundle finalization.
         time_sorted: the stateful root wants its input by event time.
         uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
-        shape: what the state of its keys looks like, for people; two that differ do not fit. "" without state.
+        shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
+            that differ do not fit. "" if it keeps nothing.
     """
 
     id: str

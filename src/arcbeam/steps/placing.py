@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from zlib import crc32
 
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.watermarks.clocks import Port
@@ -16,6 +17,8 @@ from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.plan import Plan, Routing, Stage
 from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
+
+_SIDE = (Routing.SIDE, Routing.SIDE_KEYED)
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,34 @@ class Placing:
         }
 
     @cached_property
+    def side_numbers(self) -> Mapping[Port, int]:
+        """The number by which what a port puts into side inputs is known, as long as the job lives."""
+        numbers = {port: side_number(port) for (_, channel), port in self.ports.items() if self._is_side(channel)}
+        if len(set(numbers.values())) != len(numbers):
+            raise ValueError(f"two of {', '.join(map(str, numbers))} have one number: call one of them by another name")
+        return numbers
+
+    @cached_property
+    def side_parts(self) -> Mapping[int, tuple[int, ...]]:
+        """The numbers of all that is in each side channel."""
+        return {
+            channel.index: tuple(self.side_numbers[port] for (_, of), port in self.ports.items() if of == channel.index)
+            for channel in self.plan.channels
+            if self._is_side(channel.index)
+        }
+
+    @cached_property
     def side_readers(self) -> Mapping[int, tuple[str, ...]]:
-        """The uids of the stages that read each side channel."""
+        """The uids of the stages that read what is known by each number."""
         readers: dict[int, tuple[str, ...]] = {}
         for stage in self.plan.stages:
             for channel in dict.fromkeys(side.channel for side in stage.side_inputs):
-                readers[channel] = (*readers.get(channel, ()), stage.uid)
+                for number in self.side_parts[channel]:
+                    readers[number] = (*readers.get(number, ()), stage.uid)
         return readers
+
+    def _is_side(self, channel: int) -> bool:
+        return self.plan.channels[channel].routing in _SIDE
 
     @cached_property
     def ports(self) -> Mapping[tuple[str, int], Port]:
@@ -99,18 +123,28 @@ def levels_of(plan: Plan) -> dict[str, int]:
 def shape_of(plan: Plan, shards: int) -> JobShape:
     """What a pipeline asks of the state that it goes on with."""
     levels = levels_of(plan)
-    stages = tuple(StageShape(stage.uid, levels[stage.id], stage.shape) for stage in plan.stages)
-    return JobShape(_digest(plan), shards, stages)
+    ports = _ports(plan)
+    stages: list[StageShape] = []
+    for stage in plan.stages:
+        # What waits for a side input is known by it.
+        sides = sorted(
+            str(ports[producer, side.channel])
+            for side in stage.side_inputs
+            for producer in plan.channels[side.channel].producers
+        )
+        shape = "; ".join([stage.shape, *(f"side input {name}" for name in dict.fromkeys(sides))])
+        stages.append(StageShape(stage.uid, levels[stage.id], shape if sides else stage.shape))
+    return JobShape(_digest(plan), shards, tuple(stages))
 
 
-def side_name(channel: int, producer: int) -> str:
-    """What a stage calls a side input, as far as one of the channel's producers writes it."""
-    return f"{channel}.{producer}"
+def side_number(port: Port) -> int:
+    """The number of what a port puts into side inputs: of its name, for the indexes of channels are of one plan."""
+    return crc32(f"{port.stage}\0{port.output}".encode())
 
 
-def channel_named(name: str) -> int:
-    """The channel of such a side input."""
-    return int(name.partition(".")[0])
+def side_name(number: int) -> str:
+    """What a stage calls it."""
+    return f"{number:08x}"
 
 
 def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> Placing:
@@ -129,9 +163,9 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
         inputs = () if source is None else tuple(ports[id, source.index] for id in source.producers)
         outputs = tuple(ports[stage.id, index].output for index in stage.sinks)
         sides = {
-            side_name(side.channel, n): ports[producer, side.channel]
+            side_name(side_number(port)): port
             for side in stage.side_inputs
-            for n, producer in enumerate(plan.channels[side.channel].producers)
+            for port in (ports[producer, side.channel] for producer in plan.channels[side.channel].producers)
         }
         flow = StageFlow(stage.uid, inputs, outputs, shards)
         found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items())))
@@ -145,7 +179,9 @@ def _ports(plan: Plan) -> dict[tuple[str, int], Port]:
     for stage in plan.stages:
         taken: dict[str, int] = {}
         for index in stage.sinks:
-            name = plan.channels[index].name
+            channel = plan.channels[index]
+            # A collection may be a side input in two forms, and what others read as well.
+            name = f"{channel.name} ({channel.routing})" if channel.routing in _SIDE else channel.name
             taken[name] = taken.get(name, 0) + 1
             ports[stage.id, index] = Port(stage.uid, name if taken[name] == 1 else f"{name}#{taken[name]}")
     return ports

@@ -6,6 +6,7 @@ keys and values are bytes here; which window is ready is the engine's business.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 import weakref
@@ -13,11 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
+import lmdb
+
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import SideData
 from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
 
@@ -31,14 +35,19 @@ class SideFileWriter:
 
     Args:
         scratch: a local folder.
-        channel: of the side input.
+        number: by which it is known.
         port: of the stage that writes it.
-        until: when nobody reads such a window any more; None: never.
+
+    Attributes:
+        windows: in which there is something.
+
+    Raises:
+        StoreError: by all methods: the folder cannot be written.
     """
 
-    def __init__(self, scratch: Path, channel: int, port: Port) -> None:
+    def __init__(self, scratch: Path, number: int, port: Port) -> None:
         self._path = scratch / f"side-{uuid.uuid4().hex}"
-        self._channel, self._port = channel, port
+        self._number, self._port = number, port
         self._chunks: ChunkFileWriter | None = None
         self._keys: KeyFileWriter | None = None
         self.windows: set[bytes] = set()
@@ -46,19 +55,21 @@ class SideFileWriter:
 
     def append(self, window: bytes, chunk: bytes) -> None:
         """Adds whole encoded elements to a window."""
-        if self._chunks is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._chunks = ChunkFileWriter(self._path)
-        self.windows.add(window)
-        self._chunks.append(window, chunk)
+        with _writing(self._path):
+            if self._chunks is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._chunks = ChunkFileWriter(self._path)
+            self.windows.add(window)
+            self._chunks.append(window, chunk)
 
     def put(self, window: bytes, key: bytes, values: bytes) -> None:
         """Adds whole encoded values to a key."""
-        if self._keys is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._keys = KeyFileWriter(self._path)
-        self.windows.add(window)
-        self._keys.put(window, key, values)
+        with _writing(self._path):
+            if self._keys is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._keys = KeyFileWriter(self._path)
+            self.windows.add(window)
+            self._keys.put(window, key, values)
 
     def close(self) -> None:
         """All is there; see `data`. (What a write operation calls, which publishes no file itself.)"""
@@ -71,9 +82,18 @@ class SideFileWriter:
             until: see `SideFile`.
         """
         writer: _Writer | None = self._chunks or self._keys
-        if writer is None or not writer.finish():
-            return None
-        return SideData(self._channel, shard, self._path, until, self._port)
+        with _writing(self._path):
+            if writer is None or not writer.finish():
+                return None
+        return SideData(self._number, shard, self._path, until, self._port)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, lmdb.Error) as e:
+        raise StoreError(f"'{path.parent}' cannot be written: {e}", "see that the disk has room") from e
 
 
 def _remove(*paths: Path) -> None:
@@ -88,16 +108,24 @@ class SideFileReader:
         blobs: the job's folder.
         folder: for copies of them on this host.
         files: of the head.
+        parts: the numbers of all that is in each channel.
         copies: of this process; those that the head does not have any more are given up.
     """
 
-    def __init__(self, blobs: DurableBlobs, folder: Path, files: Iterable[SideFile], copies: SideCopies) -> None:
+    def __init__(
+        self,
+        blobs: DurableBlobs,
+        folder: Path,
+        files: Iterable[SideFile],
+        parts: Mapping[int, tuple[int, ...]],
+        copies: SideCopies,
+    ) -> None:
         self._blobs, self._folder, self._copies = blobs, folder, copies
-        by_channel: dict[int, list[SideFile]] = {}
         # In order of their names, so that all tasks read the elements in the same order.
-        for file in sorted(files, key=lambda file: file.name):
-            by_channel.setdefault(file.channel, []).append(file)
-        self._by_channel: Mapping[int, list[SideFile]] = by_channel
+        ordered = sorted(files, key=lambda file: file.name)
+        self._by_channel: Mapping[int, list[SideFile]] = {
+            channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
+        }
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
@@ -174,11 +202,16 @@ class _copy:
         self._blobs, self._file = blobs, file
 
     def __enter__(self) -> Path:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "wb") as copy:
-            for start in range(0, self._file.size, _PART_BYTES):
-                length = min(_PART_BYTES, self._file.size - start)
-                copy.write(self._blobs.get_range(self._file.name, start, length))
+        try:
+            with _writing(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with open(self._path, "wb") as copy:
+                    for start in range(0, self._file.size, _PART_BYTES):
+                        length = min(_PART_BYTES, self._file.size - start)
+                        copy.write(self._blobs.get_range(self._file.name, start, length))
+        except BaseException:
+            self.__exit__()
+            raise
         return self._path
 
     def __exit__(self, *raised: object) -> None:

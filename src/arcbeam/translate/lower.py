@@ -182,7 +182,11 @@ class _Lowering:
 
     def _shape(self, stage: Any, transforms: list[Any], source: int | None) -> str:
         read = _read_of(stage)
-        if source is None or self._main_routings[read.spec.payload] not in (Routing.KEYED, Routing.GROUPED):
+        if source is None:
+            return ""
+        keyed = self._main_routings[read.spec.payload] in (Routing.KEYED, Routing.GROUPED)
+        splittable = any(t.spec.urn == phases.PROCESS_URN for t in stage.transforms)
+        if not (keyed or splittable or self._side_inputs(stage)):
             return ""
         pcoll = next(iter(read.outputs.values()))
         strategy = self._grouped.get(read.spec.payload) or self._strategy_id(pcoll)

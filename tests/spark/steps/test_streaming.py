@@ -193,3 +193,40 @@ def test_what_there_is_not_yet_is_refused_by_name() -> None:
     _ = p | test_stream.TestStream().add_elements([1]).advance_watermark_to_infinity()
     with pytest.raises(UnsupportedPipelineError, match="TestStream"):
         p.run()
+
+
+class Telling(beam.DoFn):
+    """Says by files when it is set up, told of a commit, and torn down; counts its elements."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._count = beam.metrics.Metrics.counter("telling", "elements")
+
+    def setup(self) -> None:
+        self._tell("set up")
+
+    def process(self, element: Any, finalizer: Any = beam.DoFn.BundleFinalizerParam) -> Iterator[Any]:
+        self._count.inc()
+        finalizer.register(lambda: self._tell(f"committed {element}"))
+        yield element
+
+    def teardown(self) -> None:
+        self._tell("torn down")
+
+    def _tell(self, what: str) -> None:
+        note(what, self._folder)
+
+
+@pytest.mark.contract("SDF-13", "API-06")
+def test_bundles_hear_of_their_commit_and_dofns_are_torn_down_and_counters_are_of_what_is_committed(
+    tmp_path: Path,
+) -> None:
+    p = pipeline()
+    _ = p | beam.Create(["a", "b"]) | beam.ParDo(Telling(str(tmp_path)))
+    result = p.run()
+    assert result.wait_until_finish() == "DONE"
+    told = noted(tmp_path)
+    assert sorted(line for line in told if line.startswith("committed")) == ["committed a", "committed b"]
+    assert told.count("set up") == told.count("torn down") > 0
+    found = result.metrics().query(beam.metrics.MetricsFilter().with_name("elements"))
+    assert [counter.committed for counter in found["counters"]] == [2]

@@ -6,7 +6,9 @@ Owns the data frames of a step, and what its failure means to the job. Must not 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,24 +16,29 @@ from dataclasses import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from arcbeam.engine.plan.markers import InconsistentCutError
 from arcbeam.engine.progress import Finalized, ShutDown, StepFailed, StepReported, TornDown
 from arcbeam.errors import ArcbeamError, JobCancelledError, JobFailedError, WorkerLostError
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.spark.session.sessions import interrupt
-from arcbeam.spark.steps.finalizing import Confirm, Confirmed
-from arcbeam.spark.steps.leveltask import LevelReport, LevelTask, StepJob
+from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
+from arcbeam.spark.steps.leveltask import LevelReport, LevelTask, StepJob, error_stage
 from arcbeam.spark.steps.rows import ORDER, SCHEMA, reports_in
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Clock, Inbox
+from arcbeam.store.blobs.errors import LostFileError, NewerFormatError, StoreError
 
 _LOG = logging.getLogger("arcbeam.steps")
 
+_CLOSING_SECONDS = 30.0
+
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
-_AGAIN = (WorkerLostError, JobCancelledError)
+_AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
+"""What may go better when the step is run again."""
+_FOR_GOOD = (LostFileError, NewerFormatError)
 
 
 class SparkCluster:
@@ -44,6 +51,7 @@ class SparkCluster:
         clock: the time.
         slots: how many tasks Spark runs at once.
         on_reports: told of what the bundles of each step come to, which is not committed yet.
+        forgotten: folder of copies on hosts and the job's name there, if they are to go with the run.
 
     Attributes:
         failure: the last error of a step; None if there was none.
@@ -57,21 +65,26 @@ class SparkCluster:
         clock: Clock,
         slots: int,
         on_reports: Callable[[int, Sequence[BundleReport]], None],
+        forgotten: tuple[str, str] | None = None,
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
-        self._slots, self._on_reports = slots, on_reports
+        self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
-        self._confirmed: list[Confirmed] = []
+        self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
+        self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
         self.failure: ArcbeamError | None = None
 
     def run(self, order: StepOrder) -> None:
         """See `Cluster`."""
-        confirmed, self._confirmed = tuple(self._confirmed), []
-        self._worker.submit(self._run, order, confirmed)
+        given_up = threading.Event()
+        self._running = order.plan.step, order.plan.attempt, given_up
+        self._worker.submit(self._run, order, tuple(self._confirmed), given_up)
 
-    def _run(self, order: StepOrder, confirmed: tuple[Confirmed, ...]) -> None:
+    def _run(self, order: StepOrder, confirmed: tuple[Confirmed, ...], given_up: threading.Event) -> None:
         plan, started = order.plan, time.monotonic()
+        if given_up.is_set():
+            return
         try:
             rows = collected(
                 self._spark,
@@ -79,7 +92,9 @@ class SparkCluster:
                 self._job.id,
                 self._job.location,
                 [placed.name for placed in self._job.placing.layout.stages],
-                f"{self._job.placing.plan.name}: step {plan.step}",
+                about=f"{self._job.placing.plan.name}: step {plan.step}",
+                stage=error_stage(plan),
+                given_up=given_up,
             )
             reports = [
                 LevelReport.from_blob(blob) for blob in reports_in((row["stage"], bytes(row["blob"])) for row in rows)
@@ -89,10 +104,11 @@ class SparkCluster:
             self._on_reports(plan.step, bundles)
             took = Duration(round((time.monotonic() - started) * 1e6))
             tasks = tuple(report.task for report in reports)
+            self.failure = None
             self._inbox.put(StepReported(self._clock.now(), plan.step, plan.attempt, took, tasks))
         except ArcbeamError as e:
             self.failure = e
-            again = isinstance(e, _AGAIN) or type(e) is JobFailedError
+            again = (isinstance(e, _AGAIN) and not isinstance(e, _FOR_GOOD)) or type(e) is JobFailedError
             self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(e), again))
         except BaseException as e:
             _LOG.exception("step %d could not be run", plan.step)
@@ -113,7 +129,12 @@ class SparkCluster:
 
     def abandon(self, step: int, attempt: int) -> None:
         """See `Cluster`."""
-        interrupt(self._spark, self._job.id)
+        self._give_up((step, attempt))
+
+    def _give_up(self, of: tuple[int, int] | None = None) -> None:
+        # SUBTLE: whoever runs it interrupts again and again: its Spark job may not have started yet.
+        if self._running is not None and of in (None, self._running[:2]):
+            self._running[2].set()
 
     def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
         """See `Cluster`."""
@@ -129,11 +150,19 @@ class SparkCluster:
         self._worker.submit(self._tear_down)
 
     def _tear_down(self) -> None:
-        if self._holders or self._confirmed:
-            last = Confirm(self._job.id, tuple(self._confirmed))
+        errors: tuple[str, ...] = ()
+        try:
+            last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
             tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last)
-        self._inbox.put(TornDown(self._clock.now()))
+        except Exception as e:
+            # The session may be gone, and with it all workers.
+            _LOG.debug("nothing could be torn down", exc_info=True)
+            errors = (f"{type(e).__name__}: {e}",)
+        self._inbox.put(TornDown(self._clock.now(), errors))
 
     def close(self) -> None:
-        """Nothing more will be run."""
-        self._worker.shutdown(wait=False)
+        """Nothing more will be run; what runs is given up, and has ended when this returns, or nearly so."""
+        self._give_up()
+        ended = threading.Thread(target=self._worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ended.start()
+        ended.join(_CLOSING_SECONDS)

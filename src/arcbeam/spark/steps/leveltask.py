@@ -7,9 +7,9 @@ shards, files and user code is `arcbeam.steps.task`'s.
 from __future__ import annotations
 
 import pickle
-import tempfile
 import uuid
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,15 +19,15 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from arcbeam.engine.plan.markers import InconsistentCutError
 from arcbeam.engine.plan.reports import TaskReport
+from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks
-from arcbeam.spark.steps.rows import SCHEMA, LevelRows, Received, Sent, StepRow
+from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow
 from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.bundlethread import BundleThread
@@ -39,12 +39,8 @@ from arcbeam.steps.sidefiles import SideCopies, SideFileReader
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.blobs.backends import open_blobs
-from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
-
-_AGAIN = (InconsistentCutError, StoreError)
-"""What may go better when the step is run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ class StepJob:
         settings: of the job.
         location: the job's temporary location.
         store: URL of the folder where its state is.
-        copies: folder for copies of state on each host; the system's temporary folder if empty.
+        copies: folder for copies of state on each host.
         versions: what the driver runs; a worker that runs something else refuses.
         prelude: called in a worker before the job's first stage is opened there, and perhaps again.
     """
@@ -72,8 +68,18 @@ class StepJob:
     prelude: Callable[[], None] | None = None
 
 
-side_copies = SideCopies()
-"""Of this process."""
+_side_copies: OrderedDict[str, SideCopies] = OrderedDict()
+"""Of this process, by job."""
+_MOST_JOBS = 4
+
+
+def _copies_of(job: str) -> SideCopies:
+    found = _side_copies.setdefault(job, SideCopies())
+    _side_copies.move_to_end(job)
+    while len(_side_copies) > _MOST_JOBS:
+        _side_copies.popitem(last=False)
+    return found
+
 
 _PLAN = "plan"
 _jobs: dict[str, StepJob] = {}
@@ -134,7 +140,7 @@ class LevelTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
-        earlier = failure.recorded(self.location)
+        earlier = failure.recorded(self.location, error_stage(self.order.plan))
         if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
             raise failure.one_line(earlier) from None
@@ -150,14 +156,19 @@ class LevelTask:
         thread.join()
         if thread.error is not None:
             open_stages.close_job(job.id)
-            raise self._escaped(thread.error, thread.step) from None
+            raise self._escaped(thread.error, thread.step or run.stage) from None
 
     def _escaped(self, error: BaseException, step: str) -> BaseException:
-        """What to raise to Spark; a user's error is recorded where the driver and the task's retries find it."""
-        if isinstance(error, _AGAIN):
+        """What to raise to Spark. Of this run of the step, all other tasks are told; another run may go better."""
+        if isinstance(error, InputLostError):
             return error
         described = failure.described(error, step)
-        return error if described is None else failure.record(self.location, f"step-{self.order.plan.step}", described)
+        return error if described is None else failure.record(self.location, error_stage(self.order.plan), described)
+
+
+def error_stage(plan: StepPlan) -> str:
+    """What errors of a run of a step are recorded under."""
+    return f"step-{plan.step}-{plan.attempt}"
 
 
 class _Run:
@@ -169,6 +180,11 @@ class _Run:
         self.task = context.partitionId() if context else 0
         self._code: LevelCode | None = None
         self._bundles: Sequence[BundleReport] = ()
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage that ran last."""
+        return "" if self._code is None else self._code.latest
 
     def processor(self) -> Any:
         """Of the stage that ran last."""
@@ -186,9 +202,9 @@ class _Run:
             warnings.simplefilter("default")
             sent = Sent(placing, of.level, self._rows.put)
             files = self._files()
-            names = {file.name for file in of.order.side_files}
-            side_copies.keep(names)
-            sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, side_copies)
+            copies = _copies_of(job.id)
+            copies.keep({file.name for file in of.order.side_files})
+            sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, placing.side_parts, copies)
             code = self._code = LevelCode(
                 placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
             )
@@ -233,9 +249,10 @@ class _Run:
         )
 
     def _files(self) -> TaskStore:
-        job = self._job
-        root = Path(job.copies or Path(tempfile.gettempdir()) / f"arcbeam-{_user()}" / "copies")
-        return TaskStore(open_blobs(job.store), HostCache(root), root / "scratch")
+        root = Path(self._job.copies)
+        # By user: the system's temporary folder is everybody's.
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return TaskStore(open_blobs(self._job.store), HostCache(root), root / "scratch")
 
 
 def _opened(job: StepJob, stage: str) -> Any:
@@ -243,9 +260,3 @@ def _opened(job: StepJob, stage: str) -> Any:
     from arcbeam.harness.step.stepstage import StepStage
 
     return StepStage(job.placing.stages[stage], job.settings)
-
-
-def _user() -> int:
-    import os
-
-    return os.getuid()

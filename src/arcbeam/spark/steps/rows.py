@@ -57,6 +57,10 @@ def reports_in(rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
     return (blob for stage, blob in rows if stage == _REPORT)
 
 
+class InputLostError(Exception):
+    """Spark has stopped to send what a task reads: it was killed, or a worker was lost. Not an error of user code."""
+
+
 class Sent:
     """What a task sends.
 
@@ -111,7 +115,7 @@ class Received:
     def __init__(self, batches: Iterator[pa.RecordBatch], placing: Placing, level: int, sent: Sent) -> None:
         self._level, self._indexes, self._sent = level, placing.indexes, sent
         self._rows = _rows(batches) if level else iter(())
-        self._exhaust = iter(()) if level else batches
+        self._exhaust = iter(()) if level else _unbroken(batches)
         self._ahead: StepRow | None = next(self._rows, None)
 
     def markers(self) -> Sequence[Marker]:
@@ -146,12 +150,28 @@ class Received:
             yield row
             self._advance()
 
+    def end(self) -> None:
+        """All must have been read.
+
+        Raises:
+            AssertionError: something is left.
+        """
+        if self._ahead is not None:
+            raise AssertionError(f"a row of stage {self._ahead.stage}, shard {self._ahead.shard} was read by nobody")
+
     def _advance(self) -> None:
         self._ahead = next(self._rows, None)
 
 
+def _unbroken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except Exception as e:
+        raise InputLostError(f"the rows of a step end too early: {e}") from e
+
+
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[StepRow]:
-    for batch in batches:
+    for batch in _unbroken(batches):
         tasks, shards, stages, buckets = (batch.column(i).to_pylist() for i in range(4))
         blobs = batch.column(4)
         for i, task in enumerate(tasks):
@@ -196,5 +216,6 @@ class LevelRows:
 
     def mark(self, marker: Marker) -> None:
         """See `Rows`."""
+        self._received.end()
         self._ends()
         self._sent.mark(marker)

@@ -6,12 +6,15 @@ Owns what a driver has around it here: a clock, an inbox, a log, a cluster. Must
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -39,14 +42,18 @@ from arcbeam.spark.steps.leveltask import StepJob, give
 from arcbeam.steps.commits import LogCommits
 from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.steps.placing import placed, shape_of
-from arcbeam.steps.progress import numbered, started
+from arcbeam.steps.progress import numbered, progress_of, started
 from arcbeam.store.blobs.backends import open_blobs
-from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Swept
+from arcbeam.store.manifest.values import Manifest
 
 _LOG = logging.getLogger("arcbeam.steps")
+
+_LONGEST_WAIT = 60.0
+"""Seconds. Whoever waits longer looks at the clock again: it may have been set, or the machine slept."""
 
 
 class WallClock:
@@ -70,8 +77,7 @@ class EventQueue:
 
     def next(self, until: Timestamp | None) -> Event | None:
         """See `WaitingInbox`."""
-        # SUBTLE: a clock of the day may be set back meanwhile; whoever waits is asked again, and waits on.
-        seconds = None if until is None else max(0.0, (until - self._clock.now()) / 1e6)
+        seconds = None if until is None else min(max(0.0, (until - self._clock.now()) / 1e6), _LONGEST_WAIT)
         try:
             return self._events.get(timeout=seconds)
         except queue.Empty:
@@ -104,7 +110,7 @@ class StreamRun:
         settings: of the job.
         job: unique id of the run; tags the Spark jobs, so that they can be interrupted.
         location: the run's temporary location; the caller removes it.
-        store: URL of the folder where the job's state is; an empty one begins a new job.
+        store: URL of the folder where the job's state is; an empty one begins a new job; None: a folder in `location`.
         on_report: told of what the bundles of each stage and task come to, once their step is committed.
         prelude: called in a worker before it opens its first stage of this job.
     """
@@ -116,12 +122,15 @@ class StreamRun:
         settings: Settings,
         job: str,
         location: JobLocation,
-        store: str,
+        store: str | None,
         on_report: Callable[[BundleReport], None] = lambda report: None,
         prelude: Callable[[], None] | None = None,
     ) -> None:
         self._plan, self._spark, self._settings = plan, spark, settings
-        self._job, self._location, self._store = job, location, store
+        self._job, self._location = job, location
+        # As a location has it: tasks run in other working directories.
+        self._store = location.below("state") if store is None else JobLocation(store).url
+        self._forgotten = store is None
         self._on_report, self._prelude = on_report, prelude
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
@@ -155,14 +164,16 @@ class StreamRun:
         shards = self._settings.shards
         who = f"{socket.gethostname()}:{self._job}"
         log = StepLog.open(open_blobs(self._store), shape_of(self._plan, shards), self._clock.now(), driver=who)
-        numbers = numbered(log.head, [stage.uid for stage in self._plan.stages])
+        numbers = self._numbers(log.head)
         placing = placed(self._plan, numbers, shards, slots)
+        copies = str(Path(tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / "copies")
         job = StepJob(
-            self._job, placing, self._settings, self._location, self._store, "", Versions.here(), self._prelude
+            self._job, placing, self._settings, self._location, self._store, copies, Versions.here(), self._prelude
         )
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn)
-        cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._note)
+        forgotten = (copies, log.head.job) if self._forgotten else None
+        cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._note, forgotten)
         driver = JobDriver(JobMachine(placing.layout), commits, cluster, self, self._inbox, self._clock, self)
         self._inbox.put(started(log.head, self._clock.now()))
         try:
@@ -176,6 +187,21 @@ class StreamRun:
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return Outcome(end.state, self._steps)
+
+    def _numbers(self, head: Manifest) -> dict[str, int]:
+        """The numbers of the plan's stages in the job.
+
+        Raises:
+            IncompatibleStateError: there is a source that the job did not have when it began.
+        """
+        progress = progress_of(head)
+        new = [stage.uid for stage in self._plan.stages if stage.source is None and stage.uid not in progress.numbers]
+        if new and not progress.fresh:
+            raise IncompatibleStateError(
+                f"the job in '{self._store}' has begun without the source(s) {', '.join(map(repr, new))}",
+                "sources begin when a job does: begin a new one in another folder",
+            )
+        return numbered(head, [stage.uid for stage in self._plan.stages])
 
     def _note(self, step: int, reports: Sequence[BundleReport]) -> None:
         with self._lock:

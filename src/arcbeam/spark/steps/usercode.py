@@ -22,7 +22,7 @@ from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp, shifted
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.spark.steps.rows import Sent
-from arcbeam.steps.placing import Placing, channel_named, side_name
+from arcbeam.steps.placing import Placing, side_name
 from arcbeam.steps.seams import SideData
 from arcbeam.steps.sidefiles import SideFileReader, SideFileWriter
 
@@ -46,6 +46,9 @@ class LevelCode:
         sides: the side inputs of the head.
         scratch: a local folder, for side inputs that are written.
         now: the step's recorded time.
+
+    Attributes:
+        latest: uid of the stage that had its turn last.
     """
 
     def __init__(
@@ -64,9 +67,11 @@ class LevelCode:
         self._open, self._sent, self._task, self._now = open, sent, task, now
         self._first_shard = placing.layout.range_of(level, task)[0]
         self._sides, self._scratch = sides, scratch
+        self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, StepStage] = {}
         self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
         self._latest: StepStage | None = None
+        self.latest = ""
 
     def specs(self) -> dict[str, StageSpec]:
         """What the engine must know of the stages."""
@@ -109,20 +114,31 @@ class LevelCode:
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         """See `SideInputs`."""
-        channels = self._placing.plan.channels
         return [
-            SideInputWindow(side_name(channel, n), of)
+            SideInputWindow(side_name(number), of)
             for channel, of in self._stage(stage).sides.needed(window)
-            for n in range(len(channels[channel].producers))
+            for number in self._placing.side_parts[channel]
         ]
 
     def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
         """See `SideInputs`."""
-        return self._stage(stage).sides.until(channel_named(lot.side_input), lot.window)
+        return self._stage(stage).sides.until(self._channel(stage, lot), lot.window)
 
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
         """See `SideInputs`: whether it may be read before its end."""
-        return self._stage(stage).sides.is_there(channel_named(lot.side_input), lot.window, self._sides)
+        return self._stage(stage).sides.is_there(self._channel(stage, lot), lot.window, self._sides)
+
+    def _channel(self, stage: str, lot: SideInputWindow) -> int:
+        """The channel of the plan that a stage's side input is in."""
+        known = self._channels.get(stage)
+        if known is None:
+            placing = self._placing
+            known = self._channels[stage] = {
+                side_name(number): side.channel
+                for side in placing.stages[stage].side_inputs
+                for number in placing.side_parts[side.channel]
+            }
+        return known[lot.side_input]
 
     def end(self) -> list[BundleReport]:
         """Ends the task for all its stages, which hand over what they hold; what their bundles come to."""
@@ -143,12 +159,13 @@ class LevelCode:
         if stage is None:
             stage = self._begun[name] = self._open(name)
             self._begin(name, stage)
-        self._latest = stage
+        self._latest, self.latest = stage, name
         return stage
 
     def _begin(self, name: str, stage: StepStage) -> None:
         def side_writer(channel: int) -> SideFileWriter:
-            writer = SideFileWriter(self._scratch, channel, self._placing.ports[name, channel])
+            port = self._placing.ports[name, channel]
+            writer = SideFileWriter(self._scratch, self._placing.side_numbers[port], port)
             self._side_writers.append((stage, channel, writer))
             return writer
 

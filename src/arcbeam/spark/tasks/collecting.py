@@ -25,7 +25,15 @@ _REMOTE_LOOKS_SECONDS = 5.0
 
 
 def collected(
-    spark: SparkSession, frame: DataFrame, job: str, location: JobLocation, running: Iterable[str], about: str = ""
+    spark: SparkSession,
+    frame: DataFrame,
+    job: str,
+    location: JobLocation,
+    running: Iterable[str],
+    *,
+    about: str = "",
+    stage: str = "",
+    given_up: threading.Event | None = None,
 ) -> list[Any]:
     """The rows of a data frame.
 
@@ -36,21 +44,25 @@ def collected(
         location: of the job, where a user's error is recorded.
         running: names of the stages that run in it.
         about: what it is, for people in Spark's UI (default: the job).
+        stage: what its tasks record errors under; "": whatever it is.
+        given_up: is set when nobody wants the rows any more.
 
     Raises:
         ArcbeamError: it failed; see `failure.as_job_failure`.
     """
     try:
-        with tagged(spark, job, about), _ending_at_first_error(spark, job, location):
+        with tagged(spark, job, about), _ending_at_first_error(spark, job, location, stage, given_up):
             return frame.collect()
     except Exception as e:
         # They know whether Spark's own text adds anything.
-        raise driver.lost(spark, e, is_own(spark)) or as_job_failure(e, location, running)  # noqa: B904
+        raise driver.lost(spark, e, is_own(spark)) or as_job_failure(e, location, running, stage)  # noqa: B904
 
 
 @contextlib.contextmanager
-def _ending_at_first_error(spark: SparkSession, job: str, location: JobLocation) -> Iterator[None]:
-    """Cancels the Spark job in the block once a task has recorded a user's error.
+def _ending_at_first_error(
+    spark: SparkSession, job: str, location: JobLocation, stage: str, given_up: threading.Event | None
+) -> Iterator[None]:
+    """Cancels the Spark job in the block once a task has recorded a user's error, or it is given up.
 
     Spark itself tries a failed task again, three times as a rule, each time in a new worker.
     """
@@ -60,7 +72,7 @@ def _ending_at_first_error(spark: SparkSession, job: str, location: JobLocation)
     def look() -> None:
         while not ended.wait(seconds):
             with contextlib.suppress(Exception):
-                if location.list("errors/"):
+                if (given_up is not None and given_up.is_set()) or location.error_names(stage):
                     # Again and again, as long as it has not ended: what is cancelled may just be starting.
                     interrupt(spark, job)
 
