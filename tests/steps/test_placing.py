@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage
-from arcbeam.steps.placing import Placing, channel_named, levels_of, placed, shape_of, side_name
+from arcbeam.steps.placing import Placing, levels_of, placed, shape_of, side_name, side_number
 
 KEYED, SPREAD, SIDE = Routing.KEYED, Routing.SPREAD, Routing.SIDE
 
@@ -58,14 +58,16 @@ def test_outputs_are_named_as_what_travels_there_each_once() -> None:
     assert first.flow.outputs == ("words", "words#2", "counts")
     third = at().layout.stages[3]
     assert third.flow.inputs == (Port("the s1", "counts"), Port("the s0", "counts"))
-    assert third.side_inputs == ((side_name(3, 0), Port("the s2", "rates")),)
-    assert channel_named(side_name(3, 0)) == 3
+    rates = Port("the s2", "rates (side)")
+    assert third.side_inputs == ((side_name(side_number(rates)), rates),)
 
 
 def test_rows_of_a_channel_go_to_all_its_readers_and_side_channels_know_theirs() -> None:
     placing = at()
     assert placing.readers == {0: (1,), 1: (2,), 2: (3, 4), 3: ()}
-    assert placing.side_readers == {3: ("the s3",)}
+    number = side_number(Port("the s2", "rates (side)"))
+    assert placing.side_parts == {3: (number,)}
+    assert placing.side_readers == {number: ("the s3",)}
     assert placing.side_lateness == {3: 9}
     assert placing.multimaps == frozenset()
 
@@ -82,4 +84,6 @@ def test_every_shard_has_the_owner_that_the_layout_says(shards: int, tasks: int)
 def test_a_pipeline_asks_for_state_by_stage_level_and_shape() -> None:
     shape = shape_of(PLAN, 4)
     assert shape.shards == 4
-    assert [(s.stage, s.level, s.shape) for s in shape.stages][1] == ("the s1", 1, "key; state")
+    waits = "side input output 'rates (side)' of 'the s2'"
+    assert [s.shape for s in shape.stages] == ["", "key; state", "", f"; {waits}", ""]
+    assert [s.level for s in shape.stages] == [0, 1, 1, 2, 2]

@@ -12,7 +12,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import SideData
 from arcbeam.steps.sidefiles import SideCopies, SideFileReader, SideFileWriter
 from arcbeam.steps.written import TaskStore
-from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.testing.blobs import MemoryBlobs
@@ -27,8 +27,8 @@ class Job:
         self.folder, self.blobs, self.copies = folder, MemoryBlobs(), SideCopies()
         self.files: list[SideFile] = []
 
-    def writer(self, channel: int = 7) -> SideFileWriter:
-        return SideFileWriter(self.folder, channel, PORT)
+    def writer(self, number: int = 70) -> SideFileWriter:
+        return SideFileWriter(self.folder, number, PORT)
 
     def publish(self, data: SideData | None) -> None:
         assert data is not None
@@ -38,7 +38,7 @@ class Job:
 
     def reader(self) -> SideFileReader:
         self.copies.keep({file.name for file in self.files})
-        return SideFileReader(self.blobs, self.folder, self.files, self.copies)
+        return SideFileReader(self.blobs, self.folder, self.files, {7: (70, 71), 8: ()}, self.copies)
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.mark.contract("ENG-05")
 def test_what_tasks_put_into_a_window_is_read_there_of_all_steps_together(job: Job) -> None:
-    for chunks in ([(b"w", b"one"), (b"v", b"two")], [(b"w", b"three")]):
-        writer = job.writer()
+    for number, chunks in ((70, [(b"w", b"one"), (b"v", b"two")]), (71, [(b"w", b"three")])):
+        writer = job.writer(number)
         for window, chunk in chunks:
             writer.append(window, chunk)
         assert writer.windows == {window for window, _ in chunks}
@@ -61,7 +61,7 @@ def test_what_tasks_put_into_a_window_is_read_there_of_all_steps_together(job: J
     assert not list(reader.chunks(8, b"w"))
     assert reader.has_chunks(7, b"v")
     assert not reader.has_chunks(7, b"u")
-    assert [(file.channel, file.until) for file in job.files] == [(7, 5), (7, 5)]
+    assert [(file.channel, file.until) for file in job.files] == [(70, 5), (71, 5)]
 
 
 @pytest.mark.contract("ENG-05")
@@ -104,4 +104,15 @@ def test_copies_are_gone_from_the_disk_and_given_up_when_the_head_has_them_no_mo
     assert not job.reader().has_chunks(7, b"w")
     job.blobs.delete(gone.name)
     with pytest.raises(MissingFileError):
-        SideFileReader(job.blobs, job.folder, [gone], job.copies).has_chunks(7, b"w")
+        SideFileReader(job.blobs, job.folder, [gone], {7: (70,)}, job.copies).has_chunks(7, b"w")
+
+
+def test_what_is_published_is_gone_from_the_host_and_a_folder_that_cannot_be_written_is_named(job: Job) -> None:
+    writer = job.writer()
+    writer.append(b"w", b"one")
+    job.publish(writer.data(0, None))
+    assert not list(job.folder.iterdir())
+    elsewhere = SideFileWriter(job.folder / "file" / "below", 70, PORT)
+    (job.folder / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"file/below' cannot be written"):
+        elsewhere.append(b"w", b"one")
