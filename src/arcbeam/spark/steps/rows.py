@@ -115,13 +115,14 @@ class Received:
     def __init__(self, batches: Iterator[pa.RecordBatch], placing: Placing, level: int, sent: Sent) -> None:
         self._level, self._indexes, self._sent = level, placing.indexes, sent
         self._rows = _rows(batches) if level else iter(())
-        self._exhaust = iter(()) if level else _unbroken(batches)
+        if not level:
+            # SUBTLE: Spark ends a worker whose task has not read its input to the end.
+            for _ in _unbroken(batches):
+                pass
         self._ahead: StepRow | None = next(self._rows, None)
 
     def markers(self) -> Sequence[Marker]:
         """The markers of the level before; reports of it go on."""
-        for _ in self._exhaust:
-            pass
         markers: list[Marker] = []
         while self._ahead is not None and self._ahead.shard == _NO_SHARD:
             if self._ahead.stage == _MARKER:
