@@ -18,15 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arcbeam.errors import ArcbeamError, JobCancelledError
-from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.progressline import ProgressLine, watched
-from arcbeam.spark.batch.boundedjob import BatchRun, summary
+from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, prepared
+from arcbeam.spark.steps.streamjob import StreamRun
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -58,7 +58,7 @@ class Job:
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
         self._plan, self._options, self._prelude, self._on_report = plan, options, prelude, on_report
-        self._run: BatchRun | None = None
+        self._run: BatchRun | StreamRun | None = None
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._spark = open_session(session_options(options))
@@ -93,14 +93,12 @@ class Job:
                     sdf_round_seconds=options.sdf_round_seconds,
                     **options.optimizations,
                 )
-                self._run = BatchRun(
-                    self._plan, self._spark, settings, self.id, location, self._reported, self._prelude, watched()
-                )
+                self._run = self._run_of(settings, location)
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")
                 with ProgressLine(self._run.standing):
                     outcome = self._run.run()
-            _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, summary(outcome))
+            _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())
         except Exception as e:
             if self.cancelled:
                 raise JobCancelledError(f"{self.id} was cancelled") from e
@@ -115,6 +113,15 @@ class Job:
             if claim is not None:
                 claim.release()
 
+    def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | StreamRun:
+        around = self._plan, self._spark, settings, self.id, location
+        if self._plan.bounded:
+            return BatchRun(*around, self._reported, self._prelude, watched())
+        store = self._options.checkpoint_dir or None
+        if store is None:
+            _LOG.info("%s keeps its state in a folder of its own, and cannot be resumed: see --checkpoint_dir", self.id)
+        return StreamRun(*around, store, self._reported, self._prelude)
+
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
         self._cancelled.set()
@@ -125,8 +132,7 @@ class Job:
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what has been reported so far."""
-        reports = list(self._run.outcome.reports) if self._run else []
-        return merge_metrics(info for report in reports for info in report.metrics)
+        return self._run.metrics() if self._run else []
 
     def _reported(self, report: BundleReport) -> None:
         _repeat_warnings(report)

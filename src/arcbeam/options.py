@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from arcbeam.errors import InvalidPipelineError
 
@@ -100,6 +100,14 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=False,
             help="Leave the job's temporary files for inspection.",
         )
+        steps = parser.add_argument_group("arcbeam: streaming (with --streaming)")
+        steps.add_argument(
+            "--checkpoint_dir",
+            default=None,
+            help="Folder or URL (s3://…, gs://…, hdfs://…) where an unbounded job keeps what it has made real; a job "
+            "that is submitted again with the same folder goes on there (default: a folder of the run's own, which is "
+            "gone with it).",
+        )
 
         speed = parser.add_argument_group(
             "arcbeam: optimizations",
@@ -154,6 +162,11 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         ]
         if wrong:
             raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
+        if self.checkpoint_dir and not self.view_as(StandardOptions).streaming:
+            raise InvalidPipelineError(
+                f"--checkpoint_dir={self.checkpoint_dir} is for jobs that run in steps",
+                "give --streaming, or leave it out",
+            )
         if self.spark_master and self.spark_remote:
             raise InvalidPipelineError(
                 "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"

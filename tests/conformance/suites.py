@@ -22,7 +22,7 @@ from unittest import mock
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import fn_runner_test
 from apache_beam.runners.runner import PipelineResult, PipelineRunner
 from apache_beam.testing.test_pipeline import TestPipeline
@@ -45,11 +45,13 @@ class Variant:
         name: for the names of tests.
         options: of the runner, by their names.
         long: it is left out of `make test`.
+        streaming: it runs in steps.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     long: bool = False
+    streaming: bool = False
 
 
 DEFAULT = Variant("Default")
@@ -64,6 +66,7 @@ WITHOUT = {
     if name != "value_chains"
 }
 NOTHING_ON = Variant("NoOptimizations", {"no_fusion": True, "disable_optimizations": ["all"]}, long=True)
+STREAMING = Variant("Streaming", {"shards": 3}, streaming=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (
@@ -129,6 +132,7 @@ class Conformance(unittest.TestCase):
         ours = options.view_as(ArcbeamOptions)
         for name, value in self.variant.options.items():
             setattr(ours, name, value)
+        options.view_as(StandardOptions).streaming |= self.variant.streaming
         return options
 
     def assertWarnsRegex(self, *args: Any, **kwargs: Any) -> Any:

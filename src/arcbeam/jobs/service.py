@@ -108,15 +108,13 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return job_pb.CancelJobResponse(state=_state(self._jobs.cancel(request.job_id)))
 
     def Drain(self, request: Any, context: Any = None) -> Any:
-        """Refused: bounded pipelines have nothing to drain.
+        """Refused: there is no draining yet.
 
         Raises:
             NotImplementedError: always.
         """
         id = self._jobs.registry.job(request.job_id).id
-        raise NotImplementedError(
-            f"Drain is not supported for job '{id}': bounded pipelines have nothing to drain; use Cancel"
-        )
+        raise NotImplementedError(f"Drain is not supported for job '{id}': there is no draining yet; use Cancel")
 
     def GetStateStream(self, request: Any, context: Any = None) -> Iterator[Any]:
         """All states of a job, past and to come; ends with its last one."""

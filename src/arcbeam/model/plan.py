@@ -58,11 +58,15 @@ class SideInput:
         transform: id of the consuming transform in the stage's payload.
         tag: the transform's local name for it.
         channel: index of the SIDE or SIDE_KEYED channel.
+        lateness: microseconds behind the end of its window that an element may still come to the transform, and read.
+        eager: its windows are read as soon as there is something in them: it has a trigger that fires before their end.
     """
 
     transform: str
     tag: str
     channel: int
+    lateness: int = 0
+    eager: bool = False
 
 
 class TimeDomain(enum.StrEnum):
@@ -107,6 +111,9 @@ class Stage:
         splittable: the root transform processes restrictions of a splittable DoFn.
         finalizes: a transform asks for bundle finalization.
         time_sorted: the stateful root wants its input by event time.
+        uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
+        shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
+            that differ do not fit. "" if it keeps nothing.
     """
 
     id: str
@@ -121,6 +128,8 @@ class Stage:
     splittable: bool = False
     finalizes: bool = False
     time_sorted: bool = False
+    uid: str = ""
+    shape: str = ""
 
     @property
     def stateful(self) -> bool:
@@ -141,11 +150,13 @@ class Plan:
         name: the job's name.
         stages: in topological order: producers before consumers, side inputs before their users.
         channels: by index.
+        bounded: it runs in phases; else in steps.
     """
 
     name: str
     stages: tuple[Stage, ...]
     channels: tuple[Channel, ...]
+    bounded: bool = True
 
     def stage(self, id: str) -> Stage:
         """The stage with that id; KeyError if there is none."""

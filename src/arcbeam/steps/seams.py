@@ -27,6 +27,7 @@ from arcbeam.engine.progress import (
 )
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.step.bundles import Runner
+from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.model.seams import StateView
@@ -176,16 +177,19 @@ class SideData:
     """What an attempt has put into a side input, in one shard.
 
     Attributes:
-        channel: of the side input, unique in the job.
+        channel: of the side input, unique in the job as long as it lives.
         shard: that it is of.
-        data: a complete file's bytes, in the form that the readers know, or where it is on this host.
+        data: a complete file's bytes, in the form that the readers know, or where it is on this host; it is gone when
+            it is written.
         until: see `SideFile`. Who comes later than that finds nothing: an element whose own window has expired.
+        port: by which it was put there; whoever waits for that port is told that there is more.
     """
 
     channel: int
     shard: int
     data: bytes | Path = field(repr=False)
     until: Timestamp | None = None
+    port: Port | None = None
 
 
 class Rows(Protocol[R]):

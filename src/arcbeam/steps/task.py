@@ -92,11 +92,13 @@ class TaskAttempt(Generic[R]):
             for shard, view in self._views.items()
             if (files := self._written(shard, view))
         )
+        put = tuple(self._code.sides())
         sides = tuple(
-            self._files.side(self._name_of("side", data.channel, data.shard), data) for data in self._code.sides()
+            self._files.side(self._name_of("side", data.channel, data.shard, n), data) for n, data in enumerate(put)
         )
         self.close()
-        return replace(report, files=TaskFiles(shards, sides))
+        published = {*report.published, *(data.port for data in put if data.port is not None)}
+        return replace(report, files=TaskFiles(shards, sides), published=tuple(sorted(published)))
 
     def close(self) -> None:
         """Gives back the copies of shards. Again does nothing."""
@@ -115,8 +117,10 @@ class TaskAttempt(Generic[R]):
             files = self._files.merged(files, first, replace(name, attempt=f"{self._name}.merged"))
         return files if delta is None else (*files, delta)
 
-    def _name_of(self, kind: str, place: int, shard: int) -> Written:
-        return Written(place, shard, self._order.plan.step, self._order.epoch, self._name, kind)
+    def _name_of(self, kind: str, place: int, shard: int, n: int = 0) -> Written:
+        # Two stages of a task may write one side input.
+        attempt = f"{self._name}.{n}" if n else self._name
+        return Written(place, shard, self._order.plan.step, self._order.epoch, attempt, kind)
 
     # `bundles.Shards`.
 

@@ -56,6 +56,7 @@ class TaskStore:
         else:
             self.blobs.put_file(name, content)
             size, crc = _measured(content)
+            content.unlink(missing_ok=True)
         return SideFile(data.channel, data.shard, name, size, crc, data.until)
 
 

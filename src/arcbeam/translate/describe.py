@@ -13,7 +13,7 @@ from arcbeam.model.urns import KEY_CODER_URN
 
 def may_lift(strategy: Any) -> bool:
     """Whether values may be combined before they are grouped: no pane depends on how many elements there were."""
-    return not (_may_fire_early(strategy.trigger) and _counts(strategy.trigger))
+    return not (may_fire_early(strategy.trigger) and _counts(strategy.trigger))
 
 
 def one_plain_pane(strategy: Any) -> bool:
@@ -23,12 +23,12 @@ def one_plain_pane(strategy: Any) -> bool:
     can make a second pane.
     """
     at_end = strategy.output_time in (runner_pb.OutputTime.UNSPECIFIED, runner_pb.OutputTime.END_OF_WINDOW)
-    return at_end and not _may_fire_early(strategy.trigger)
+    return at_end and not may_fire_early(strategy.trigger)
 
 
-def _may_fire_early(trigger: Any) -> bool:
+def may_fire_early(trigger: Any) -> bool:
     """Whether a trigger may fire while a bounded input comes in."""
-    parts = map(_may_fire_early, parts_of(trigger))
+    parts = map(may_fire_early, parts_of(trigger))
     match trigger.WhichOneof("trigger"):
         case None | "default" | "never" | "after_synchronized_processing_time":
             return False

@@ -6,7 +6,7 @@ Owns the choice of a channel's routing and the shape of a stage's payload. Must 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apache_beam.portability import common_urns
@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
-from arcbeam.translate import describe, keys, phases
+from arcbeam.translate import describe, identity, keys, phases
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -46,10 +46,10 @@ def translate(
         InvalidPipelineError: the proto is malformed.
         UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
     """
-    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
+    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys, bounded=bounded)
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
-    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain)
+    context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
     return _Lowering(context.components, stages, bounded).plan(name)
 
 
@@ -89,8 +89,10 @@ class _Lowering:
         for stage in self._stages:
             self._note_needs(stage)
         lowered = [self._lower(f"s{n}", stage) for n, stage in enumerate(self._stages)]
+        uids = identity.unique(stage.uid for stage in lowered)
+        lowered = [replace(stage, uid=uid) for stage, uid in zip(lowered, uids, strict=True)]
         channels = tuple(self._channel(edge) for edge in self._edges.values())
-        return Plan(name=name, stages=tuple(lowered), channels=channels)
+        return Plan(name=name, stages=tuple(lowered), channels=channels, bounded=self._bounded)
 
     # Which routings each buffer and each PCollection is needed in.
 
@@ -126,7 +128,8 @@ class _Lowering:
                 return Routing.KEYED
             if payload is not None and payload.requires_stable_input:
                 return Routing.SPREAD
-        return Routing.FORWARD
+        # In steps a stage follows no partition of another: what it reads comes from the level before.
+        return Routing.FORWARD if self._bounded else Routing.SPREAD
 
     # Stages.
 
@@ -161,18 +164,34 @@ class _Lowering:
             else:
                 transforms.append(transform)
         own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
+        ordered = _ordered(own)
         return Stage(
             id=stage_id,
             name=describe.stage_name([t.unique_name for t in own] or self._passed_on(stage)) or stage.name,
-            transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in _ordered(own)),
+            transforms=tuple(Transform(t.unique_name, t.unique_name, t.spec.urn) for t in ordered),
             payload=self._payload(stage, transforms),
             source=source,
             sinks=tuple(sinks),
             side_inputs=self._side_inputs(stage),
             splittable=splittable,
             time_sorted=time_sorted,
+            uid=identity.uid(self._components, _read_of(stage), ordered),
+            shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
         )
+
+    def _shape(self, stage: Any, transforms: list[Any], source: int | None) -> str:
+        read = _read_of(stage)
+        if source is None:
+            return ""
+        keyed = self._main_routings[read.spec.payload] in (Routing.KEYED, Routing.GROUPED)
+        splittable = any(t.spec.urn == phases.PROCESS_URN for t in stage.transforms)
+        if not (keyed or splittable or self._side_inputs(stage)):
+            return ""
+        pcoll = next(iter(read.outputs.values()))
+        strategy = self._grouped.get(read.spec.payload) or self._strategy_id(pcoll)
+        coder = self._components.pcollections[pcoll].coder_id
+        return identity.shape(self._components, transforms, coder, self._components.windowing_strategies[strategy])
 
     def _passed_on(self, stage: Any) -> list[str]:
         """Names for a stage without transforms of its own: what its elements come from, and the exchange they go to."""
@@ -240,7 +259,11 @@ class _Lowering:
                 buffer = self._buffer_of_side.get(pcoll)
                 if buffer is None:
                     raise InvalidPipelineError(f"{transform.unique_name}: side input '{tag}' has no producer")
-                found.append(SideInput(transform.unique_name, tag, self._edge(buffer, routing, pcoll).index))
+                main = next(main for name, main in transform.inputs.items() if name not in payload.side_inputs)
+                channel = self._edge(buffer, routing, pcoll).index
+                lateness = self._strategy(main).allowed_lateness * 1000
+                eager = describe.may_fire_early(self._strategy(pcoll).trigger)
+                found.append(SideInput(transform.unique_name, tag, channel, lateness, eager))
         return tuple(found)
 
     def _payload(self, stage: Any, transforms: list[Any]) -> bytes:

@@ -136,6 +136,16 @@ def _break_before_stable_input(stages: Iterable[Any], context: Any) -> Iterator[
         yield stage
 
 
+def _break_before_side_inputs(stages: Iterable[Any], context: Any) -> Iterator[Any]:
+    """In steps elements wait for side inputs as they enter a stage: nothing groups or windows them there."""
+    for stage in stages:
+        for transform in stage.transforms:
+            payload = par_do_payload(transform)
+            if payload is not None and payload.side_inputs:
+                stage.forced_root = True
+        yield stage
+
+
 def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
     """Lets no path of transforms inside a stage be longer than the SDK's operations, which call each other, can nest.
 
@@ -204,8 +214,14 @@ class _AsWritten:
         return min(map(self._place, stage.transforms), default=(0, ""))
 
 
-def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any, list[Any]]:
+def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool = True) -> tuple[Any, list[Any]]:
     """Runs the phases on a copy of the pipeline.
+
+    Args:
+        pipeline: the proto.
+        fusion: whether transforms may share a stage.
+        drain: put a truncation in front of every splittable DoFn.
+        bounded: side inputs are complete before the stage that reads them begins; in steps elements wait for them.
 
     Returns:
         The context (its `components` hold what the phases added) and the stages, in topological order. Reads and
@@ -231,6 +247,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False) -> tuple[Any,
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,
+        *([] if bounded else [_break_before_side_inputs]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
         as_written.note,
         translations.greedily_fuse,

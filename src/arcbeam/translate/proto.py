@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, TypeOptions
+from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions, TypeOptions
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.runners.pipeline_context import PipelineContext
@@ -121,6 +121,7 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
         name=name,
         fusion=not options.no_fusion,
         drain=drain,
+        bounded=not options.view_as(StandardOptions).streaming,
         allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
     )
     if not plan.stages:

@@ -28,7 +28,7 @@ def test_the_sdk_is_imported_before_workers_are_forked(monkeypatch: pytest.Monke
     settled = SimpleNamespace(freeze_imported_objects=lambda: seen.append("settled"))
     monkeypatch.setattr(importlib, "import_module", lambda name: seen.append(name) or settled)
     daemon.main()
-    assert seen == [*daemon._NEEDED, "arcbeam.spark.tasks.task", "settled", "manager"]
+    assert seen == [*daemon._NEEDED, "arcbeam.spark.tasks.task", "arcbeam.spark.tasks.openstages", "settled", "manager"]
     assert not any(isinstance(f, zipimport.zipimporter) for f in sys.path_importer_cache.values())
     assert sparks.worker is daemon.run_worker
 
@@ -45,16 +45,16 @@ def test_a_worker_that_spark_hangs_up_on_ends_quietly(monkeypatch: pytest.Monkey
 
 def test_what_modules_hold_is_looked_at_no_more() -> None:
     program = (
-        "import gc, arcbeam.harness.bounded.boundedstage, arcbeam.spark.tasks.task as task\n"
-        "task.freeze_imported_objects()\n"
+        "import gc, arcbeam.harness.bounded.boundedstage, arcbeam.spark.tasks.openstages as open_stages\n"
+        "open_stages.freeze_imported_objects()\n"
         "frozen = gc.get_freeze_count()\n"
         "assert frozen > 100_000 > len(gc.get_objects())\n"
         "mine = [[] for _ in range(1000)]\n"
-        "task.freeze_imported_objects()\n"
+        "open_stages.freeze_imported_objects()\n"
         "assert gc.get_freeze_count() < frozen + 1000\n"
-        "task.look_at_imports()\n"
+        "open_stages.look_at_imports()\n"
         "assert not gc.get_freeze_count()\n"
-        "task.freeze_imported_objects()\n"
+        "open_stages.freeze_imported_objects()\n"
         "assert gc.get_freeze_count() >= frozen\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -48,6 +48,12 @@ class Callbacks:
         finally:
             _keeping.callbacks = None
 
+    def take(self) -> Callbacks:
+        """All of them, for whoever knows when they are due; here are none any more."""
+        taken = Callbacks()
+        taken._kept, self._kept = self._kept, []
+        return taken
+
     def drop(self) -> None:
         """Forgets all: their bundles did not count."""
         self._kept.clear()

@@ -36,6 +36,16 @@ class Write(BlockOperation):
         self.producer = self.key_producer = ""
 
     @property
+    def channel(self) -> int:
+        """Where it writes."""
+        return self._channel
+
+    @property
+    def window_coder(self) -> Any:
+        """Of the windows of what it writes."""
+        return self._windowed_coder.window_coder
+
+    @property
     def taken(self) -> int:
         """Elements that have come in this task and are no bundle's any more; some may not be written yet."""
         return self._written + self._count

@@ -20,12 +20,14 @@ from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.step import state
 from arcbeam.harness.step.elements import Codec, keyed_elements, plain_elements
 from arcbeam.harness.step.restrictions import StepRestrictions
+from arcbeam.harness.step.sidewindows import SideWindows
 from arcbeam.harness.step.specs import family_names, kind_of
 from arcbeam.harness.step.state import ViewState
 from arcbeam.harness.step.timers import StepFamily, TimerLog
 from arcbeam.harness.step.windows import Windows
 from arcbeam.model.plan import Stage, TimeDomain
 from arcbeam.model.rows import Row
+from arcbeam.model.timestamps import Timestamp
 
 bags.register()
 state.register()
@@ -48,6 +50,7 @@ class StepStage:
         keyed: whether what comes has user keys.
         decode_key: of the engine's user keys; only of a stage that has some.
         codec: of the values that come.
+        sides: the windows of its side inputs.
         stateful: its operations that are run key by key.
         restrictions: of a splittable stage; None of another.
         driven: the one of these that alone takes what comes, and is driven here; else the root is.
@@ -83,6 +86,8 @@ class StepStage:
             self.decode_key: Callable[[bytes], Any] = coder.key_coder().get_impl().decode
             coder = coder.value_coder()
         in_order = isinstance(self.kind, Stateful) and self.kind.in_order is not None
+        self.sides = SideWindows(stage, self.windows)
+        self._written: dict[int, Any] = {op.channel: op for op in self.processor.context.writers}  # type: ignore[attr-defined]
         waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs)
         self.codec = Codec(coder, self.windows, waits)
         self._blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
@@ -96,6 +101,11 @@ class StepStage:
         if self.keyed:
             return keyed_elements(rows, self._blocks, self.codec, self.processor.settings.group_memory_bytes)
         return plain_elements(rows, self._blocks, self.codec)
+
+    def last_moment(self, channel: int, window: bytes) -> Timestamp:
+        """The last moment of a window of a channel that the stage writes, of the SDK's bytes for it."""
+        coder = self._written[channel].window_coder
+        return Windows(coder).ours(coder.decode(window)).max_timestamp
 
     def close(self) -> None:
         """Tears down; the stage is not used again."""

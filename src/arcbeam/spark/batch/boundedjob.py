@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from arcbeam.errors import JobCancelledError
+from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
@@ -26,19 +27,14 @@ from arcbeam.spark.batch import exchange
 from arcbeam.spark.batch.multimap import MultimapTask
 from arcbeam.spark.batch.rounds import Rounds
 from arcbeam.spark.session import driver
-from arcbeam.spark.session.sessions import default_parallelism, interrupt, is_own, tagged
+from arcbeam.spark.session.sessions import default_parallelism, interrupt
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.tasks.failure import as_job_failure
+from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.openstages import HOLDERS
 from arcbeam.spark.tasks.pulse import pulsing, unreported
-from arcbeam.spark.tasks.task import HOLDERS, StageTask
+from arcbeam.spark.tasks.task import StageTask
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
-
-_LOOKS_SECONDS = 0.1
-"""How often the driver looks for a user's error that a task has recorded: in a folder, which costs next to nothing."""
-
-_REMOTE_LOOKS_SECONDS = 5.0
-"""The same in an object store, where each look is a request."""
 
 
 @dataclass(slots=True)
@@ -47,6 +43,15 @@ class Outcome:
 
     reports: list[BundleReport] = field(default_factory=list)
     spark_jobs: int = 0
+
+    def summary(self) -> dict[str, Any]:
+        """Figures, for logs."""
+        return {
+            "tasks": len(self.reports),
+            "spark_jobs": self.spark_jobs,
+            "bundles": sum(r.bundles for r in self.reports),
+            "elements": sum(r.elements_in for r in self.reports),
+        }
 
 
 class BatchRun:
@@ -95,6 +100,10 @@ class BatchRun:
     def outcome(self) -> Outcome:
         """What has been reported so far."""
         return self._outcome
+
+    def metrics(self) -> list[bytes]:
+        """Serialized MonitoringInfos of what has been reported so far."""
+        return merge_metrics(info for report in list(self._outcome.reports) for info in report.metrics)
 
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
@@ -255,14 +264,7 @@ class BatchRun:
 
     def _collect(self, frame: DataFrame) -> list[BundleReport]:
         self._attempted = True
-        try:
-            with tagged(self._spark, self._job), self._ending_at_first_error():
-                rows = frame.collect()
-        except Exception as e:
-            # They know whether Spark's own text adds anything.
-            raise driver.lost(self._spark, e, is_own(self._spark)) or as_job_failure(  # noqa: B904
-                e, self._location, self._running
-            )
+        rows = collected(self._spark, frame, self._job, self._location, self._running)
         self._outcome.spark_jobs += 1
         reports = [BundleReport.from_blob(bytes(row["blob"])) for row in rows]
         for report in reports:
@@ -272,41 +274,7 @@ class BatchRun:
             self._on_report(report)
         return reports
 
-    @contextlib.contextmanager
-    def _ending_at_first_error(self) -> Iterator[None]:
-        """Cancels the Spark job in the block once a task has recorded a user's error.
-
-        Spark itself tries a failed task again, three times as a rule, each time in a new worker.
-        """
-        ended = threading.Event()
-        seconds = _LOOKS_SECONDS if self._location.folder is not None else _REMOTE_LOOKS_SECONDS
-
-        def look() -> None:
-            while not ended.wait(seconds):
-                with contextlib.suppress(Exception):
-                    if self._location.list("errors/"):
-                        # Again and again, as long as it has not ended: what is cancelled may just be starting.
-                        interrupt(self._spark, self._job)
-
-        watch = threading.Thread(target=look, name=f"errors-{self._job}", daemon=True)
-        watch.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watch.join()
-
     def interrupt(self) -> None:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
         self._cancelled.set()
         interrupt(self._spark, self._job)
-
-
-def summary(outcome: Outcome) -> dict[str, Any]:
-    """Figures of a finished job, for logs."""
-    return {
-        "tasks": len(outcome.reports),
-        "spark_jobs": outcome.spark_jobs,
-        "bundles": sum(r.bundles for r in outcome.reports),
-        "elements": sum(r.elements_in for r in outcome.reports),
-    }

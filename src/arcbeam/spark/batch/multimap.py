@@ -12,7 +12,7 @@ from pyspark import TaskContext
 
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.model.rows import BundleReport
-from arcbeam.spark.tasks.task import _arrow, _Rows
+from arcbeam.spark.tasks.task import TaskRows, arrow
 from arcbeam.store.jobtemp.location import JobLocation
 
 
@@ -36,10 +36,10 @@ class MultimapTask:
 
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context else 0
-        rows = _Rows(batches)
+        rows = TaskRows(batches)
         first = next(rows, None)
         if first is None:
-            yield from _arrow(iter(rows.passed))
+            yield from arrow(iter(rows.passed))
             return
         # SUBTLE: not the partition: several actions share a Spark job, which numbers their partitions through.
         shard = first.shard
@@ -52,4 +52,4 @@ class MultimapTask:
         done = writer.close()
         if done is not None:
             report.side_files.append(done)
-        yield from _arrow(iter([*rows.passed, report.to_row()]))
+        yield from arrow(iter([*rows.passed, report.to_row()]))

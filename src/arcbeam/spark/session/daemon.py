@@ -49,7 +49,8 @@ def main() -> None:
         importlib.import_module(name)
     logging.disable(logging.NOTSET)
     archives.forget()
-    importlib.import_module("arcbeam.spark.tasks.task").freeze_imported_objects()
+    importlib.import_module("arcbeam.spark.tasks.task")
+    importlib.import_module("arcbeam.spark.tasks.openstages").freeze_imported_objects()
     daemon.worker = run_worker
     daemon.manager()
 

@@ -320,7 +320,7 @@ def _is_connect(spark: SparkSession) -> bool:
 
 
 @contextlib.contextmanager
-def tagged(spark: SparkSession, job: str) -> Iterator[None]:
+def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
     """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI."""
     tag = _tag(job)
     # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
@@ -328,7 +328,7 @@ def tagged(spark: SparkSession, job: str) -> Iterator[None]:
         spark.addTag(tag)
     else:
         spark.sparkContext.addJobTag(tag)
-        spark.sparkContext.setJobDescription(job)
+        spark.sparkContext.setJobDescription(about or job)
     try:
         yield
     finally:

@@ -309,9 +309,9 @@ def one_line(error: ArcbeamError) -> TaskFailedError:
     return TaskFailedError(texts.fit(f"{first[:300]}{where} (traceback: see the driver)"))
 
 
-def recorded(location: JobLocation) -> ArcbeamError | None:
-    """The first error that tasks of the job recorded."""
-    for data in location.errors():
+def recorded(location: JobLocation, stage: str = "") -> ArcbeamError | None:
+    """The first error that tasks of the job recorded; only of that stage, if one is named."""
+    for data in location.errors(stage):
         found = pickle.loads(data)
         if isinstance(found, ArcbeamError):
             return found
@@ -321,15 +321,18 @@ def recorded(location: JobLocation) -> ArcbeamError | None:
 # On the driver.
 
 
-def as_job_failure(error: Exception, location: JobLocation, running: Iterable[str] = ()) -> ArcbeamError:
+def as_job_failure(
+    error: Exception, location: JobLocation, running: Iterable[str] = (), stage: str = ""
+) -> ArcbeamError:
     """The exception to raise for a failed Spark job; its `__cause__` is set where Spark's own text adds something.
 
     Args:
         error: what Spark has raised.
         location: of the job, where a user's error is recorded.
         running: names of the stages that the Spark job ran.
+        stage: what errors are recorded under; "": whatever it is.
     """
-    found = recorded(location)
+    found = recorded(location, stage)
     if found is not None:
         found.__suppress_context__ = True
         return found

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arcbeam.spark.tasks import task
 from arcbeam.spark.tasks.failure import Guarded
+from arcbeam.spark.tasks.openstages import tear_down
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,22 +33,28 @@ class TearDownTask:
 
     Attributes:
         job: whose processors.
+        before: called before anything is torn down.
         wait: seconds to keep the worker, so that the other tasks land on other workers.
     """
 
     job: str
     wait: float
+    before: Callable[[], None] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
         for _ in batches:
             pass
-        name = task.tear_down(self.job)
+        if self.before is not None:
+            self.before()
+        name = tear_down(self.job)
         time.sleep(self.wait)
         yield pa.RecordBatch.from_arrays([pa.array([name])], names=["worker"])
 
 
-def tear_down_workers(spark: SparkSession, job: str, workers: set[str], slots: int) -> set[str]:
+def tear_down_workers(
+    spark: SparkSession, job: str, workers: set[str], slots: int, before: Callable[[], None] | None = None
+) -> set[str]:
     """Tears a finished job down.
 
     Args:
@@ -57,6 +63,7 @@ def tear_down_workers(spark: SparkSession, job: str, workers: set[str], slots: i
         workers: those known to hold DoFns with a teardown of their own, as "host:pid"; empty: not known, so one round
             over as many workers as can be expected is all that is done.
         slots: how many tasks Spark runs at once.
+        before: called in each worker, before anything is torn down there.
 
     Returns:
         The workers that did not answer.
@@ -67,7 +74,7 @@ def tear_down_workers(spark: SparkSession, job: str, workers: set[str], slots: i
         # a later attempt holds each for longer, in case they are handed out otherwise.
         tasks = max(slots, len(workers)) * (2 + attempt)
         frame = spark.range(0, tasks, 1, tasks).mapInArrow(
-            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt)).__call__, "worker string"
+            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before)).__call__, "worker string"
         )
         try:
             left -= {str(row[0]) for row in frame.collect()}

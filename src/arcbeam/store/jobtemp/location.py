@@ -62,6 +62,11 @@ class JobLocation:
         path, mark, settings = root.partition("?") if _SCHEME.match(root) else (root, "", "")
         return cls(f"{path.rstrip('/')}/{job}{mark}{settings}", cache=cache)
 
+    def below(self, name: str) -> str:
+        """The URL of a folder in this location."""
+        path, mark, settings = self.url.partition("?") if _SCHEME.match(self.url) else (self.url, "", "")
+        return f"{path}/{name}{mark}{settings}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
             raise TypeError("a location with a given backend does not pickle")
@@ -181,12 +186,20 @@ class JobLocation:
             stage: id of the stage that failed.
             payload: opaque.
         """
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", stage)
-        self.put_bytes(f"errors/{time.time_ns():020d}-{name}-{uuid.uuid4().hex}", payload)
+        self.put_bytes(f"errors/{time.time_ns():020d}-{_plain(stage)}-{uuid.uuid4().hex}", payload)
 
-    def errors(self) -> list[bytes]:
-        """All records of errors, earliest first by the clocks of their hosts. Costs one listing if there are none."""
-        return [self.get_bytes(name) for name in self.list("errors/")]
+    def errors(self, stage: str = "") -> list[bytes]:
+        """All records of errors, earliest first by the clocks of their hosts. Costs one listing if there are none.
+
+        Args:
+            stage: only those of this one.
+        """
+        return [self.get_bytes(name) for name in self.error_names(stage)]
+
+    def error_names(self, stage: str = "") -> list[str]:
+        """The names of these records."""
+        of = f"-{_plain(stage)}-" if stage else ""
+        return [name for name in self.list("errors/") if of in name]
 
     def list(self, prefix: str = "") -> list[str]:
         """All names that start with `prefix`, sorted; empty if nothing was ever written."""
@@ -217,3 +230,8 @@ def _checked(name: str) -> str:
     if not name or any(not part or part.startswith(".") for part in name.split("/")):
         raise ValueError(f"not a name in a location: {name!r}")
     return name
+
+
+def _plain(stage: str) -> str:
+    """A stage's id, as part of a name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", stage)

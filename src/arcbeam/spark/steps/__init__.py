@@ -1,0 +1,1 @@
+"""Unbounded jobs on Spark: a loop of steps, each one Spark job."""

@@ -1,0 +1,168 @@
+"""What runs the tasks of a job on Spark: each step is one Spark job, its levels one behind the other.
+
+Owns the data frames of a step, and what its failure means to the job. Must not know when a step is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from arcbeam.engine.plan.markers import InconsistentCutError
+from arcbeam.engine.progress import Finalized, ShutDown, StepFailed, StepReported, TornDown
+from arcbeam.errors import ArcbeamError, JobCancelledError, JobFailedError, WorkerLostError
+from arcbeam.model.rows import BundleReport
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
+from arcbeam.spark.steps.leveltask import LevelReport, LevelTask, StepJob, error_stage
+from arcbeam.spark.steps.rows import ORDER, SCHEMA, reports_in
+from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.failure import Guarded
+from arcbeam.spark.tasks.teardown import tear_down_workers
+from arcbeam.steps.order import StepOrder
+from arcbeam.steps.seams import Clock, Inbox
+from arcbeam.store.blobs.errors import LostFileError, NewerFormatError, StoreError
+
+_LOG = logging.getLogger("arcbeam.steps")
+
+_CLOSING_SECONDS = 30.0
+
+_ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
+_AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
+"""What may go better when the step is run again."""
+_FOR_GOOD = (LostFileError, NewerFormatError)
+
+
+class SparkCluster:
+    """See `arcbeam.steps.seams.Cluster`.
+
+    Args:
+        spark: where.
+        job: what its tasks are given; it has been put where they find it.
+        inbox: for answers.
+        clock: the time.
+        slots: how many tasks Spark runs at once.
+        on_reports: told of what the bundles of each step come to, which is not committed yet.
+        forgotten: folder of copies on hosts and the job's name there, if they are to go with the run.
+
+    Attributes:
+        failure: the last error of a step; None if there was none.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: StepJob,
+        inbox: Inbox,
+        clock: Clock,
+        slots: int,
+        on_reports: Callable[[int, Sequence[BundleReport]], None],
+        forgotten: tuple[str, str] | None = None,
+    ) -> None:
+        self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
+        self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
+        self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
+        self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
+        self._running: tuple[int, int, threading.Event] | None = None
+        self._holders: set[str] = set()
+        self.failure: ArcbeamError | None = None
+
+    def run(self, order: StepOrder) -> None:
+        """See `Cluster`."""
+        given_up = threading.Event()
+        self._running = order.plan.step, order.plan.attempt, given_up
+        self._worker.submit(self._run, order, tuple(self._confirmed), given_up)
+
+    def _run(self, order: StepOrder, confirmed: tuple[Confirmed, ...], given_up: threading.Event) -> None:
+        plan, started = order.plan, time.monotonic()
+        if given_up.is_set():
+            return
+        try:
+            rows = collected(
+                self._spark,
+                self.frame(order, confirmed),
+                self._job.id,
+                self._job.location,
+                [placed.name for placed in self._job.placing.layout.stages],
+                about=f"{self._job.placing.plan.name}: step {plan.step}",
+                stage=error_stage(plan),
+                given_up=given_up,
+            )
+            reports = [
+                LevelReport.from_blob(blob) for blob in reports_in((row["stage"], bytes(row["blob"])) for row in rows)
+            ]
+            bundles = [each for report in reports for each in report.bundles]
+            self._holders |= {report.worker for report in bundles if report.needs_teardown}
+            self._on_reports(plan.step, bundles)
+            took = Duration(round((time.monotonic() - started) * 1e6))
+            tasks = tuple(report.task for report in reports)
+            self.failure = None
+            self._inbox.put(StepReported(self._clock.now(), plan.step, plan.attempt, took, tasks))
+        except ArcbeamError as e:
+            self.failure = e
+            again = (isinstance(e, _AGAIN) and not isinstance(e, _FOR_GOOD)) or type(e) is JobFailedError
+            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(e), again))
+        except BaseException as e:
+            _LOG.exception("step %d could not be run", plan.step)
+            self.failure = JobFailedError(f"step {plan.step} could not be run: {type(e).__name__}: {e}")
+            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(self.failure), False))
+
+    def frame(self, order: StepOrder, confirmed: tuple[Confirmed, ...] = ()) -> DataFrame:
+        """What the last level of a step leaves: the reports of all tasks."""
+        tasks = self._job.placing.layout.tasks
+        frame: DataFrame = self._spark.range(0, tasks[0], 1, tasks[0])
+        for level, count in enumerate(tasks):
+            if level:
+                frame = frame.repartitionById(count, "task").sortWithinPartitions(*ORDER)
+            own = replace(order, shards=tuple(shard for shard in order.shards if shard.level == level))
+            task = LevelTask(self._job.location, own, level, confirmed)
+            frame = frame.mapInArrow(Guarded(task).__call__, _ROW)
+        return frame
+
+    def abandon(self, step: int, attempt: int) -> None:
+        """See `Cluster`."""
+        self._give_up((step, attempt))
+
+    def _give_up(self, of: tuple[int, int] | None = None) -> None:
+        # SUBTLE: whoever runs it interrupts again and again: its Spark job may not have started yet.
+        if self._running is not None and of in (None, self._running[:2]):
+            self._running[2].set()
+
+    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+        """See `Cluster`."""
+        self._confirmed.append(Confirmed(step, tuple(tokens)))
+        self._inbox.put(Finalized(self._clock.now(), step))
+
+    def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        """See `Cluster`: there is no such callback yet."""
+        self._inbox.put(ShutDown(self._clock.now()))
+
+    def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        """See `Cluster`."""
+        self._worker.submit(self._tear_down)
+
+    def _tear_down(self) -> None:
+        errors: tuple[str, ...] = ()
+        try:
+            last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
+            tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last)
+        except Exception as e:
+            # The session may be gone, and with it all workers.
+            _LOG.debug("nothing could be torn down", exc_info=True)
+            errors = (f"{type(e).__name__}: {e}",)
+        self._inbox.put(TornDown(self._clock.now(), errors))
+
+    def close(self) -> None:
+        """Nothing more will be run; what runs is given up, and has ended when this returns, or nearly so."""
+        self._give_up()
+        ended = threading.Thread(target=self._worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ended.start()
+        ended.join(_CLOSING_SECONDS)

@@ -1,0 +1,81 @@
+"""Bundle finalization in steps: callbacks wait in their worker until their attempt is known to be committed.
+
+Owns them. By Beam's contract it is a best effort: a worker that ends takes its callbacks along.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from arcbeam.store.shards.cache import HostCache
+
+if TYPE_CHECKING:
+    from arcbeam.harness.bundle.finalization import Callbacks
+
+
+TOLD: Final = 32
+"""So many steps are told of, again and again: a worker need not have a task in each of them."""
+_MOST_JOBS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The attempts of a step that were committed: no others of it ever will be."""
+
+    step: int
+    tokens: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """To be called in each worker when no other step follows.
+
+    Attributes:
+        job: whose.
+        confirmed: the attempts that were committed last.
+        copies: of state on its host, to be forgotten with the job of that name; None if it may go on there.
+    """
+
+    job: str
+    confirmed: tuple[Confirmed, ...]
+    copies: tuple[str, str] | None = None
+
+    def __call__(self) -> None:
+        """Calls what waits for them, and forgets the job."""
+        for each in self.confirmed:
+            callbacks.confirm(self.job, each)
+        if self.copies is not None:
+            root, name = self.copies
+            HostCache(root).forget(name)
+
+
+class WaitingCallbacks:
+    """The callbacks of this process, by job and step. Old ones are forgotten: nobody will hear of their attempts."""
+
+    def __init__(self) -> None:
+        self._jobs: OrderedDict[str, OrderedDict[int, dict[bytes, Sequence[Callbacks]]]] = OrderedDict()
+
+    def keep(self, job: str, step: int, token: bytes, callbacks: Sequence[Callbacks]) -> None:
+        """An attempt has ended; its callbacks wait."""
+        if not callbacks:
+            return
+        steps = self._jobs.setdefault(job, OrderedDict())
+        steps.setdefault(step, {})[token] = callbacks
+        while len(steps) > TOLD:
+            steps.popitem(last=False)
+        while len(self._jobs) > _MOST_JOBS:
+            self._jobs.popitem(last=False)
+
+    def confirm(self, job: str, confirmed: Confirmed) -> None:
+        """Calls those of a step's committed attempts, and forgets those of its others. Again does nothing."""
+        for token, callbacks in self._jobs.get(job, OrderedDict()).pop(confirmed.step, {}).items():
+            if token in confirmed.tokens:
+                for each in callbacks:
+                    each.run()
+
+
+callbacks: Final = WaitingCallbacks()
+"""Of this process."""

@@ -1,0 +1,262 @@
+"""A task of a level of a step, in the Python worker.
+
+Owns what one is given and what it reports, and the callbacks that wait for their attempt's commit. What it does with
+shards, files and user code is `arcbeam.steps.task`'s.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from arcbeam.engine.plan.reports import TaskReport
+from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model import texts
+from arcbeam.model.rows import BundleReport
+from arcbeam.spark.session.loopback import enable_quickack
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.steps.finalizing import Confirmed, callbacks
+from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow
+from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
+from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks.bundlethread import BundleThread
+from arcbeam.spark.tasks.openstages import open_stages, worker_name
+from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
+from arcbeam.steps.order import StepOrder
+from arcbeam.steps.placing import Placing
+from arcbeam.steps.sidefiles import SideCopies, SideFileReader
+from arcbeam.steps.task import TaskAttempt
+from arcbeam.steps.written import TaskStore
+from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.shards.cache import HostCache
+
+
+@dataclass(frozen=True, slots=True)
+class StepJob:
+    """What all tasks of a job are given, the same in every step.
+
+    Attributes:
+        id: of the job's run.
+        placing: its stages.
+        settings: of the job.
+        location: the job's temporary location.
+        store: URL of the folder where its state is.
+        copies: folder for copies of state on each host.
+        versions: what the driver runs; a worker that runs something else refuses.
+        prelude: called in a worker before the job's first stage is opened there, and perhaps again.
+    """
+
+    id: str
+    placing: Placing
+    settings: Settings
+    location: JobLocation
+    store: str
+    copies: str
+    versions: Versions
+    prelude: Callable[[], None] | None = None
+
+
+_side_copies: OrderedDict[str, SideCopies] = OrderedDict()
+"""Of this process, by job."""
+_MOST_JOBS = 4
+
+
+def _copies_of(job: str) -> SideCopies:
+    found = _side_copies.setdefault(job, SideCopies())
+    _side_copies.move_to_end(job)
+    while len(_side_copies) > _MOST_JOBS:
+        _side_copies.popitem(last=False)
+    return found
+
+
+_PLAN = "plan"
+_jobs: dict[str, StepJob] = {}
+"""The job that this worker had its last task of, by the URL of its location."""
+
+
+def give(job: StepJob) -> None:
+    """Puts a job where its tasks find it: it is too large to travel with each of them."""
+    job.location.put_bytes(_PLAN, pickle.dumps(job, protocol=5))
+
+
+def _given(location: JobLocation) -> StepJob:
+    found = _jobs.get(location.url)
+    if found is None:
+        _jobs.clear()
+        job = pickle.loads(location.get_bytes(_PLAN))
+        assert isinstance(job, StepJob)
+        found = _jobs[location.url] = job
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReport:
+    """What a task reports to the driver.
+
+    Attributes:
+        task: to the job's machine.
+        bundles: of each stage.
+    """
+
+    task: TaskReport
+    bundles: tuple[BundleReport, ...]
+
+    @staticmethod
+    def from_blob(blob: bytes) -> LevelReport:
+        """Reads a report back; the blob must come from our own job."""
+        report = pickle.loads(blob)
+        if not isinstance(report, LevelReport):
+            raise TypeError(f"not a report of a step's task: {type(report).__name__}")
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTask:
+    """All tasks of a level in a step; pickled into the plan of its Spark job.
+
+    Attributes:
+        location: the job's temporary location, where the job itself is.
+        order: of the step, with the state of this level.
+        level: of the tasks.
+        confirmed: attempts that have been committed meanwhile.
+    """
+
+    location: JobLocation
+    order: StepOrder
+    level: int
+    confirmed: tuple[Confirmed, ...] = ()
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs."""
+        earlier = failure.recorded(self.location, error_stage(self.order.plan))
+        if earlier is not None:
+            # A retry after a user's error: the same bug is not run again.
+            raise failure.one_line(earlier) from None
+        job = _given(self.location)
+        if job.settings.quick_tasks:
+            enable_quickack()
+        rows: RowQueue[StepRow] = RowQueue()
+        run = _Run(self, job, batches, rows)
+        name = f"step-{self.order.plan.step}-{self.level}-{run.task}"
+        thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
+        thread.start()
+        yield from batches_of(rows.drain(), SCHEMA)
+        thread.join()
+        if thread.error is not None:
+            open_stages.close_job(job.id)
+            raise self._escaped(thread.error, thread.step or run.stage) from None
+
+    def _escaped(self, error: BaseException, step: str) -> BaseException:
+        """What to raise to Spark. Of this run of the step, all other tasks are told; another run may go better."""
+        if isinstance(error, InputLostError):
+            return error
+        described = failure.described(error, step)
+        return error if described is None else failure.record(self.location, error_stage(self.order.plan), described)
+
+
+def error_stage(plan: StepPlan) -> str:
+    """What errors of a run of a step are recorded under."""
+    return f"step-{plan.step}-{plan.attempt}"
+
+
+class _Run:
+    """What one task does."""
+
+    def __init__(self, of: LevelTask, job: StepJob, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]) -> None:
+        self._of, self._job, self._batches, self._rows = of, job, batches, rows
+        context = TaskContext.get()
+        self.task = context.partitionId() if context else 0
+        self._code: LevelCode | None = None
+        self._bundles: Sequence[BundleReport] = ()
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage that ran last."""
+        return "" if self._code is None else self._code.latest
+
+    def processor(self) -> Any:
+        """Of the stage that ran last."""
+        return None if self._code is None else self._code.processor
+
+    def work(self) -> None:
+        """All of it; the rows are in the queue when it returns."""
+        of, job = self._of, self._job
+        plan, placing = of.order.plan, job.placing
+        job.versions.check()
+        workerlog.at(job.id, f"step {plan.step}, level {of.level}")
+        for each in of.confirmed:
+            callbacks.confirm(job.id, each)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            sent = Sent(placing, of.level, self._rows.put)
+            files = self._files()
+            copies = _copies_of(job.id)
+            copies.keep({file.name for file in of.order.side_files})
+            sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, placing.side_parts, copies)
+            code = self._code = LevelCode(
+                placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
+            )
+            received = Received(self._batches, placing, of.level, sent)
+            name = f"{plan.step}.{plan.attempt}.{of.level}.{self.task}.{uuid.uuid4().hex[:8]}"
+            attempt = TaskAttempt(
+                placing.layout,
+                code.specs(),
+                of.order,
+                of.level,
+                self.task,
+                name,
+                files,
+                LevelRows(received, sent, code.elements, self._end),
+                code,
+                code,
+                TaskBudget(plan.budget, lambda: sent.bytes),
+            )
+            report = attempt.run()
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
+        for bundles in self._bundles[:1]:
+            bundles.warnings = sorted(named)
+        callbacks.keep(job.id, plan.step, name.encode(), code.callbacks())
+        sent.report(pickle.dumps(LevelReport(report, tuple(self._bundles)), protocol=5))
+
+    def _end(self) -> None:
+        assert self._code is not None
+        self._bundles = self._code.end()
+        for report in self._bundles:
+            report.worker = worker_name()
+
+    def _open(self, stage: str) -> Any:
+        job = self._job
+        return open_stages.get(
+            job.id,
+            stage,
+            partial(_opened, job, stage),
+            job.location,
+            job.prelude,
+            quick=job.settings.quick_tasks,
+            most=len(job.placing.layout.stages),
+        )
+
+    def _files(self) -> TaskStore:
+        root = Path(self._job.copies)
+        # By user: the system's temporary folder is everybody's.
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return TaskStore(open_blobs(self._job.store), HostCache(root), root / "scratch")
+
+
+def _opened(job: StepJob, stage: str) -> Any:
+    # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+    from arcbeam.harness.step.stepstage import StepStage
+
+    return StepStage(job.placing.stages[stage], job.settings)

@@ -1,0 +1,209 @@
+"""The user code of a level's stages in one task, and how much of it a task may run.
+
+Owns which stage is open, and when its task begins and ends. Must not know rows of the exchange.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.plan.stagekinds import StageSpec
+from arcbeam.engine.plan.stepplan import StepBudget
+from arcbeam.engine.state.agenda import Late
+from arcbeam.engine.state.parking import SideInputWindow
+from arcbeam.engine.step.bundles import Runner
+from arcbeam.model.rows import BundleReport, Row
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp, shifted
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
+from arcbeam.spark.steps.rows import Sent
+from arcbeam.steps.placing import Placing, side_name
+from arcbeam.steps.seams import SideData
+from arcbeam.steps.sidefiles import SideFileReader, SideFileWriter
+
+if TYPE_CHECKING:
+    from arcbeam.harness.bundle.finalization import Callbacks
+    from arcbeam.harness.step.stepstage import StepStage
+
+_NO_KEY: Final = b""
+_IMPULSE: Final = b""
+
+
+class LevelCode:
+    """See `arcbeam.steps.seams.UserCode`, and of the level's side inputs `arcbeam.engine.step.bundles.SideInputs`.
+
+    Args:
+        placing: of the job.
+        level: of the task.
+        task: its number.
+        open: opens a stage, by its uid.
+        sent: takes what stages write.
+        sides: the side inputs of the head.
+        scratch: a local folder, for side inputs that are written.
+        now: the step's recorded time.
+
+    Attributes:
+        latest: uid of the stage that had its turn last.
+    """
+
+    def __init__(
+        self,
+        placing: Placing,
+        level: int,
+        task: int,
+        open: Callable[[str], StepStage],
+        sent: Sent,
+        sides: SideFileReader,
+        scratch: Path,
+        now: Timestamp,
+    ) -> None:
+        self._placing = placing
+        self._placed = {each.name: each for each in placing.layout.at(level)}
+        self._open, self._sent, self._task, self._now = open, sent, task, now
+        self._first_shard = placing.layout.range_of(level, task)[0]
+        self._sides, self._scratch = sides, scratch
+        self._channels: dict[str, dict[str, int]] = {}
+        self._begun: dict[str, StepStage] = {}
+        self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
+        self._latest: StepStage | None = None
+        self.latest = ""
+
+    def specs(self) -> dict[str, StageSpec]:
+        """What the engine must know of the stages."""
+        specs = {}
+        for name, placed in self._placed.items():
+            stage = self._stage(name)
+            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode)
+        return specs
+
+    @property
+    def processor(self) -> Any:
+        """Of the stage that had its turn last; None if none had."""
+        return None if self._latest is None else self._latest.processor
+
+    def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
+        """What has come to a stage, of rows in ascending order of bucket."""
+        return self._stage(stage).elements(rows)
+
+    def runner(self, stage: str, shard: int, view: StateView) -> Runner:
+        """See `UserCode`."""
+        from arcbeam.harness.step.runner import StepRunner
+
+        return StepRunner(self._stage(stage), view, self._placed[stage], self._now)
+
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """See `UserCode`: an impulse, in the first shard."""
+        if shard == 0:
+            yield _NO_KEY, [(_IMPULSE, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        """See `UserCode`: it is counted in the stage's report."""
+
+    def sides(self) -> Iterable[SideData]:
+        """See `UserCode`."""
+        for stage, channel, writer in self._side_writers:
+            last = max((stage.last_moment(channel, window) for window in writer.windows), default=MIN_TIMESTAMP)
+            until = None if last >= END_OF_GLOBAL_WINDOW else shifted(last, self._placing.side_lateness[channel])
+            if (data := writer.data(self._first_shard, until)) is not None:
+                yield data
+
+    def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
+        """See `SideInputs`."""
+        return [
+            SideInputWindow(side_name(number), of)
+            for channel, of in self._stage(stage).sides.needed(window)
+            for number in self._placing.side_parts[channel]
+        ]
+
+    def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
+        """See `SideInputs`."""
+        return self._stage(stage).sides.until(self._channel(stage, lot), lot.window)
+
+    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+        """See `SideInputs`: whether it may be read before its end."""
+        return self._stage(stage).sides.is_there(self._channel(stage, lot), lot.window, self._sides)
+
+    def _channel(self, stage: str, lot: SideInputWindow) -> int:
+        """The channel of the plan that a stage's side input is in."""
+        known = self._channels.get(stage)
+        if known is None:
+            placing = self._placing
+            known = self._channels[stage] = {
+                side_name(number): side.channel
+                for side in placing.stages[stage].side_inputs
+                for number in placing.side_parts[side.channel]
+            }
+        return known[lot.side_input]
+
+    def end(self) -> list[BundleReport]:
+        """Ends the task for all its stages, which hand over what they hold; what their bundles come to."""
+        reports = []
+        for name, stage in self._begun.items():
+            report = BundleReport(stage=name, shard=self._task)
+            self._latest = stage
+            stage.processor.end_task(report)
+            reports.append(report)
+        return reports
+
+    def callbacks(self) -> list[Callbacks]:
+        """The finalization callbacks of the task's bundles; they are the caller's now."""
+        return [taken for stage in self._begun.values() if (taken := stage.processor.bundles.callbacks.take())]
+
+    def _stage(self, name: str) -> StepStage:
+        stage = self._begun.get(name)
+        if stage is None:
+            stage = self._begun[name] = self._open(name)
+            self._begin(name, stage)
+        self._latest, self.latest = stage, name
+        return stage
+
+    def _begin(self, name: str, stage: StepStage) -> None:
+        def side_writer(channel: int) -> SideFileWriter:
+            port = self._placing.ports[name, channel]
+            writer = SideFileWriter(self._scratch, self._placing.side_numbers[port], port)
+            self._side_writers.append((stage, channel, writer))
+            return writer
+
+        written = self._placing.stages[name].sinks
+        multimaps = {channel: side_writer(channel) for channel in written if channel in self._placing.multimaps}
+        stage.processor.begin_task(_Written(self._sent, multimaps), self._task, side_writer, self._sides)
+
+
+class _Written:
+    """Where the rows of a stage go; see `arcbeam.model.rows.Outbox`."""
+
+    def __init__(self, sent: Sent, multimaps: dict[int, SideFileWriter]) -> None:
+        self._sent, self._multimaps = sent, multimaps
+
+    def put(self, row: Row) -> None:
+        """See `Outbox`."""
+        multimap = self._multimaps.get(row.channel)
+        if multimap is None:
+            self._sent.put(row)
+            return
+        from arcbeam.harness.encoding.frames import COUNT, records
+
+        for key, window, start, end in records(row.blob):
+            multimap.put(window, key, row.blob[start + COUNT.size : end])
+
+
+class TaskBudget:
+    """How much a task may do; see `arcbeam.engine.step.bundles.Budget`.
+
+    Args:
+        budget: of the step.
+        sent: bytes that the task has sent so far.
+    """
+
+    def __init__(self, budget: StepBudget, sent: Callable[[], int]) -> None:
+        self._until = time.monotonic() + budget.time / 1e6
+        self._bytes, self._sent = budget.bytes, sent
+
+    def exhausted(self) -> bool:
+        """See `Budget`."""
+        return time.monotonic() >= self._until or self._sent() >= self._bytes

@@ -1,0 +1,71 @@
+"""The thread on which a task's bundles run, beside the one that feeds Spark.
+
+Owns how a task's work ends there, well or not. Must not know what the work is.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from arcbeam.spark.tasks.rowqueue import RowQueue
+
+_LOG = logging.getLogger("arcbeam.task")
+_GC_THRESHOLDS = 20_000, 20, 20
+
+
+class BundleThread(threading.Thread):
+    """Does a task's work. After `join`: `error` is what it has raised, None if it went well.
+
+    Args:
+        name: of the thread.
+        work: puts its rows into the queue.
+        rows: that queue.
+        processor: gives the processor whose bundle is open when the work fails; None if there is none.
+        quick: whether the collector may look less often.
+
+    Attributes:
+        step: that ran when the work failed, as far as is known.
+    """
+
+    def __init__(
+        self, name: str, work: Callable[[], None], rows: RowQueue[Any], processor: Callable[[], Any], *, quick: bool
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work, self._rows, self._processor, self._quick = work, rows, processor, quick
+        self.error: BaseException | None = None
+        self.step = ""
+
+    def run(self) -> None:
+        """See `threading.Thread`."""
+        thresholds = gc.get_threshold()
+        # Buffers of many small lists and tuples, none of them in a cycle, are what the collector would look at most.
+        if self._quick:
+            gc.set_threshold(*_GC_THRESHOLDS)
+        try:
+            self._work()
+            self._rows.finish()
+        except BaseException as e:
+            self.error = e
+            processor = self._processor()
+            if processor is not None:
+                self.step = _running_step(processor)
+                try:
+                    processor.abandon_task()
+                except Exception:
+                    _LOG.debug("the failed bundle could not be ended", exc_info=True)
+            self._rows.fail()
+        finally:
+            gc.set_threshold(*thresholds)
+
+
+def _running_step(processor: Any) -> str:
+    """The step that was running when the bundle's thread failed, as the SDK's state sampler saw it."""
+    try:
+        name = processor.sdk.state_sampler.current_state().name_context
+        return str(name.step_name) if name is not None and name.step_name else ""
+    except Exception:
+        return ""

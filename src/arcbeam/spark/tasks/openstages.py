@@ -1,0 +1,146 @@
+"""The stages that a Python worker has open, from task to task and job to job.
+
+Owns when one is opened, used again, and torn down. Must not know what a stage does.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import socket
+import sys
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
+
+from arcbeam.spark.tasks import workerlog
+from arcbeam.store.jobtemp.location import JobLocation
+
+_LOG = logging.getLogger("arcbeam.task")
+
+HOLDERS: Final = "holders/"
+"""Names in a job's location that say: there are workers with DoFns whose teardown does something."""
+
+_MOST_OPEN = 16
+_FEW_MODULES = 20
+"""So many modules more are not worth another look at all objects."""
+
+_settled_modules = 0
+
+
+def freeze_imported_objects() -> None:
+    """Takes what modules hold from the garbage collector's sight, if modules have been imported since the last time.
+
+    Spark's worker looks for garbage after each task, and the next task waits: with the SDK's modules that takes 80 ms.
+    To be called while no processor is open: what is there now is looked at never again.
+    """
+    global _settled_modules
+    if len(sys.modules) > _settled_modules + _FEW_MODULES:
+        _settled_modules = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
+def look_at_imports() -> None:
+    """Undoes `freeze_imported_objects`, also what the worker was forked with."""
+    global _settled_modules
+    _settled_modules = 0
+    gc.unfreeze()
+
+
+class OpenStages:
+    """Stages by job and a key, least recently used last out; another job's are torn down first.
+
+    A stage has a `processor`, and is torn down by `close`. Invariant: a stage in use is in no other task's hands (a
+    worker runs one task at a time).
+    """
+
+    def __init__(self) -> None:
+        self._cache: OrderedDict[tuple[str, Hashable], Any] = OrderedDict()
+        self._pid = os.getpid()
+
+    def get(
+        self,
+        job: str,
+        key: Hashable,
+        make: Callable[[], Any],
+        location: JobLocation,
+        prelude: Callable[[], None] | None,
+        *,
+        quick: bool,
+        most: int = _MOST_OPEN,
+    ) -> Any:
+        """The open stage of that key, or a new one.
+
+        Args:
+            job: whose it is.
+            key: of the stage, in the job.
+            make: opens it.
+            location: the job's temporary location, where it is noted who has something to tear down.
+            prelude: called before the first stage of a job is opened, and perhaps again.
+            quick: whether garbage in imported modules may be left alone.
+            most: so many stay open.
+        """
+        if self._pid != os.getpid():  # forked: what the parent opened is not ours
+            self._cache.clear()
+            self._pid = os.getpid()
+        self.close_others(job)
+        stage = self._cache.get((job, key))
+        if stage is None:
+            # SUBTLE: before anything of the SDK is imported: it silences what the SDK says at import.
+            if prelude is not None:
+                prelude()
+            if not quick:
+                look_at_imports()
+            elif not self._cache:
+                freeze_imported_objects()
+            stage = self._cache[job, key] = make()
+            if stage.processor.needs_teardown():
+                location.put_bytes(f"{HOLDERS}{uuid.uuid4().hex}", worker_name().encode())
+            while len(self._cache) > most:
+                self._close(self._cache.popitem(last=False)[1])
+        self._cache.move_to_end((job, key))
+        return stage
+
+    def discard(self, job: str, key: Hashable) -> None:
+        """Throws a stage away after a failure; its teardown is still called."""
+        stage = self._cache.pop((job, key), None)
+        if stage is not None:
+            self._close(stage)
+
+    def close_others(self, job: str) -> None:
+        """Tears down what other jobs left."""
+        self._close_all(key for key in self._cache if key[0] != job)
+
+    def close_job(self, job: str) -> None:
+        """Tears down what a job left."""
+        self._close_all(key for key in self._cache if key[0] == job)
+
+    def _close_all(self, keys: Iterable[tuple[str, Hashable]]) -> None:
+        for key in list(keys):
+            self._close(self._cache.pop(key))
+
+    @staticmethod
+    def _close(stage: Any) -> None:
+        try:
+            stage.close()
+        except Exception:
+            _LOG.warning("teardown failed", exc_info=True)
+
+
+open_stages: Final = OpenStages()
+"""Of this process."""
+
+
+def tear_down(job: str) -> str:
+    """Tears down a finished job's stages in this worker; returns the worker's name."""
+    open_stages.close_job(job)
+    workerlog.at("", "")
+    return worker_name()
+
+
+def worker_name() -> str:
+    """The name of this process among all workers."""
+    return f"{socket.gethostname()}:{os.getpid()}"

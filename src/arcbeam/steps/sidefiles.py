@@ -1,0 +1,221 @@
+"""Side inputs in steps: what a task puts into them, and what it reads of those that the head has.
+
+Owns the files on a host: those that are written, before they are published, and copies of those that are read. Windows,
+keys and values are bytes here; which window is ready is the engine's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import lmdb
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.files import SideFile
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.seams import SideData
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
+from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
+
+
+class _Writer(Protocol):
+    def finish(self) -> int: ...
+
+
+class SideFileWriter:
+    """Writes what a task puts into one side input; nothing is made before there is something.
+
+    Args:
+        scratch: a local folder.
+        number: by which it is known.
+        port: of the stage that writes it.
+
+    Attributes:
+        windows: in which there is something.
+
+    Raises:
+        StoreError: by all methods: the folder cannot be written.
+    """
+
+    def __init__(self, scratch: Path, number: int, port: Port) -> None:
+        self._path = scratch / f"side-{uuid.uuid4().hex}"
+        self._number, self._port = number, port
+        self._chunks: ChunkFileWriter | None = None
+        self._keys: KeyFileWriter | None = None
+        self.windows: set[bytes] = set()
+        self._finalizer = weakref.finalize(self, _remove, self._path, building_path(self._path))
+
+    def append(self, window: bytes, chunk: bytes) -> None:
+        """Adds whole encoded elements to a window."""
+        with _writing(self._path):
+            if self._chunks is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._chunks = ChunkFileWriter(self._path)
+            self.windows.add(window)
+            self._chunks.append(window, chunk)
+
+    def put(self, window: bytes, key: bytes, values: bytes) -> None:
+        """Adds whole encoded values to a key."""
+        with _writing(self._path):
+            if self._keys is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._keys = KeyFileWriter(self._path)
+            self.windows.add(window)
+            self._keys.put(window, key, values)
+
+    def close(self) -> None:
+        """All is there; see `data`. (What a write operation calls, which publishes no file itself.)"""
+
+    def data(self, shard: int, until: Timestamp | None) -> SideData | None:
+        """What was written; None if that is nothing. To be asked for once.
+
+        Args:
+            shard: of the task.
+            until: see `SideFile`.
+        """
+        writer: _Writer | None = self._chunks or self._keys
+        with _writing(self._path):
+            if writer is None or not writer.finish():
+                return None
+        return SideData(self._number, shard, self._path, until, self._port)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, lmdb.Error) as e:
+        raise StoreError(f"'{path.parent}' cannot be written: {e}", "see that the disk has room") from e
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+class SideFileReader:
+    """The side inputs of a step's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
+
+    Args:
+        blobs: the job's folder.
+        folder: for copies of them on this host.
+        files: of the head.
+        parts: the numbers of all that is in each channel.
+        copies: of this process; those that the head does not have any more are given up.
+    """
+
+    def __init__(
+        self,
+        blobs: DurableBlobs,
+        folder: Path,
+        files: Iterable[SideFile],
+        parts: Mapping[int, tuple[int, ...]],
+        copies: SideCopies,
+    ) -> None:
+        self._blobs, self._folder, self._copies = blobs, folder, copies
+        # In order of their names, so that all tasks read the elements in the same order.
+        ordered = sorted(files, key=lambda file: file.name)
+        self._by_channel: Mapping[int, list[SideFile]] = {
+            channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
+        }
+
+    def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
+        """See `SideStore`."""
+        for file in self._by_channel.get(channel, ()):
+            yield from self._copies.chunks(self._blobs, self._folder, file).chunks(window)
+
+    def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
+        """See `SideStore`."""
+        for file in self._by_channel.get(channel, ()):
+            yield from self._copies.keys(self._blobs, self._folder, file).values(window, key)
+
+    def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
+        """See `SideStore`."""
+        seen: set[bytes] = set()
+        for file in self._by_channel.get(channel, ()):
+            for key in self._copies.keys(self._blobs, self._folder, file).keys(window):
+                if key not in seen:
+                    seen.add(key)
+                    yield key
+
+    def has_chunks(self, channel: int, window: bytes) -> bool:
+        """Whether an iterable has anything in a window."""
+        return next(self.chunks(channel, window), None) is not None
+
+    def has_keys(self, channel: int, window: bytes) -> bool:
+        """Whether a multimap has anything in a window."""
+        return next(self.keys(channel, window), None) is not None
+
+
+class SideCopies:
+    """The files of side inputs that this process has open, as they were fetched.
+
+    Invariant: of the newest head that a task had; never used across a fork.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._chunks: dict[str, ChunkFile] = {}
+        self._keys: dict[str, KeyFile] = {}
+
+    def keep(self, names: set[str]) -> None:
+        """Gives up all but these."""
+        if self._pid != os.getpid():
+            # LMDB counts what the parent had open as open here: let go of it before anything is opened.
+            names, self._pid = set(), os.getpid()
+        # Not closed: user code may still read what it was given. Nobody else opens that copy.
+        for name in self._chunks.keys() - names:
+            del self._chunks[name]
+        for name in self._keys.keys() - names:
+            del self._keys[name]
+
+    def chunks(self, blobs: DurableBlobs, folder: Path, file: SideFile) -> ChunkFile:
+        """A file of an iterable."""
+        found = self._chunks.get(file.name)
+        if found is None:
+            with _copy(blobs, folder, file) as path:
+                found = self._chunks[file.name] = ChunkFile(path, file.name, file.size)
+        return found
+
+    def keys(self, blobs: DurableBlobs, folder: Path, file: SideFile) -> KeyFile:
+        """A file of a multimap."""
+        found = self._keys.get(file.name)
+        if found is None:
+            with _copy(blobs, folder, file) as path:
+                found = self._keys[file.name] = KeyFile(path, file.name, file.size)
+        return found
+
+
+class _copy:
+    """A copy of a file, for who opens it: it is gone from its folder when it is open, and from the disk with him."""
+
+    def __init__(self, blobs: DurableBlobs, folder: Path, file: SideFile) -> None:
+        self._path = folder / f"copy-{uuid.uuid4().hex}"
+        self._blobs, self._file = blobs, file
+
+    def __enter__(self) -> Path:
+        try:
+            with _writing(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with open(self._path, "wb") as copy:
+                    for start in range(0, self._file.size, _PART_BYTES):
+                        length = min(_PART_BYTES, self._file.size - start)
+                        copy.write(self._blobs.get_range(self._file.name, start, length))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self._path
+
+    def __exit__(self, *raised: object) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+_PART_BYTES = 8 << 20

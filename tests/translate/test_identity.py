@@ -1,0 +1,68 @@
+"""By what a stage is known to those who go on with its state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import StrUtf8Coder, VarIntCoder
+from apache_beam.transforms import userstate, window
+
+from arcbeam.model.plan import Plan
+from arcbeam.translate import translate
+from arcbeam.translate.identity import unique
+from arcbeam.translate.proto import pipeline_proto
+
+
+class Keeping(beam.DoFn):
+    BAG = userstate.BagStateSpec("bag", StrUtf8Coder())
+    VALUE = userstate.ReadModifyWriteStateSpec("value", VarIntCoder())
+    END = userstate.TimerSpec("end", userstate.TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: Any,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        value: Any = beam.DoFn.StateParam(VALUE),
+        end: Any = beam.DoFn.TimerParam(END),
+    ) -> None:
+        """Keeps nothing."""
+
+    @userstate.on_timer(END)
+    def over(self) -> None:
+        """Does nothing."""
+
+
+def plan(*before: str, fusion: bool = True) -> Plan:
+    p = beam.Pipeline()
+    made: Any = p | beam.Create([("a", 1)])
+    for name in before:
+        made |= name >> beam.Map(lambda pair: pair).with_output_types(tuple[str, int])
+    windowed = made | beam.WindowInto(window.FixedWindows(10))
+    _ = windowed | "Keep" >> beam.ParDo(Keeping())
+    _ = windowed | "Group" >> beam.GroupByKey() | "Sum" >> beam.MapTuple(lambda key, values: (key, sum(values)))
+    return translate(pipeline_proto(p), bounded=False, fusion=fusion)
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_stage_with_state_keeps_its_name_and_shape_however_the_pipeline_is_fused_around_it() -> None:
+    shapes = [
+        {stage.uid: stage.shape for stage in each.stages if stage.shape}
+        for each in (plan(), plan("Another"), plan("Another", "One more"), plan(fusion=False))
+    ]
+    assert all(shape == shapes[0] for shape in shapes)
+    keyed = "string_utf8, varint>; fixed_windows"
+    assert shapes[0] == {
+        "Group": "kv<string_utf8, iterable<varint>>; fixed_windows",
+        "Keep": f"kv<{keyed}; state bag: bag<string_utf8>; state value: read_modify_write<varint>; "
+        "timer ts-end: event_time",
+    }
+
+
+def test_no_two_stages_have_one_name() -> None:
+    assert unique(["a", "b", "a", "a"]) == ["a", "b", "a#2", "a#3"]
+    for fusion in (True, False):
+        uids = [stage.uid for stage in plan(fusion=fusion).stages]
+        assert len(set(uids)) == len(uids)
+        assert all(uids)
