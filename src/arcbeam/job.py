@@ -120,7 +120,7 @@ class Job:
         store = self._options.checkpoint_dir or None
         if store is None:
             _LOG.info("%s keeps its state in a folder of its own, and cannot be resumed: see --checkpoint_dir", self.id)
-        return StreamRun(*around, store, self._reported, self._prelude)
+        return StreamRun(*around, store, self._reported, self._prelude, self._options.shards)
 
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""

@@ -66,12 +66,14 @@ WITHOUT = {
     if name != "value_chains"
 }
 NOTHING_ON = Variant("NoOptimizations", {"no_fusion": True, "disable_optimizations": ["all"]}, long=True)
-STREAMING = Variant("Streaming", {"shards": 3}, streaming=True)
+STREAMING = Variant("Streaming", {"shards": 3}, long=True, streaming=True)
+STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": True}, long=True, streaming=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (
     *(DEFAULT, NO_FUSION, SINGLE_ELEMENTS, ONE_SHARD, SEVEN_SHARDS),
     *(NO_VALUE_CHAINS, *WITHOUT.values(), NOTHING_ON),
+    *(STREAMING, STREAMING_NO_FUSION),
 )
 
 

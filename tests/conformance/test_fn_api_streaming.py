@@ -6,10 +6,22 @@ import pytest
 
 from tests.conformance import suites
 
-pytestmark = pytest.mark.usefixtures("spark")
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.long]
 
 
 @pytest.mark.contract("API-01")
-@pytest.mark.long
 class FnApiStreaming(suites.FnApi):
+    variant = suites.STREAMING
+
+
+@pytest.mark.contract("PLAN-05")
+class FnApiStreamingNoFusion(suites.FnApi):
+    variant = suites.STREAMING_NO_FUSION
+
+
+class MetricsStreaming(suites.FnApiMetrics):
+    variant = suites.STREAMING
+
+
+class SplitStreaming(suites.FnApiSplit):
     variant = suites.STREAMING

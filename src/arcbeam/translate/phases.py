@@ -241,7 +241,8 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
         _break_before_stable_input,
-        translations.pack_combiners,
+        # In steps a combine keeps its state under its own name, whatever other combines there are.
+        *([translations.pack_combiners] if bounded else []),
         _lift_combiners,
         translations.expand_sdf,
         _expand_exchanges,

@@ -18,7 +18,7 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UnsupportedPipelineError, UserCodeError
-from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -144,7 +144,6 @@ def test_an_error_names_its_step_and_nothing_is_made_real(tmp_path: Path) -> Non
         p.run().wait_until_finish()
 
 
-@pytest.mark.contract("STORE-02")
 def test_a_job_that_has_ended_is_not_begun_again(tmp_path: Path) -> None:
     def run() -> None:
         p = pipeline(f"--checkpoint_dir={tmp_path / 'state'}")
@@ -164,25 +163,40 @@ class Ordinal(beam.DoFn):
         yield seen.read()
 
 
-@pytest.mark.contract("STORE-01", "STORE-04")
-def test_a_job_that_was_cancelled_goes_on_where_it_was(tmp_path: Path) -> None:
-    start = time.time()
+class Another(Ordinal):
+    SEEN = userstate.BagStateSpec("seen", beam.coders.VarIntCoder())
 
-    def begun(folder: Path) -> Any:
-        folder.mkdir()
-        p = pipeline(f"--checkpoint_dir={tmp_path / 'state'}")
+    def process(self, element: Any, seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[int]:
+        seen.add(1)
+        yield len(list(seen.read()))
+
+
+@pytest.mark.contract("STORE-01", "STORE-04", "STORE-05")
+def test_a_job_that_was_cancelled_goes_on_where_it_was_with_a_pipeline_that_fits(tmp_path: Path) -> None:
+    start, state = time.time(), f"--checkpoint_dir={tmp_path / 'state'}"
+
+    def begun(folder: Path, keeps: beam.DoFn, *more: str) -> Any:
+        folder.mkdir(exist_ok=True)
+        options = PipelineOptions(["--streaming", state, *more])
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
         ticks = p | PeriodicImpulse(start, start + 6, 0.25, apply_windowing=False)
         keyed = ticks | "Key" >> beam.Map(lambda x: (0, x))
-        _ = keyed | beam.ParDo(Ordinal()) | "Note" >> beam.Map(note, str(folder))
+        if "--shards=5" in more:
+            keyed |= "Another" >> beam.Map(lambda pair: pair)
+        _ = keyed | "Keep" >> beam.ParDo(keeps) | "Note" >> beam.Map(note, str(folder))
         return p.run()
 
     before, after = tmp_path / "before", tmp_path / "after"
-    first = begun(before)
+    first = begun(before, Ordinal(), "--shards=3")
     while len(noted(before)) < 5:
         first.wait_until_finish(50)
     first.cancel()
     assert first.state == "CANCELLED"
-    assert begun(after).wait_until_finish() == "DONE"
+    with pytest.raises(IncompatibleStateError, match="stage 'Keep' has state of another kind"):
+        begun(after, Another()).wait_until_finish()
+    with pytest.raises(IncompatibleStateError, match="it has 3 shards a level, the pipeline asks for 5"):
+        begun(after, Ordinal(), "--shards=5").wait_until_finish()
+    assert begun(after, Ordinal()).wait_until_finish() == "DONE"
     assert min(noted(after)) > 1
     assert {*noted(before), *noted(after)} == set(range(1, 25))
 

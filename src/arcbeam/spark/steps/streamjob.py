@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -26,6 +26,7 @@ from arcbeam.engine.progress import (
     Event,
     JobMachine,
     Published,
+    StepReported,
 )
 from arcbeam.errors import JobCancelledError, JobFailedError
 from arcbeam.harness.bundle.metrics import merge_metrics
@@ -33,7 +34,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.progressline import Standing
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
@@ -44,8 +45,10 @@ from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.steps.placing import placed, shape_of
 from arcbeam.steps.progress import numbered, progress_of, started
 from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Swept
 from arcbeam.store.manifest.values import Manifest
@@ -107,12 +110,13 @@ class StreamRun:
     Args:
         plan: what to run.
         spark: where.
-        settings: of the job.
+        settings: of the job; its number of shards is that of a new one.
         job: unique id of the run; tags the Spark jobs, so that they can be interrupted.
         location: the run's temporary location; the caller removes it.
         store: URL of the folder where the job's state is; an empty one begins a new job; None: a folder in `location`.
         on_report: told of what the bundles of each stage and task come to, once their step is committed.
         prelude: called in a worker before it opens its first stage of this job.
+        shards: that the job must have; None: those that it has.
     """
 
     def __init__(
@@ -125,8 +129,9 @@ class StreamRun:
         store: str | None,
         on_report: Callable[[BundleReport], None] = lambda report: None,
         prelude: Callable[[], None] | None = None,
+        shards: int | None = None,
     ) -> None:
-        self._plan, self._spark, self._settings = plan, spark, settings
+        self._plan, self._spark, self._settings, self._shards = plan, spark, settings, shards
         self._job, self._location = job, location
         # As a location has it: tasks run in other working directories.
         self._store = location.below("state") if store is None else JobLocation(store).url
@@ -138,6 +143,7 @@ class StreamRun:
         self._metrics: list[bytes] = []
         self._reported: dict[int, Sequence[BundleReport]] = {}
         self._steps = self._elements = self._tasks = 0
+        self._took = Duration(0)
 
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
@@ -161,15 +167,15 @@ class StreamRun:
             StoreError: the job's folder cannot be opened.
         """
         slots = default_parallelism(self._spark)
-        shards = self._settings.shards
+        blobs = open_blobs(self._store)
+        shards = self._shards or self._shards_of(blobs) or self._settings.shards
         who = f"{socket.gethostname()}:{self._job}"
-        log = StepLog.open(open_blobs(self._store), shape_of(self._plan, shards), self._clock.now(), driver=who)
+        log = StepLog.open(blobs, shape_of(self._plan, shards), self._clock.now(), driver=who)
         numbers = self._numbers(log.head)
         placing = placed(self._plan, numbers, shards, slots)
         copies = str(Path(tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / "copies")
-        job = StepJob(
-            self._job, placing, self._settings, self._location, self._store, copies, Versions.here(), self._prelude
-        )
+        settings = replace(self._settings, shards=shards)
+        job = StepJob(self._job, placing, settings, self._location, self._store, copies, Versions.here(), self._prelude)
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn)
         forgotten = (copies, log.head.job) if self._forgotten else None
@@ -187,6 +193,12 @@ class StreamRun:
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return Outcome(end.state, self._steps)
+
+    @staticmethod
+    def _shards_of(blobs: DurableBlobs) -> int | None:
+        """How many shards the job has, whatever Spark offers today."""
+        head = read_newest(blobs)
+        return head.shape.shards if isinstance(head, Manifest) else None
 
     def _numbers(self, head: Manifest) -> dict[str, int]:
         """The numbers of the plan's stages in the job.
@@ -217,6 +229,8 @@ class StreamRun:
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         """See `arcbeam.steps.seams.Watch`."""
+        if isinstance(event, StepReported):
+            self._took = event.took
         if not isinstance(event, CommitDecided):
             return
         with self._lock:
@@ -225,7 +239,10 @@ class StreamRun:
             self._metrics = merge_metrics([*self._metrics, *(info for report in reports for info in report.metrics)])
         self._steps += 1
         self._tasks += len(reports)
-        self._elements += sum(report.elements_in for report in reports)
+        elements = sum(report.elements_in for report in reports)
+        self._elements += elements
+        if reports:
+            _LOG.info("%s: step %d: %.2f s, %d elements", self._plan.name, event.step, self._took / 1e6, elements)
         for report in reports:
             self._on_report(report)
 

@@ -150,6 +150,10 @@ class LevelCode:
             reports.append(report)
         return reports
 
+    def written(self) -> int:
+        """How many elements the stages have put out so far."""
+        return sum(op.taken for stage in self._begun.values() for op in stage.processor.context.writers)  # type: ignore[attr-defined]
+
     def callbacks(self) -> list[Callbacks]:
         """The finalization callbacks of the task's bundles; they are the caller's now."""
         return [taken for stage in self._begun.values() if (taken := stage.processor.bundles.callbacks.take())]
@@ -198,12 +202,14 @@ class TaskBudget:
     Args:
         budget: of the step.
         sent: bytes that the task has sent so far.
+        written: elements that its user code has put out so far.
     """
 
-    def __init__(self, budget: StepBudget, sent: Callable[[], int]) -> None:
+    def __init__(self, budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> None:
         self._until = time.monotonic() + budget.time / 1e6
         self._bytes, self._sent = budget.bytes, sent
+        self._elements, self._written = budget.elements, written
 
     def exhausted(self) -> bool:
         """See `Budget`."""
-        return time.monotonic() >= self._until or self._sent() >= self._bytes
+        return time.monotonic() >= self._until or self._sent() >= self._bytes or self._written() >= self._elements
