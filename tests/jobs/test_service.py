@@ -172,7 +172,7 @@ def test_drain_is_refused_by_name(client: Client) -> None:
     code, details = refused(error)
     assert code is grpc.StatusCode.UNIMPLEMENTED
     assert "Drain" in details
-    assert "bounded pipelines have nothing to drain" in details
+    assert "there is no draining yet" in details
 
 
 def test_a_malformed_request(client: Client) -> None:
