@@ -1,0 +1,140 @@
+"""Jobs in steps whose processes are killed at random moments: what comes out is what an undisturbed run gives.
+
+More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.pipeline import wrong
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Victim:
+    """A job that is killed, and goes on.
+
+    Args:
+        folder: for its output and state.
+        seed: of all chance.
+
+    Attributes:
+        kills: that were made.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._output, self._state, self._log = folder / "output", folder / "state", folder / "log"
+        self._output.mkdir()
+        self._chance = random.Random(seed)
+        self.kills = 0
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """A driver in a process of its own, with all that it starts in one group."""
+        command = [sys.executable, "-m", "tests.chaos.pipeline", str(self._output), f"--checkpoint_dir={self._state}"]
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(
+                [*command, "--spark_master=local[2,8]", "--shards=3"],
+                cwd=_ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self, kills: int, kill: Callable[[int, random.Random], bool]) -> None:
+        """Runs it to its end, killing so often on the way as there is time for."""
+        while True:
+            driver = self.start()
+            try:
+                while driver.poll() is None:
+                    until = time.monotonic() + self._chance.uniform(0.5, 4.0)
+                    while driver.poll() is None and time.monotonic() < until:
+                        time.sleep(0.05)
+                    running = driver.poll() is None and any(self._output.iterdir())
+                    if running and self.kills < kills and kill(driver.pid, self._chance):
+                        self.kills += 1
+            finally:
+                # The JVM of a driver that was killed ends by itself, but not at once.
+                kill_all(driver.pid)
+            if driver.returncode == 0:
+                return
+            assert driver.returncode == -signal.SIGKILL, self._log.read_text(errors="replace")[-4000:]
+
+    def check(self) -> None:
+        """All is as it must be."""
+        assert not wrong(self._output)
+
+
+def kill_all(group: int) -> None:
+    """Ends a process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+def kill_driver(group: int, chance: random.Random) -> bool:
+    """Kills a driver, with all that runs for it."""
+    kill_all(group)
+    return True
+
+
+def kill_worker(group: int, chance: random.Random) -> bool:
+    """Kills one of the Python workers below a driver; whether there was one."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
+    below = {group}
+    workers: list[int] = []
+    # Parents have lower numbers, as a rule; a second look finds the others.
+    for _ in range(2):
+        for pid, parent, command in rows:
+            if int(parent) in below and int(pid) not in below:
+                below.add(int(pid))
+                # Workers are forks of the daemon, which the JVM has started.
+                workers += [int(pid)] if "daemon" in command else []
+    daemons = {int(parent) for pid, parent, _ in rows if int(pid) in workers} & set(workers)
+    forks = [pid for pid in workers if pid not in daemons]
+    if not daemons or not forks:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(chance.choice(forks), signal.SIGKILL)
+        return True
+    return False
+
+
+KILLS = {"driver": kill_driver, "worker": kill_worker}
+
+
+@pytest.mark.contract("STORE-01", "STORE-02", "STORE-04")
+@pytest.mark.parametrize("what", list(KILLS))
+def test_nothing_is_lost_or_doubled_when_processes_are_killed(what: str, tmp_path: Path) -> None:
+    victim = Victim(tmp_path, seed=7)
+    victim.run(3, KILLS[what])
+    assert victim.kills
+    victim.check()
+
+
+def main(what: str, kills: int) -> None:
+    """Kills until there were that many, in as many jobs as it takes."""
+    made = jobs = 0
+    while made < kills:
+        with tempfile.TemporaryDirectory() as folder:
+            victim = Victim(Path(folder), seed=jobs)
+            victim.run(kills - made, KILLS[what])
+            victim.check()
+        made, jobs = made + victim.kills, jobs + 1
+        sys.stdout.write(f"{made} kills ({what}) in {jobs} jobs: nothing lost, nothing doubled\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
