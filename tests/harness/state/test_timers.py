@@ -128,3 +128,20 @@ def test_the_sdk_gets_the_timestamp_that_was_given() -> None:
 def test_a_time_that_microseconds_cannot_say_is_refused_where_it_is_set() -> None:
     with pytest.raises(ValueError, match="microsecond"):
         Key().handles["event", 0].set(Timestamp(1, 1, precision=9))
+
+
+def test_timers_that_are_set_again_and_again_take_no_more_room() -> None:
+    key = Key()
+    set_again = key.handles["event", 0].set
+    set_again(Timestamp(900), dynamic_timer_tag="end")
+    set_again(Timestamp(0), dynamic_timer_tag="loop")
+    fired = 0
+    for timer in key.timers.event_timers(END):
+        fired += 1
+        set_again(Timestamp(900), dynamic_timer_tag="end")
+        if timer.tag == "loop" and fired < 500:
+            set_again(Timestamp(fired), dynamic_timer_tag="loop")
+        assert len(key.timers._heaps[False]) < 100  # type: ignore[index]
+        if fired > 600:
+            break
+    assert fired > 500

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,3 +113,55 @@ def test_a_stop_iteration_of_user_code_is_no_end(fn: Any) -> None:
     on = same(build)
     assert on.error is not None
     assert "StopIteration" in str(on.error)
+
+
+_alive: list[Any] = []
+_most: list[int] = []
+
+
+class Large:
+    """A value whose memory matters."""
+
+
+class KeepsOne(beam.DoFn):
+    """Each key writes a value; how many of them there are at once is noted."""
+
+    LAST = ReadModifyWriteStateSpec("last", PickleCoder())
+
+    def __init__(self, yields: bool) -> None:
+        self._yields = yields
+
+    def process(self, element: Any, last: Any = DoFn.StateParam(LAST)) -> Any:
+        value = Large()
+        _alive.append(weakref.ref(value))
+        last.write(value)
+        del value
+        _most.append(sum(ref() is not None for ref in _alive))
+        return iter([element]) if self._yields else [element]
+
+
+class KeepsOneAndYields(KeepsOne):
+    def process(self, element: Any, last: Any = DoFn.StateParam(KeepsOne.LAST)) -> Iterator[Any]:
+        yield from super().process(element, last)
+
+
+@pytest.mark.parametrize("kind", [KeepsOne, KeepsOneAndYields])
+def test_what_a_key_keeps_is_gone_with_it_whoever_collects_garbage(kind: type[KeepsOne]) -> None:
+    _alive.clear()
+    _most.clear()
+    gc.disable()
+    try:
+        with Driven(shards=1) as p:
+            keyed = p | beam.Create([(f"key {n}", n) for n in range(300)]).with_output_types(tuple[str, int])
+            _ = keyed | beam.ParDo(kind(True)) | Collect()
+    finally:
+        gc.enable()
+    assert len(p.values()) == 300
+    assert max(_most) <= 3
+
+
+def test_the_clock_is_looked_at_between_keys() -> None:
+    with Driven(shards=1, bundle_seconds=0.0) as p:
+        keyed = p | beam.Create([(n, n) for n in range(3000)]).with_output_types(tuple[int, int])
+        _ = keyed | beam.ParDo(Kinds()) | Collect()
+    assert sum(report.bundles for report in p.reports) > 3000 // 256

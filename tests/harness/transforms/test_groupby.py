@@ -194,3 +194,13 @@ def test_aggregates_of_more_keys_than_memory_holds() -> None:
         return sorted(tuple(row) for row in p.values())
 
     assert sums(group_memory_bytes=2_000) == sums() == sums(value_chains=False, folds=False)
+
+
+def test_values_that_can_be_read_once_are() -> None:
+    with Driven() as p:
+        values = p | beam.Create([1, 10]) | beam.Map(lambda x: ("k", map(int, [x, 2, 3])))
+        _ = values | beam.CombinePerKey(TupleCombineFn(sum, max)) | Collect("three")
+        pairs = p | "Pairs" >> beam.Create([1, 10]) | "Map" >> beam.Map(lambda x: ("k", iter([x, 2])))
+        _ = pairs | "Combine" >> beam.CombinePerKey(TupleCombineFn(sum, max)) | Collect("two")
+    assert p.values("three") == [("k", (11, 2))]
+    assert p.values("two") == [("k", (11, 2))]

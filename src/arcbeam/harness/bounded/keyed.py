@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Protocol
 
 from apache_beam import coders
@@ -38,6 +39,8 @@ bags.register()
 
 _KEYS_PER_BUNDLE = 16_384
 """The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
+_KEYS = 256
+"""So many run in one go."""
 _END = int(MAX_TIMESTAMP.micros)
 
 
@@ -221,10 +224,12 @@ class _RunKeys:
         op, bundles, count = self._op, self._bundles, len(alike)
         if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
             return False
-        keys = [self._decode_key(key) for key in alike.values_of]
-        bundles.open()
-        op.put_whole_keys(zip(keys, alike.values_of.values(), strict=True), alike.like)
-        bundles.took(count)
+        keys = ((self._decode_key(key), values) for key, values in alike.values_of.items())
+        # Between them somebody looks at the clock.
+        while some := list(islice(keys, _KEYS)):
+            bundles.open()
+            op.put_whole_keys(some, alike.like)
+            bundles.took(sum(len(values) for _, values in some))
         return True
 
     def fire(self, timers: Iterator[SetTimer]) -> None:

@@ -92,6 +92,10 @@ class Parked(NamedTuple):
     order: int
 
 
+_REPLACED = 64
+"""So many timers that were replaced may be in a heap, or as many as are pending."""
+
+
 class KeyTimers:
     """The pending timers of the key that is being processed; a `TimerSink`.
 
@@ -129,7 +133,12 @@ class KeyTimers:
                 order = before.order
         pending[slot] = timer = _new(SetTimer, (micros, order, slot, key, windows, at, hold, pane))
         if heaps is not None:
-            heapq.heappush(heaps[family.processing], timer)
+            heap = heaps[family.processing]
+            heapq.heappush(heap, timer)
+            if len(heap) > 2 * len(pending) + _REPLACED:
+                # In place: somebody may be at it.
+                heap[:] = [each for each in heap if pending.get(each.slot) is each]
+                heapq.heapify(heap)
 
     def unset(self, family: Family, tag: str, windows: tuple[Any]) -> None:
         """See `TimerSink`."""

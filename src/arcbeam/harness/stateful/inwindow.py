@@ -112,9 +112,12 @@ class InWindow(Place):
         return args
 
     def commit(self, *, keep: bool) -> bool:
-        """Brings to the storage what was written; whether the storage may have something now."""
+        """Brings to the storage what was written; whether the storage may have something now. It is the last call."""
         for handle in self._states.values():
             handle.commit(keep=keep)
         for handle in (self._ordered or {}).values():
             handle.commit()
-        return keep or self._ordered is not None
+        may_have = keep or self._ordered is not None
+        # SUBTLE: handles know this, and this knows them; the collector, which counts objects, not bytes, comes late.
+        self._states, self._ordered, self._args, self._kwargs = {}, None, None, {}
+        return may_have

@@ -219,15 +219,13 @@ class StatefulOperation(BlockOperation):
             keys: with their values.
             like: a block with the time, the window and the pane of all values.
         """
-        emitter, done = self._emitter, list[InWindow]()
+        emitter = self._emitter
         with self.scoped_process_state:
             try:
                 emitter.stamp(like.micros, like.windows, like.panes)
-                emitter.take_from(chain.from_iterable(self._results_of(keys, like, done)))
+                emitter.take_from(chain.from_iterable(self._results_of(keys, like)))
             except BaseException as e:
                 self._runner._reraise_augmented(e)
-        for handles in done:
-            handles.commit(keep=False)
 
     def process_timer(self, family: str, timer: Any) -> None:
         """Fires a timer of the key; see the SDK's `DoOperation`."""
@@ -314,16 +312,15 @@ class StatefulOperation(BlockOperation):
         if len(block) > 1:
             self._put(block.slice(1, None))
 
-    def _results_of(
-        self, keys: Iterable[tuple[Any, list[Any]]], like: Block, done: list[InWindow]
-    ) -> Iterator[Iterator[Any]]:
+    def _results_of(self, keys: Iterable[tuple[Any, list[Any]]], like: Block) -> Iterator[Iterator[Any]]:
         """What user code makes of the values of each key; one is through when the next is asked for."""
         (window,), micros, pane = like.windows, like.micros, like.panes
         for key, values in keys:
             handles = InWindow(self._provision, key, window, fresh=True)
             args, _ = handles.process_args(micros, pane)
             yield self._results(key, values, args)
-            done.append(handles)
+            # At once: what keys hold is no matter of how many of them there are.
+            handles.commit(keep=False)
             self._count_values(key, values, like)
 
     def _results(self, key: Any, values: list[Any], args: list[Any]) -> Iterator[Any]:

@@ -88,6 +88,9 @@ def _text(parts: list[_Part]) -> str:
             " get = table.get",
             " for key, values in pairs:",
             "  found = get(key)",
+            # What is looked at twice must not be gone after the first time, as an iterator is.
+            "  kind = type(values)",
+            "  if kind is not tuple and kind is not list: table[key] = odd(found, values); continue",
             "  try:",
             f"   {values}= values",
             f"   if found is not None: {states}= found",
