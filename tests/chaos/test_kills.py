@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,20 +88,29 @@ def kill_driver(group: int, chance: random.Random) -> bool:
     return True
 
 
+def processes() -> Iterator[tuple[int, int, str]]:
+    """What runs here: number, parent's number, command line."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                yield int(entry.name), int(stat.rpartition(")")[2].split()[1]), command
+
+
 def kill_worker(group: int, chance: random.Random) -> bool:
     """Kills one of the Python workers below a driver; whether there was one."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True)
-    rows = [line.split(None, 2) for line in listed.stdout.splitlines()[1:]]
+    rows = sorted(processes())
     below = {group}
     workers: list[int] = []
     # Parents have lower numbers, as a rule; a second look finds the others.
     for _ in range(2):
         for pid, parent, command in rows:
-            if int(parent) in below and int(pid) not in below:
-                below.add(int(pid))
+            if parent in below and pid not in below:
+                below.add(pid)
                 # Workers are forks of the daemon, which the JVM has started.
-                workers += [int(pid)] if "daemon" in command else []
-    daemons = {int(parent) for pid, parent, _ in rows if int(pid) in workers} & set(workers)
+                workers += [pid] if "daemon" in command else []
+    daemons = {parent for pid, parent, _ in rows if pid in workers} & set(workers)
     forks = [pid for pid in workers if pid not in daemons]
     if not daemons or not forks:
         return False

@@ -98,7 +98,8 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _remove(*paths: Path) -> None:
     for path in paths:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 class SideFileReader:
