@@ -7,15 +7,12 @@ submitted to a job server). Owns what happens around a run: session, settings, t
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import tempfile
 import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.harness.operations.taskcontext import Settings
@@ -27,6 +24,7 @@ from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, prepared
 from arcbeam.spark.steps.streamjob import StreamRun
+from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -77,7 +75,7 @@ class Job:
         """
         options, started = self._options, time.monotonic()
         # By user: another's folder could not be written to.
-        root = options.arcbeam_temp or str(Path(tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / "jobs")
+        root = options.arcbeam_temp or str(user_folder() / "jobs")
         location = JobLocation.under(root, self.id)
         if location.folder is not None:
             sweep(location.folder.parent)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
-from arcbeam.model.files import FileKind, Shard, ShardFile
+from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.order import ordered
 from arcbeam.store.manifest.names import Written, written_name
@@ -25,10 +26,17 @@ def test_an_order_has_what_the_head_has_and_a_task_gets_its_part() -> None:
     order = ordered(plan(2, 1), log.head, log.epoch)
     for level, number in ((0, 0), (0, 1), (1, 1)):
         assert order.version(level, number) == log.head.version(level, number)
-    part = order.of_task(1, range(1, 2))
-    assert part.shards == (shard(1, 1),)
+    part = order.of_level(1, frozenset())
+    assert part.shards == (shard(1, 0), shard(1, 1))
     assert part.version(1, 1) == order.version(1, 1)
     assert pickle.loads(pickle.dumps(part)) == part
+
+
+def test_a_level_gets_the_files_of_the_side_inputs_that_it_reads() -> None:
+    files = tuple(SideFile(channel, 0, f"{n}", 1) for n, channel in enumerate((3, 4, 3)))
+    order = replace(ordered(plan(1, 0), opened(MemoryBlobs()).head, 1), side_files=files)
+    assert order.of_level(0, frozenset({3})).side_files == (files[0], files[2])
+    assert order.of_level(0, frozenset()).side_files == ()
 
 
 def test_a_step_that_stands_on_another_head_is_refused() -> None:

@@ -5,6 +5,7 @@ Owns the value. Must not know who carries it to tasks.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from arcbeam.engine.plan.stepplan import StepPlan
@@ -37,9 +38,18 @@ class StepOrder:
         files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
         return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, files)
 
-    def of_task(self, level: int, shards: range) -> StepOrder:
-        """The same with the state of these shards only: all that one task needs."""
-        return replace(self, shards=tuple(of for of in self.shards if of.level == level and of.shard in shards))
+    def of_level(self, level: int, sides: Collection[int]) -> StepOrder:
+        """The same with what the tasks of a level need.
+
+        Args:
+            level: of whose shards the state is.
+            sides: the numbers of the side inputs that its stages read.
+        """
+        return replace(
+            self,
+            shards=tuple(of for of in self.shards if of.level == level),
+            side_files=tuple(file for file in self.side_files if file.channel in sides),
+        )
 
 
 def ordered(plan: StepPlan, head: Manifest, epoch: int) -> StepOrder:

@@ -79,6 +79,15 @@ class Placing:
                     readers[number] = (*readers.get(number, ()), stage.uid)
         return readers
 
+    @cached_property
+    def sides_of(self) -> tuple[frozenset[int], ...]:
+        """For each level the numbers of the side inputs that its stages read."""
+        levels = {placed.name: placed.level for placed in self.layout.stages}
+        return tuple(
+            frozenset(number for number, uids in self.side_readers.items() if level in map(levels.get, uids))
+            for level in range(len(self.layout.tasks))
+        )
+
     def _is_side(self, channel: int) -> bool:
         return self.plan.channels[channel].routing in _SIDE
 

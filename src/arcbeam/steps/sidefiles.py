@@ -10,9 +10,9 @@ import contextlib
 import os
 import uuid
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import lmdb
 
@@ -24,6 +24,8 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
+
+_F = TypeVar("_F")
 
 
 class _Writer(Protocol):
@@ -131,21 +133,24 @@ class SideFileReader:
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
         for file in self._by_channel.get(channel, ()):
-            yield from self._copies.chunks(self._blobs, self._folder, file).chunks(window)
+            yield from self._opened(ChunkFile, file).chunks(window)
 
     def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
         for file in self._by_channel.get(channel, ()):
-            yield from self._copies.keys(self._blobs, self._folder, file).values(window, key)
+            yield from self._opened(KeyFile, file).values(window, key)
 
     def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
         seen: set[bytes] = set()
         for file in self._by_channel.get(channel, ()):
-            for key in self._copies.keys(self._blobs, self._folder, file).keys(window):
+            for key in self._opened(KeyFile, file).keys(window):
                 if key not in seen:
                     seen.add(key)
                     yield key
+
+    def _opened(self, kind: Callable[[Path, str, int], _F], file: SideFile) -> _F:
+        return self._copies.get(kind, self._blobs, self._folder, file)
 
     def has_chunks(self, channel: int, window: bytes) -> bool:
         """Whether an iterable has anything in a window."""
@@ -164,8 +169,7 @@ class SideCopies:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._chunks: dict[str, ChunkFile] = {}
-        self._keys: dict[str, KeyFile] = {}
+        self._open: dict[str, Any] = {}
 
     def keep(self, names: set[str]) -> None:
         """Gives up all but these."""
@@ -173,25 +177,15 @@ class SideCopies:
             # LMDB counts what the parent had open as open here: let go of it before anything is opened.
             names, self._pid = set(), os.getpid()
         # Not closed: user code may still read what it was given. Nobody else opens that copy.
-        for name in self._chunks.keys() - names:
-            del self._chunks[name]
-        for name in self._keys.keys() - names:
-            del self._keys[name]
+        for name in self._open.keys() - names:
+            del self._open[name]
 
-    def chunks(self, blobs: DurableBlobs, folder: Path, file: SideFile) -> ChunkFile:
-        """A file of an iterable."""
-        found = self._chunks.get(file.name)
+    def get(self, kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, folder: Path, file: SideFile) -> _F:
+        """A file, opened if it is not; `kind` opens it."""
+        found: _F | None = self._open.get(file.name)
         if found is None:
             with _copy(blobs, folder, file) as path:
-                found = self._chunks[file.name] = ChunkFile(path, file.name, file.size)
-        return found
-
-    def keys(self, blobs: DurableBlobs, folder: Path, file: SideFile) -> KeyFile:
-        """A file of a multimap."""
-        found = self._keys.get(file.name)
-        if found is None:
-            with _copy(blobs, folder, file) as path:
-                found = self._keys[file.name] = KeyFile(path, file.name, file.size)
+                found = self._open[file.name] = kind(path, file.name, file.size)
         return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from apache_beam.portability import common_urns
@@ -127,23 +127,16 @@ _LIFTED = runner_pb.Trigger(default=runner_pb.Trigger.Default())
 _NOT_LIFTED = runner_pb.Trigger(element_count=runner_pb.Trigger.ElementCount(element_count=2))
 
 
-def _break_before_stable_input(stages: Iterable[Any], context: Any) -> Iterator[Any]:
-    for stage in stages:
-        for transform in stage.transforms:
-            payload = par_do_payload(transform)
-            if payload is not None and payload.requires_stable_input:
-                stage.forced_root = True
-        yield stage
+def _break_before(wanted: Callable[[Any], object]) -> Callable[[Iterable[Any], Any], Iterator[Any]]:
+    """A phase by which ParDos begin a stage whose payload is such."""
 
-
-def _break_before_side_inputs(stages: Iterable[Any], context: Any) -> Iterator[Any]:
-    """In steps elements wait for side inputs as they enter a stage: nothing groups or windows them there."""
-    for stage in stages:
-        for transform in stage.transforms:
-            payload = par_do_payload(transform)
-            if payload is not None and payload.side_inputs:
+    def phase(stages: Iterable[Any], context: Any) -> Iterator[Any]:
+        for stage in stages:
+            if any(wanted(payload) for payload in map(par_do_payload, stage.transforms) if payload is not None):
                 stage.forced_root = True
-        yield stage
+            yield stage
+
+    return phase
 
 
 def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
@@ -240,7 +233,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
     phases = [
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
-        _break_before_stable_input,
+        _break_before(lambda payload: payload.requires_stable_input),
         # In steps a combine keeps its state under its own name, whatever other combines there are.
         *([translations.pack_combiners] if bounded else []),
         _lift_combiners,
@@ -248,7 +241,8 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,
-        *([] if bounded else [_break_before_side_inputs]),
+        # In steps elements wait for side inputs as they enter a stage: nothing groups or windows them there.
+        *([] if bounded else [_break_before(lambda payload: payload.side_inputs)]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
         as_written.note,
         translations.greedily_fuse,

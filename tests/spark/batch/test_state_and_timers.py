@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,13 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
+from tests.notes import note, noted
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
-
-
-def _note(element: Any, folder: str) -> None:
-    with open(os.path.join(folder, str(os.getpid())), "a") as file:
-        file.write(f"{element!r}\n")
-
-
-def _noted(folder: Path) -> list[Any]:
-    """What `_note` was given, in all workers."""
-    return [eval(line) for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
 
 
 class SumAtWindowEnd(beam.DoFn):
@@ -80,12 +70,12 @@ def test_state_and_timers_of_many_keys_in_windows(tmp_path: Path, arguments: lis
             | beam.Map(lambda n: TimestampedValue((n % 37, n), n % 60)).with_output_types(tuple[int, int])
             | beam.WindowInto(FixedWindows(20))
             | beam.ParDo(SumAtWindowEnd())
-            | beam.Map(_note, str(tmp_path))
+            | beam.Map(note, str(tmp_path))
         )
     expected: dict[tuple[int, int], list[int]] = {}
     for n in range(2_000):
         expected.setdefault((n % 37, n % 60 // 20 * 20), []).append(n)
-    assert sorted(_noted(tmp_path)) == sorted((*at, len(ns), sum(ns)) for at, ns in expected.items())
+    assert sorted(noted(tmp_path)) == sorted((*at, len(ns), sum(ns)) for at, ns in expected.items())
 
 
 class Delayed(beam.DoFn):
@@ -114,9 +104,9 @@ def test_processing_time_timers_keep_their_time(tmp_path: Path) -> None:
             p
             | beam.Create(elements).with_output_types(tuple[str, float])
             | beam.ParDo(Delayed())
-            | beam.Map(_note, str(tmp_path))
+            | beam.Map(note, str(tmp_path))
         )
-    assert sorted(_noted(tmp_path)) == sorted((key, delay, 0) for key, delay in elements)
+    assert sorted(noted(tmp_path)) == sorted((key, delay, 0) for key, delay in elements)
 
 
 @pytest.mark.contract("BAT-03")
@@ -129,9 +119,9 @@ def test_group_into_batches_then_group(tmp_path: Path) -> None:
             | beam.Map(lambda batch: (batch[0], len(batch[1])))
             | beam.GroupByKey()
             | beam.MapTuple(lambda key, sizes: (key, sorted(sizes)))
-            | beam.Map(_note, str(tmp_path))
+            | beam.Map(note, str(tmp_path))
         )
-    assert sorted(_noted(tmp_path)) == [(key, [8, 64, 64, 64]) for key in range(5)]
+    assert sorted(noted(tmp_path)) == [(key, [8, 64, 64, 64]) for key in range(5)]
 
 
 class Hoard(beam.DoFn):
@@ -162,6 +152,6 @@ def test_a_bag_handed_out_crosses_an_exchange(tmp_path: Path) -> None:
             | beam.ParDo(Hoard())
             | beam.GroupByKey()
             | beam.MapTuple(lambda key, bags: (key, sorted(value for bag in bags for value in bag)))
-            | beam.Map(_note, str(tmp_path))
+            | beam.Map(note, str(tmp_path))
         )
-    assert sorted(_noted(tmp_path)) == [(key, [f"{n:03d}" for n in range(key, 300, 3)]) for key in range(3)]
+    assert sorted(noted(tmp_path)) == [(key, [f"{n:03d}" for n in range(key, 300, 3)]) for key in range(3)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,22 +18,13 @@ from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UnsupportedPipelineError, UserCodeError
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from tests.notes import note, noted
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 
 def pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=3", *arguments]))
-
-
-def note(element: Any, folder: str) -> None:
-    with open(os.path.join(folder, str(os.getpid())), "a") as file:
-        file.write(f"{element!r}\n")
-
-
-def noted(folder: Path) -> list[Any]:
-    """What `note` was given, in all workers."""
-    return [eval(line) for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
 
 
 def timed(p: beam.Pipeline, count: int, keys: int = 3) -> beam.PCollection:

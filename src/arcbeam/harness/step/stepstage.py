@@ -87,7 +87,8 @@ class StepStage:
             coder = coder.value_coder()
         in_order = isinstance(self.kind, Stateful) and self.kind.in_order is not None
         self.sides = SideWindows(stage, self.windows)
-        self._written: dict[int, Any] = {op.channel: op for op in self.processor.context.writers}  # type: ignore[attr-defined]
+        writers: list[Any] = self.processor.context.writers
+        self._written = {op.channel: (op.window_coder, Windows(op.window_coder)) for op in writers}
         waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs)
         self.codec = Codec(coder, self.windows, waits)
         self._blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
@@ -104,8 +105,8 @@ class StepStage:
 
     def last_moment(self, channel: int, window: bytes) -> Timestamp:
         """The last moment of a window of a channel that the stage writes, of the SDK's bytes for it."""
-        coder = self._written[channel].window_coder
-        return Windows(coder).ours(coder.decode(window)).max_timestamp
+        coder, windows = self._written[channel]
+        return windows.ours(coder.decode(window)).max_timestamp
 
     def close(self) -> None:
         """Tears down; the stage is not used again."""

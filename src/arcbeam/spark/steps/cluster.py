@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
@@ -51,7 +50,7 @@ class SparkCluster:
         clock: the time.
         slots: how many tasks Spark runs at once.
         on_reports: told of what the bundles of each step come to, which is not committed yet.
-        forgotten: folder of copies on hosts and the job's name there, if they are to go with the run.
+        forgotten: the job's name in its store, if copies of its state are to go with the run; else "".
 
     Attributes:
         failure: the last error of a step; None if there was none.
@@ -65,7 +64,7 @@ class SparkCluster:
         clock: Clock,
         slots: int,
         on_reports: Callable[[int, Sequence[BundleReport]], None],
-        forgotten: tuple[str, str] | None = None,
+        forgotten: str = "",
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
@@ -88,7 +87,7 @@ class SparkCluster:
         try:
             rows = collected(
                 self._spark,
-                self.frame(order, confirmed),
+                self._frame(order, confirmed),
                 self._job.id,
                 self._job.location,
                 [placed.name for placed in self._job.placing.layout.stages],
@@ -115,14 +114,14 @@ class SparkCluster:
             self.failure = JobFailedError(f"step {plan.step} could not be run: {type(e).__name__}: {e}")
             self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(self.failure), False))
 
-    def frame(self, order: StepOrder, confirmed: tuple[Confirmed, ...] = ()) -> DataFrame:
+    def _frame(self, order: StepOrder, confirmed: tuple[Confirmed, ...]) -> DataFrame:
         """What the last level of a step leaves: the reports of all tasks."""
         tasks = self._job.placing.layout.tasks
         frame: DataFrame = self._spark.range(0, tasks[0], 1, tasks[0])
         for level, count in enumerate(tasks):
             if level:
                 frame = frame.repartitionById(count, "task").sortWithinPartitions(*ORDER)
-            own = replace(order, shards=tuple(shard for shard in order.shards if shard.level == level))
+            own = order.of_level(level, self._job.placing.sides_of[level])
             task = LevelTask(self._job.location, own, level, confirmed)
             frame = frame.mapInArrow(Guarded(task).__call__, _ROW)
         return frame

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.shards.cache import HostCache
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 TOLD: Final = 32
 """So many steps are told of, again and again: a worker need not have a task in each of them."""
 _MOST_JOBS = 8
+
+
+def copies_folder() -> Path:
+    """Where the copies of state are on this host."""
+    return user_folder() / "copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +43,19 @@ class LastWords:
     Attributes:
         job: whose.
         confirmed: the attempts that were committed last.
-        copies: of state on its host, to be forgotten with the job of that name; None if it may go on there.
+        forgotten: the job's name in its store, if the copies of its state are to go with it; "" if it may go on.
     """
 
     job: str
     confirmed: tuple[Confirmed, ...]
-    copies: tuple[str, str] | None = None
+    forgotten: str = ""
 
     def __call__(self) -> None:
         """Calls what waits for them, and forgets the job."""
         for each in self.confirmed:
             callbacks.confirm(self.job, each)
-        if self.copies is not None:
-            root, name = self.copies
-            HostCache(root).forget(name)
+        if self.forgotten:
+            HostCache(copies_folder()).forget(self.forgotten)
 
 
 class WaitingCallbacks:

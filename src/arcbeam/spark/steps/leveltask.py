@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from arcbeam.model import texts
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.steps.finalizing import Confirmed, callbacks
+from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow
 from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
@@ -53,7 +52,6 @@ class StepJob:
         settings: of the job.
         location: the job's temporary location.
         store: URL of the folder where its state is.
-        copies: folder for copies of state on each host.
         versions: what the driver runs; a worker that runs something else refuses.
         prelude: called in a worker before the job's first stage is opened there, and perhaps again.
     """
@@ -63,27 +61,11 @@ class StepJob:
     settings: Settings
     location: JobLocation
     store: str
-    copies: str
     versions: Versions
     prelude: Callable[[], None] | None = None
 
 
-_side_copies: OrderedDict[str, SideCopies] = OrderedDict()
-"""Of this process, by job."""
-_MOST_JOBS = 4
-
-
-def _copies_of(job: str) -> SideCopies:
-    found = _side_copies.setdefault(job, SideCopies())
-    _side_copies.move_to_end(job)
-    while len(_side_copies) > _MOST_JOBS:
-        _side_copies.popitem(last=False)
-    return found
-
-
 _PLAN = "plan"
-_jobs: dict[str, StepJob] = {}
-"""The job that this worker had its last task of, by the URL of its location."""
 
 
 def give(job: StepJob) -> None:
@@ -91,13 +73,32 @@ def give(job: StepJob) -> None:
     job.location.put_bytes(_PLAN, pickle.dumps(job, protocol=5))
 
 
-def _given(location: JobLocation) -> StepJob:
+class _JobHere:
+    """What this process has of a job, from task to task."""
+
+    def __init__(self, job: StepJob) -> None:
+        self.job = job
+        self.copies = SideCopies()
+        folder = copies_folder()
+        # The system's temporary folder is everybody's.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.files = TaskStore(open_blobs(job.store), HostCache(folder), folder / "scratch")
+
+
+_MOST_JOBS = 4
+_jobs: OrderedDict[str, _JobHere] = OrderedDict()
+"""By the URL of the job's location."""
+
+
+def _here(location: JobLocation) -> _JobHere:
     found = _jobs.get(location.url)
     if found is None:
-        _jobs.clear()
         job = pickle.loads(location.get_bytes(_PLAN))
         assert isinstance(job, StepJob)
-        found = _jobs[location.url] = job
+        found = _jobs[location.url] = _JobHere(job)
+        while len(_jobs) > _MOST_JOBS:
+            _jobs.popitem(last=False)
+    _jobs.move_to_end(location.url)
     return found
 
 
@@ -144,11 +145,12 @@ class LevelTask:
         if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
             raise failure.one_line(earlier) from None
-        job = _given(self.location)
+        here = _here(self.location)
+        job = here.job
         if job.settings.quick_tasks:
             enable_quickack()
         rows: RowQueue[StepRow] = RowQueue()
-        run = _Run(self, job, batches, rows)
+        run = _Run(self, here, batches, rows)
         name = f"step-{self.order.plan.step}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
         thread.start()
@@ -174,8 +176,10 @@ def error_stage(plan: StepPlan) -> str:
 class _Run:
     """What one task does."""
 
-    def __init__(self, of: LevelTask, job: StepJob, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]) -> None:
-        self._of, self._job, self._batches, self._rows = of, job, batches, rows
+    def __init__(
+        self, of: LevelTask, here: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
+    ) -> None:
+        self._of, self._here, self._job, self._batches, self._rows = of, here, here.job, batches, rows
         context = TaskContext.get()
         self.task = context.partitionId() if context else 0
         self._code: LevelCode | None = None
@@ -201,8 +205,7 @@ class _Run:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = Sent(placing, of.level, self._rows.put)
-            files = self._files()
-            copies = _copies_of(job.id)
+            files, copies = self._here.files, self._here.copies
             copies.keep({file.name for file in of.order.side_files})
             sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, placing.side_parts, copies)
             code = self._code = LevelCode(
@@ -247,12 +250,6 @@ class _Run:
             quick=job.settings.quick_tasks,
             most=len(job.placing.layout.stages),
         )
-
-    def _files(self) -> TaskStore:
-        root = Path(self._job.copies)
-        # By user: the system's temporary folder is everybody's.
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return TaskStore(open_blobs(self._job.store), HostCache(root), root / "scratch")
 
 
 def _opened(job: StepJob, stage: str) -> Any:

@@ -6,15 +6,12 @@ Owns what a driver has around it here: a clock, an inbox, a log, a cluster. Must
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -173,12 +170,11 @@ class StreamRun:
         log = StepLog.open(blobs, shape_of(self._plan, shards), self._clock.now(), driver=who)
         numbers = self._numbers(log.head)
         placing = placed(self._plan, numbers, shards, slots)
-        copies = str(Path(tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / "copies")
         settings = replace(self._settings, shards=shards)
-        job = StepJob(self._job, placing, settings, self._location, self._store, copies, Versions.here(), self._prelude)
+        job = StepJob(self._job, placing, settings, self._location, self._store, Versions.here(), self._prelude)
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn)
-        forgotten = (copies, log.head.job) if self._forgotten else None
+        forgotten = log.head.job if self._forgotten else ""
         cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._note, forgotten)
         driver = JobDriver(JobMachine(placing.layout), commits, cluster, self, self._inbox, self._clock, self)
         self._inbox.put(started(log.head, self._clock.now()))

@@ -70,7 +70,6 @@ class LevelCode:
         self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, StepStage] = {}
         self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
-        self._latest: StepStage | None = None
         self.latest = ""
 
     def specs(self) -> dict[str, StageSpec]:
@@ -84,7 +83,8 @@ class LevelCode:
     @property
     def processor(self) -> Any:
         """Of the stage that had its turn last; None if none had."""
-        return None if self._latest is None else self._latest.processor
+        stage = self._begun.get(self.latest)
+        return None if stage is None else stage.processor
 
     def elements(self, stage: str, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
         """What has come to a stage, of rows in ascending order of bucket."""
@@ -145,7 +145,7 @@ class LevelCode:
         reports = []
         for name, stage in self._begun.items():
             report = BundleReport(stage=name, shard=self._task)
-            self._latest = stage
+            self.latest = name
             stage.processor.end_task(report)
             reports.append(report)
         return reports
@@ -163,7 +163,7 @@ class LevelCode:
         if stage is None:
             stage = self._begun[name] = self._open(name)
             self._begin(name, stage)
-        self._latest, self.latest = stage, name
+        self.latest = name
         return stage
 
     def _begin(self, name: str, stage: StepStage) -> None:

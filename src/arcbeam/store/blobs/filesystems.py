@@ -210,8 +210,12 @@ class RemoteBlobs:
 
 def cache_folder(url: str, root: str = "") -> Path:
     """Where the copies of what is behind a URL belong on this host: below a folder of this user's."""
-    digest = hashlib.sha256(url.encode()).hexdigest()[:20]
-    return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}" / digest
+    return user_folder(root) / hashlib.sha256(url.encode()).hexdigest()[:20]
+
+
+def user_folder(root: str = "") -> Path:
+    """What is this user's below a folder of everybody's; the system's temporary one if none is named."""
+    return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}"
 
 
 class _Parts(contextlib.AbstractContextManager["_Parts"]):

@@ -58,14 +58,11 @@ class JobLocation:
     @classmethod
     def under(cls, root: str, job: str, *, cache: str = "") -> JobLocation:
         """The location of a job below a folder or URL that holds many."""
-        # A URL may have settings behind its path.
-        path, mark, settings = root.partition("?") if _SCHEME.match(root) else (root, "", "")
-        return cls(f"{path.rstrip('/')}/{job}{mark}{settings}", cache=cache)
+        return cls(_below(root, job), cache=cache)
 
     def below(self, name: str) -> str:
         """The URL of a folder in this location."""
-        path, mark, settings = self.url.partition("?") if _SCHEME.match(self.url) else (self.url, "", "")
-        return f"{path}/{name}{mark}{settings}"
+        return _below(self.url, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
@@ -230,6 +227,12 @@ def _checked(name: str) -> str:
     if not name or any(not part or part.startswith(".") for part in name.split("/")):
         raise ValueError(f"not a name in a location: {name!r}")
     return name
+
+
+def _below(url: str, name: str) -> str:
+    # A URL may have settings behind its path.
+    path, mark, settings = url.partition("?") if _SCHEME.match(url) else (url, "", "")
+    return f"{path.rstrip('/')}/{name}{mark}{settings}"
 
 
 def _plain(stage: str) -> str:
