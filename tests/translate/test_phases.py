@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from graphlib import TopologicalSorter
+from random import Random
 from typing import Any
 
 import apache_beam as beam
@@ -49,6 +51,50 @@ def test_siblings_behind_an_exchange_are_one_stage() -> None:
     assert [names(stage) for stage in plan.stages] == [[], ["left", "right"]]
     (channel,) = plan.channels
     assert (channel.routing, channel.producers, channel.consumers) == (Routing.SPREAD, ("s0",), ("s1",))
+
+
+def waits_for(plan: Any) -> dict[str, set[str]]:
+    """The stages that each stage begins after."""
+    return {
+        stage.id: {
+            producer
+            for channel in [*([] if stage.source is None else [stage.source]), *(s.channel for s in stage.side_inputs)]
+            for producer in plan.channels[channel].producers
+        }
+        for stage in plan.stages
+    }
+
+
+@pytest.mark.contract("PLAN-01")
+def test_one_of_two_that_use_each_others_elements_is_a_stage_of_its_own() -> None:
+    def build(p: Any) -> None:
+        a, b = source(p, "Create a"), source(p, "Create b")
+        a | "a with b" >> beam.Map(lambda x, side: x, AsIter(b))
+        b | "b with a" >> beam.Map(lambda x, side: x, AsIter(a))
+
+    plan = plan_of(build)
+    assert sorted(map(names, plan.stages)) == [[], ["a with b"], ["b with a"]]
+    TopologicalSorter(waits_for(plan)).prepare()
+
+
+@pytest.mark.contract("PLAN-01")
+@pytest.mark.parametrize("seed", range(20))
+def test_no_stage_waits_for_itself(seed: int) -> None:
+    random = Random(seed)
+
+    def build(p: Any) -> None:
+        made = [source(p, "first"), source(p, "second")]
+        for n in range(12):
+            main, *sides = random.sample(made, min(len(made), random.choice([1, 2, 2, 3])))
+            if random.random() < 0.2:
+                main = main | f"key {n}" >> beam.Map(lambda x: (x, x)) | f"group {n}" >> beam.GroupByKey()
+            made.append(main | f"use {n}" >> beam.Map(lambda x, *_: x, *map(AsIter, sides)))
+
+    plan = plan_of(build)
+    TopologicalSorter(waits_for(plan)).prepare()
+    found = [name for stage in plan.stages for name in names(stage)]
+    assert {f"use {n}" for n in range(12)} <= set(found)
+    assert len(found) == len(set(found))
 
 
 @pytest.mark.contract("PLAN-05")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from apache_beam.portability import common_urns
@@ -179,19 +180,18 @@ def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
 
 
 class _AsWritten:
-    """The SDK fuses and sorts over sets: these two phases around it give one pipeline one plan."""
+    """The SDK fuses and sorts over sets: what it makes of stages in their order is put back into it, so that one
+    pipeline has one plan.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Iterable[Any]) -> None:
+        self.stages = list(stages)
         self._places: dict[str, int] = {}
-
-    def note(self, stages: Iterable[Any], context: Any) -> Iterator[Any]:
-        """Before fusion: remembers the order of the transforms."""
-        for stage in stages:
+        for stage in self.stages:
             for transform in stage.transforms:
                 self._places.setdefault(transform.unique_name, len(self._places))
-            yield stage
 
-    def restore(self, stages: Iterable[Any], context: Any) -> list[Any]:
+    def restore(self, stages: Iterable[Any]) -> list[Any]:
         """After fusion: transforms and stages in that order, as far as they know of each other."""
         stages = list(stages)
         for stage in stages:
@@ -205,6 +205,54 @@ class _AsWritten:
 
     def _first(self, stage: Any) -> tuple[int, str]:
         return min(map(self._place, stage.transforms), default=(0, ""))
+
+
+def _fused(stages: Iterable[Any], context: Any) -> list[Any]:
+    """The SDK's fusion, without stages that wait for each other.
+
+    The SDK fuses two collections each with what uses the other as a side input, and neither could begin. One user
+    begins a stage then.
+    """
+    as_written = _AsWritten(stages)
+    stages = as_written.stages
+    before = [(stage.must_follow, stage.transforms) for stage in stages]
+    while True:
+        fused = as_written.restore(translations.greedily_fuse(stages, context))
+        reader = _reader_in_circle(fused)
+        if reader is None:
+            return fused
+        for stage, (must_follow, transforms) in zip(stages, before, strict=True):
+            # Fusion has changed them in those that it has left alone.
+            stage.must_follow, stage.transforms = must_follow, transforms
+            if reader in stage.transforms:
+                stage.forced_root = True
+
+
+def _reader_in_circle(stages: Sequence[Any]) -> Any:
+    """Of stages that wait for each other one transform, which reads a side input from another of them and does not
+    begin its stage; None if no stages do, or if there is none.
+    """
+    try:
+        TopologicalSorter({stage: [s for s in stage.must_follow if s is not stage] for stage in stages}).prepare()
+    except CycleError as e:
+        circle = e.args[1]
+    else:
+        return None
+    written = {p for stage in circle for t in stage.transforms if t.spec.urn == DATA_OUTPUT for p in t.inputs.values()}
+    for stage in circle:
+        begins = {p for t in stage.transforms for p in t.outputs.values() if t.spec.payload == _copied(p)}
+        own = {p for t in stage.transforms for p in t.outputs.values()} - begins
+        for transform in stage.transforms:
+            sides = set(translations.side_inputs(transform).values())
+            if sides & written and own & (set(transform.inputs.values()) - sides):
+                return transform
+    return None
+
+
+def _copied(pcoll: str) -> bytes:
+    """The buffer by which a collection goes from the stage that makes it to others."""
+    buffer: bytes = translations.create_buffer_id(pcoll)
+    return buffer
 
 
 def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool = True) -> tuple[Any, list[Any]]:
@@ -229,7 +277,6 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
             known_composites=translations.KNOWN_COMPOSITES | _KNOWN_URNS,
         )
     )
-    as_written = _AsWritten()
     phases = [
         translations.annotate_downstream_side_inputs,
         translations.annotate_stateful_dofns_as_roots,
@@ -244,9 +291,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         # In steps elements wait for side inputs as they enter a stage: nothing groups or windows them there.
         *([] if bounded else [_break_before(lambda payload: payload.side_inputs)]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
-        as_written.note,
-        translations.greedily_fuse,
-        as_written.restore,
+        _fused,
         translations.read_to_impulse,
         translations.impulse_to_input,
         translations.sort_stages,

@@ -296,7 +296,6 @@ def test_windows_of_a_key_are_grouped_apart() -> None:
 
 
 @pytest.mark.contract("BAT-02")
-@pytest.mark.xfail(strict=True, reason="fusion puts each user of the other's elements into one stage with its own")
 def test_two_collections_are_side_inputs_of_each_others_users() -> None:
     with _pipeline() as p:
         a, b = p | "A" >> beam.Create([1]), p | "B" >> beam.Create([2])
