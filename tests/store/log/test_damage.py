@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
@@ -31,15 +29,10 @@ from arcbeam.store.manifest.names import Written, manifest_name
 from arcbeam.store.manifest.values import Abandoned, Kind
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.testing import Faults, UnreliableBlobs
+from tests.store.damage import newer
 from tests.store.samples import delta, opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-05")
-
-
-def newer(data: bytes) -> bytes:
-    """The same in a later version of the format."""
-    start = struct.pack("<8sIQI", b"arcmanif", 9, len(data), 0)
-    return start + struct.pack("<I", crc32(start)) + data
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
