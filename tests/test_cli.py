@@ -90,7 +90,7 @@ def test_run_runs_here_whatever_a_pipeline_is_made_with(script: Path, made: str,
     )
     result = invoke("run", str(script), f"--arcbeam_temp={tmp_path / 'jobs'}", "--keep_job_temp")
     assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines()[-1] == "arcbeam.runner"
+    assert result.stdout.splitlines()[-1] == "arcbeam.result"
     assert (tmp_path / "out").read_text() == "3\n"
     assert list((tmp_path / "jobs").iterdir())
 

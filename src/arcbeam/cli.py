@@ -113,6 +113,43 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
         _LOG.warning("not run on arcbeam, because %s names a runner of its own: %s", script, runner)
 
 
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.argument("path")
+@click.option("--name", default="", help="What the job is called from here on (default: as before).")
+@click.option("--savepoint", default="", help="Go on from this savepoint, and leave behind what came later.")
+@click.option(
+    "--stage-mapping",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="A stage that is called otherwise than when the job last ran. May be repeated.",
+)
+@click.option("--force", is_flag=True, help="Go on also if it was drained, or is done.")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@speaks
+def resume(
+    out: Output,
+    path: str,
+    name: str,
+    savepoint: str,
+    stage_mapping: tuple[str, ...],
+    force: bool,
+    options: tuple[str, ...],
+) -> None:
+    """Go on with the job in PATH: its folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path.
+
+    The pipeline, its options and its files are those that the job was submitted with, and has kept there: the script is
+    not needed. OPTIONS are pipeline options that take the place of earlier ones, as --spark_master. Runs until the job
+    ends; Ctrl-C cancels it, and it can be resumed again.
+    """
+    from arcbeam.resume import resume as go_on
+
+    more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
+    result = go_on(path, more, name=name, savepoint=savepoint)
+    out.progress(f"{result.job_id} goes on", id=result.job_id, state=result.state)
+    state = result.wait_until_finish()
+    out.text(f"{result.job_id} is {state}", id=result.job_id, state=state)
+
+
 def _is_of_use(record: logging.LogRecord) -> bool:
     """False for what the SDK says at import of an optional package that is not installed."""
     return not str(record.msg).startswith("apitools not found")

@@ -201,6 +201,10 @@ class JobCancelledError(ArcbeamError):
     """The job was cancelled."""
 
 
+class RequestRefusedError(ArcbeamError):
+    """What was asked of a job is not possible as the job stands, or cannot come true any more."""
+
+
 class JobNotFoundError(ArcbeamError):
     """No job has the given id."""
 

@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
-from arcbeam.job import Job, session_options
+from arcbeam.job import Follower, Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
 from arcbeam.model.rows import BundleReport
@@ -73,16 +73,10 @@ class SparkExecutor:
             )
         prelude = prelude_for(spark, options, _staged(submission))
 
-        def reported(report: BundleReport) -> None:
-            events.message(
-                Level.DETAILED,
-                f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
-            )
-
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
-            self._job = Job(plan, ours, prelude, reported)
+            self._job = Job(plan, ours, prelude, _Follower(events))
         events.running()
         self._job.run()
         metrics = self._job.metrics()
@@ -95,6 +89,20 @@ class SparkExecutor:
             job = self._job
         if job is not None:
             job.cancel()
+
+
+class _Follower(Follower):
+    """Tells a server's jobs what happens."""
+
+    def __init__(self, events: JobEvents) -> None:
+        self._events = events
+
+    def reported(self, report: BundleReport) -> None:
+        """See `Follower`."""
+        self._events.message(
+            Level.DETAILED,
+            f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
+        )
 
 
 def _any_keys(options: PipelineOptions) -> bool:

@@ -13,22 +13,74 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from arcbeam.errors import ArcbeamError, JobCancelledError
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
+from arcbeam.program import KeptProgram
 from arcbeam.progressline import ProgressLine, watched
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, prepared
-from arcbeam.spark.steps.streamjob import StreamRun
+from arcbeam.spark.steps import streamjob
+from arcbeam.steps.requests import Ticket
+from arcbeam.steps.takeover import TakeOver
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.savepoints import path_of, split_path
 
 _LOG = logging.getLogger("arcbeam")
+
+
+class Follower:
+    """Who follows a job, and does nothing about it: for those who want to hear of some of it."""
+
+    def reported(self, report: BundleReport) -> None:
+        """A task has reported, and it counts."""
+
+    def stepped(self, line: str) -> None:
+        """A step is committed."""
+
+    def warned(self, text: str) -> None:
+        """Something that people should know."""
+
+    def turned(self, state: str) -> None:
+        """The job is DRAINING or CANCELLING from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Something that was asked of a job.
+
+    Attributes:
+        path: of the savepoint that it ends with; "" if there is none, or nothing of it will stay.
+    """
+
+    ticket: Ticket
+    path: str
+
+    def wait(self) -> Answer:
+        """Waits until it is settled.
+
+        Raises:
+            RequestRefusedError: nothing came of it.
+        """
+        self.ticket.settled.wait()
+        answer = self.ticket.answer
+        assert answer is not None
+        if answer.said is not Said.DONE:
+            raise RequestRefusedError(f"nothing came of '{self.ticket.request.what}': {answer.text}")
+        return answer
+
+
+def named_now(what: Asked) -> str:
+    """A name for a savepoint that nobody has named."""
+    return f"{what}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
 
 class Job:
@@ -38,7 +90,8 @@ class Job:
         plan: what to run.
         options: how.
         prelude: called in each worker before it opens its first processor of this job.
-        on_report: told of each task's report as it arrives.
+        follower: is told what happens, while it does.
+        program: what a job in steps keeps in its folder, so that it can be resumed without this program.
 
     Attributes:
         id: unique.
@@ -52,12 +105,15 @@ class Job:
         plan: Plan,
         options: ArcbeamOptions,
         prelude: Callable[[], None] | None = None,
-        on_report: Callable[[BundleReport], None] = lambda report: None,
+        follower: Follower | None = None,
+        program: KeptProgram | None = None,
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
-        self._plan, self._options, self._prelude, self._on_report = plan, options, prelude, on_report
-        self._run: BatchRun | StreamRun | None = None
+        self._plan, self._options, self._prelude = plan, options, prelude
+        self._follower, self._program = follower or Follower(), program
+        self._run: BatchRun | streamjob.StreamRun | None = None
         self._cancelled = threading.Event()
+        self._begun = threading.Event()
         self._ended = threading.Event()
         self._spark = open_session(session_options(options))
 
@@ -66,8 +122,17 @@ class Job:
         """Whether somebody asked for the end."""
         return self._cancelled.is_set()
 
-    def run(self) -> None:
+    @property
+    def state(self) -> str:
+        """Beam's name of its state while it runs."""
+        run = self._run
+        return run.state() if isinstance(run, streamjob.StreamRun) else "RUNNING"
+
+    def run(self) -> str:
         """Runs to the end; blocks.
+
+        Returns:
+            How it has ended, as Beam calls it. A job that was suspended is STOPPED.
 
         Raises:
             UserCodeError, JobFailedError, …: why the job failed.
@@ -92,11 +157,13 @@ class Job:
                     **options.optimizations,
                 )
                 self._run = self._run_of(settings, location)
+                self._begun.set()
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")
                 with ProgressLine(self._run.standing):
                     outcome = self._run.run()
             _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())
+            return outcome.state.name if isinstance(outcome, streamjob.Outcome) else "DONE"
         except Exception as e:
             if self.cancelled:
                 raise JobCancelledError(f"{self.id} was cancelled") from e
@@ -111,14 +178,59 @@ class Job:
             if claim is not None:
                 claim.release()
 
-    def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | StreamRun:
+    def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamjob.StreamRun:
         around = self._plan, self._spark, settings, self.id, location
         if self._plan.bounded:
-            return BatchRun(*around, self._reported, self._prelude, watched())
-        store = self._options.checkpoint_dir or None
+            return BatchRun(*around, self.reported, self._prelude, watched())
+        store, how = self._take_over()
         if store is None:
             _LOG.info("%s keeps its state in a folder of its own, and cannot be resumed: see --checkpoint_dir", self.id)
-        return StreamRun(*around, store, self._reported, self._prelude, self._options.shards)
+        return streamjob.StreamRun(*around, store, self, self._prelude, how)
+
+    def _take_over(self) -> tuple[str | None, TakeOver]:
+        """The folder of the job, and how it is gone on with there."""
+        options, kept = self._options, self._program
+        store, savepoint = split_path(options.checkpoint_dir or "")
+        if savepoint and options.from_savepoint not in (None, savepoint):
+            raise InvalidPipelineError(
+                f"--checkpoint_dir names savepoint '{savepoint}', and --from_savepoint '{options.from_savepoint}'",
+                "name one",
+            )
+        return store or None, TakeOver(
+            savepoint or options.from_savepoint or "",
+            options.force_resume,
+            options.renamed_stages,
+            options.shards,
+            kept.program if kept is not None and store else None,
+            kept.files if kept is not None else {},
+        )
+
+    def ask(self, what: Asked, savepoint: str = "") -> Asking:
+        """Asks something of a job in steps that runs.
+
+        Args:
+            what: is asked.
+            savepoint: name of the step with which it is done; "": one that says when this was.
+
+        Raises:
+            RequestRefusedError: nothing can come of it.
+        """
+        if self._plan.bounded:
+            raise RequestRefusedError(
+                f"{self.id} cannot be asked for '{what}': it does not run in steps", "submit it with --streaming"
+            )
+        while not self._begun.wait(0.1):
+            if self._ended.is_set():
+                raise RequestRefusedError(f"nothing comes of '{what}': {self.id} did not begin to run")
+        run = self._run
+        assert isinstance(run, streamjob.StreamRun)
+        if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
+            raise RequestRefusedError(
+                f"{self.id} cannot be asked for '{what}': its state is in a folder that goes with it",
+                "give the job a --checkpoint_dir",
+            )
+        name = "" if what is Asked.CANCEL else savepoint or named_now(what)
+        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "")
 
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
@@ -129,12 +241,32 @@ class Job:
                 self._run.interrupt()
 
     def metrics(self) -> list[bytes]:
-        """Serialized MonitoringInfos of what has been reported so far."""
+        """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""
         return self._run.metrics() if self._run else []
 
-    def _reported(self, report: BundleReport) -> None:
+    def attempted(self) -> list[bytes]:
+        """The same of all that has been reported; in steps also by runs that came to nothing."""
+        run = self._run
+        return run.attempted() if isinstance(run, streamjob.StreamRun) else self.metrics()
+
+    # `streamjob.Listener`.
+
+    def reported(self, report: BundleReport) -> None:
+        """A task has reported."""
         _repeat_warnings(report)
-        self._on_report(report)
+        self._follower.reported(report)
+
+    def stepped(self, line: str) -> None:
+        """A step is committed."""
+        self._follower.stepped(line)
+
+    def warned(self, text: str) -> None:
+        """Something that people should know."""
+        self._follower.warned(text)
+
+    def turned(self, state: str) -> None:
+        """The job is heading for something else."""
+        self._follower.turned(state)
 
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:

@@ -108,6 +108,25 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "that is submitted again with the same folder goes on there (default: a folder of the run's own, which is "
             "gone with it).",
         )
+        steps.add_argument(
+            "--from_savepoint",
+            default=None,
+            help="Go on from this savepoint of the job in --checkpoint_dir, and leave behind what came later. Each "
+            "start with it goes back there again.",
+        )
+        steps.add_argument(
+            "--stage_mapping",
+            action="append",
+            default=None,
+            help="A stage that is called otherwise than when the job last ran, old=new: its state goes on under the "
+            "new name. The names are those of `arcbeam inspect`. May be repeated.",
+        )
+        steps.add_argument(
+            "--force_resume",
+            action="store_true",
+            default=False,
+            help="Go on with a job, or from a savepoint, that was drained or is done.",
+        )
 
         speed = parser.add_argument_group(
             "arcbeam: optimizations",
@@ -147,6 +166,28 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             )
         return {name: name not in disabled and _ALL not in disabled for name in OPTIMIZATIONS}
 
+    @property
+    def renamed_stages(self) -> dict[str, str]:
+        """What `--stage_mapping` says: new names, by old ones.
+
+        Raises:
+            InvalidPipelineError: one has another form, or a stage is there twice.
+        """
+        given: list[str] | str | None = self.stage_mapping
+        found: dict[str, str] = {}
+        for text in [given] if isinstance(given, str) else given or ():
+            # A stage's name may hold the sign, too: where there are several, the one in the middle counts.
+            parts = text.split("=")
+            half = len(parts) // 2
+            old, new = "=".join(parts[:half]), "=".join(parts[half:])
+            if len(parts) % 2 or not old or not new or found.get(old, new) != new:
+                raise InvalidPipelineError(
+                    f"--stage_mapping={text} is not of the form old=new, or names a stage again",
+                    "give each stage once, by the names that `arcbeam inspect` and `arcbeam explain` show",
+                )
+            found[old] = new
+        return found
+
     def check(self) -> None:
         """Refuses values that cannot be meant, before anything starts.
 
@@ -167,6 +208,12 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
                 f"--checkpoint_dir={self.checkpoint_dir} is for jobs that run in steps",
                 "give --streaming, or leave it out",
             )
+        _ = self.renamed_stages  # raises
+        for name in ("from_savepoint", "stage_mapping", "force_resume"):
+            if getattr(self, name) and not self.checkpoint_dir:
+                raise InvalidPipelineError(
+                    f"--{name} is for a job that is gone on with", "name its folder with --checkpoint_dir"
+                )
         if self.spark_master and self.spark_remote:
             raise InvalidPipelineError(
                 "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"

@@ -18,30 +18,33 @@ class JobMetrics(metric.MetricResults):  # type: ignore[misc]  # Beam is untyped
     """Attempted and committed values; a bounded job commits what its successful tasks report, so both are the same.
 
     Args:
-        infos: serialized MonitoringInfos, consolidated.
+        committed: serialized MonitoringInfos of what counts, consolidated.
         user_only: leave out the SDK's own.
+        attempted: the same of all that was tried; None: what counts is all.
     """
 
-    def __init__(self, infos: Sequence[bytes], user_only: bool = True) -> None:
-        protos = [metrics_pb2.MonitoringInfo.FromString(info) for info in infos]
-        self._infos = protos
-        parsed = portable_metrics.from_monitoring_infos(protos, user_only)
-        self._counters, self._distributions, self._gauges, self._string_sets, self._bounded_tries = parsed[:5]
+    def __init__(
+        self, committed: Sequence[bytes], user_only: bool = True, attempted: Sequence[bytes] | None = None
+    ) -> None:
+        self._infos = [metrics_pb2.MonitoringInfo.FromString(info) for info in committed]
+        self._committed = portable_metrics.from_monitoring_infos(self._infos, user_only)
+        self._attempted = self._committed
+        if attempted is not None:
+            tried = [metrics_pb2.MonitoringInfo.FromString(info) for info in attempted]
+            self._attempted = portable_metrics.from_monitoring_infos(tried, user_only)
 
     def monitoring_infos(self) -> list[Any]:
-        """All infos, as protos."""
+        """All infos of what counts, as protos."""
         return list(self._infos)
 
     def query(self, filter: Any = None) -> dict[str, list[Any]]:
         """See Beam's `MetricResults.query`."""
-
-        def results(found: dict[Any, Any]) -> list[Any]:
-            return [MetricResult(k, v, v) for k, v in found.items() if self.matches(filter, k)]
-
+        kinds = (self.COUNTERS, self.DISTRIBUTIONS, self.GAUGES, self.STRINGSETS, self.BOUNDED_TRIES)
         return {
-            self.COUNTERS: results(self._counters),
-            self.DISTRIBUTIONS: results(self._distributions),
-            self.GAUGES: results(self._gauges),
-            self.STRINGSETS: results(self._string_sets),
-            self.BOUNDED_TRIES: results(self._bounded_tries),
+            kind: [
+                MetricResult(key, committed.get(key), tried.get(key))
+                for key in dict.fromkeys([*committed, *tried])
+                if self.matches(filter, key)
+            ]
+            for kind, committed, tried in zip(kinds, self._committed, self._attempted, strict=False)
         }

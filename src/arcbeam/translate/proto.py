@@ -14,6 +14,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions, StandardOptions, TypeOptions
 from apache_beam.options.value_provider import RuntimeValueProvider
 from apache_beam.pipeline import PipelineVisitor
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.runners.pipeline_utils import (
     group_by_key_input_visitor,
@@ -95,6 +96,18 @@ def _looking_once() -> Iterator[None]:
             yield
         finally:
             userstate.get_dofn_specs = look
+
+
+def parsed(data: bytes) -> Any:
+    """The proto that bytes hold.
+
+    Raises:
+        InvalidPipelineError: they hold none.
+    """
+    try:
+        return runner_pb.Pipeline.FromString(data)
+    except Exception as e:
+        raise InvalidPipelineError(f"not a pipeline proto: {e}") from e
 
 
 def merged(proto: Any) -> Any:

@@ -69,6 +69,10 @@ class MetricsTable:
                 info = merged
             self._infos[key] = info
 
+    def add_serialized(self, infos: Iterable[bytes]) -> None:
+        """Adds serialized ones."""
+        self.add(metrics_pb2.MonitoringInfo.FromString(data) for data in infos)
+
     def serialized(self) -> list[bytes]:
         """All of it, one serialized MonitoringInfo each."""
         return [info.SerializeToString() for info in self._infos.values()]
@@ -77,5 +81,5 @@ class MetricsTable:
 def merge_metrics(serialized: Iterable[bytes]) -> list[bytes]:
     """Merges the serialized monitoring infos of many tasks."""
     table = MetricsTable()
-    table.add(metrics_pb2.MonitoringInfo.FromString(data) for data in serialized)
+    table.add_serialized(serialized)
     return table.serialized()

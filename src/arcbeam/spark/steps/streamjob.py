@@ -1,17 +1,15 @@
 """An unbounded plan on Spark: its driver, from taking the job over to its end.
 
-Owns what a driver has around it here: a clock, an inbox, a log, a cluster. Must not know protos.
+Owns what a driver has around it here: a clock, an inbox, a log, a cluster, those who steer it. Must not know protos.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import socket
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -19,69 +17,58 @@ from arcbeam.engine.progress import (
     CancelRequested,
     Command,
     CommitDecided,
+    End,
     EndState,
     Event,
     JobMachine,
+    Mode,
     Published,
     StepReported,
 )
 from arcbeam.errors import JobCancelledError, JobFailedError
-from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
-from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.timestamps import Duration
 from arcbeam.progressline import Standing
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.cluster import SparkCluster
 from arcbeam.spark.steps.leveltask import StepJob, give
+from arcbeam.spark.steps.mailbox import EventQueue, RequestWatch, WallClock
+from arcbeam.spark.steps.tally import Tally
 from arcbeam.steps.commits import LogCommits
 from arcbeam.steps.driver import JobDriver, drive
-from arcbeam.steps.placing import placed, shape_of
-from arcbeam.steps.progress import numbered, progress_of, started
+from arcbeam.steps.placing import placed
+from arcbeam.steps.progress import started
+from arcbeam.steps.requests import RequestDesk, Ticket
+from arcbeam.steps.takeover import TakeOver, take_over
 from arcbeam.store.blobs.backends import open_blobs
-from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.log.chain import read_newest
+from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Swept
-from arcbeam.store.manifest.values import Manifest
+from arcbeam.store.manifest.values import ENDED
 
 _LOG = logging.getLogger("arcbeam.steps")
 
-_LONGEST_WAIT = 60.0
-"""Seconds. Whoever waits longer looks at the clock again: it may have been set, or the machine slept."""
 
+class Listener(Protocol):
+    """Who wants to know what a job does, while it does it. Called on the driver's thread."""
 
-class WallClock:
-    """See `arcbeam.steps.seams.Clock`."""
+    def reported(self, report: BundleReport) -> None:
+        """What the bundles of a stage and task come to; their step is committed."""
 
-    def now(self) -> Timestamp:
-        """See `Clock`."""
-        return Timestamp(time.time_ns() // 1000)
+    def stepped(self, line: str) -> None:
+        """A step is committed."""
 
+    def warned(self, text: str) -> None:
+        """Something that people should know."""
 
-class EventQueue:
-    """See `arcbeam.steps.seams.WaitingInbox`."""
-
-    def __init__(self, clock: WallClock) -> None:
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._clock = clock
-
-    def put(self, event: Event) -> None:
-        """See `Inbox`."""
-        self._events.put(event)
-
-    def next(self, until: Timestamp | None) -> Event | None:
-        """See `WaitingInbox`."""
-        seconds = None if until is None else min(max(0.0, (until - self._clock.now()) / 1e6), _LONGEST_WAIT)
-        try:
-            return self._events.get(timeout=seconds)
-        except queue.Empty:
-            return None
+    def turned(self, state: str) -> None:
+        """The job is DRAINING or CANCELLING from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +98,13 @@ class StreamRun:
         job: unique id of the run; tags the Spark jobs, so that they can be interrupted.
         location: the run's temporary location; the caller removes it.
         store: URL of the folder where the job's state is; an empty one begins a new job; None: a folder in `location`.
-        on_report: told of what the bundles of each stage and task come to, once their step is committed.
+        listener: is told what happens.
         prelude: called in a worker before it opens its first stage of this job.
-        shards: that the job must have; None: those that it has.
+        how: an earlier job in the folder is gone on with.
+
+    Attributes:
+        store: URL of the folder where the job's state is.
+        kept: the folder outlives the run.
     """
 
     def __init__(
@@ -124,32 +115,49 @@ class StreamRun:
         job: str,
         location: JobLocation,
         store: str | None,
-        on_report: Callable[[BundleReport], None] = lambda report: None,
+        listener: Listener,
         prelude: Callable[[], None] | None = None,
-        shards: int | None = None,
+        how: TakeOver = TakeOver(),  # noqa: B008  # immutable
     ) -> None:
-        self._plan, self._spark, self._settings, self._shards = plan, spark, settings, shards
+        self._plan, self._spark, self._settings, self._how = plan, spark, settings, how
         self._job, self._location = job, location
         # As a location has it: tasks run in other working directories.
-        self._store = location.below("state") if store is None else JobLocation(store).url
-        self._forgotten = store is None
-        self._on_report, self._prelude = on_report, prelude
+        self.store = location.below("state") if store is None else JobLocation(store).url
+        self.kept = store is not None
+        self._listener, self._prelude = listener, prelude
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
-        self._lock = threading.Lock()
-        self._metrics: list[bytes] = []
-        self._reported: dict[int, Sequence[BundleReport]] = {}
-        self._steps = self._elements = self._tasks = 0
+        self._desk = RequestDesk(self._inbox, self._clock)
+        self._tally = Tally()
+        self._machine: JobMachine | None = None
+        self._log: StepLog | None = None
+        self._end: End | None = None
+        self._mode = Mode.RUNNING
         self._took = Duration(0)
 
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
-        return Standing((f"step {self._steps}",), self._elements, self._tasks)
+        return self._tally.standing()
+
+    def state(self) -> str:
+        """Beam's name of the state of a run that goes on; callable from any thread."""
+        return self._mode.name if self._mode in _TOLD else Mode.RUNNING.name
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of all committed steps of this driver."""
-        with self._lock:
-            return list(self._metrics)
+        return self._tally.real()
+
+    def attempted(self) -> list[bytes]:
+        """The same of all steps that ran, committed or not."""
+        return self._tally.attempted()
+
+    def ask(self, what: Asked, savepoint: str = "") -> Ticket:
+        """Asks something of the job; callable from any thread.
+
+        Raises:
+            RequestRefusedError: nothing can come of it.
+        """
+        return self._desk.ask(what, savepoint)
 
     def interrupt(self) -> None:
         """Ends the job; callable from any thread, and again."""
@@ -163,23 +171,43 @@ class StreamRun:
             JobCancelledError: it was cancelled.
             StoreError: the job's folder cannot be opened.
         """
+        why = ""
+        try:
+            end = self._run()
+        except BaseException as e:
+            why = f"the job could not be run: {e}"
+            raise
+        finally:
+            try:
+                self._desk.close(self._end, why)
+            except StoreError as e:
+                self.warn(f"who asked something of the job is not told how it ended: {e}")
+        return Outcome(end.state, self._tally.steps)
+
+    def _run(self) -> End:
         slots = default_parallelism(self._spark)
-        blobs = open_blobs(self._store)
-        shards = self._shards or self._shards_of(blobs) or self._settings.shards
+        blobs = open_blobs(self.store)
         who = f"{socket.gethostname()}:{self._job}"
-        log = StepLog.open(blobs, shape_of(self._plan, shards), self._clock.now(), driver=who)
-        numbers = self._numbers(log.head)
-        placing = placed(self._plan, numbers, shards, slots)
-        settings = replace(self._settings, shards=shards)
-        job = StepJob(self._job, placing, settings, self._location, self._store, Versions.here(), self._prelude)
+        taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=self._clock.now(), driver=who)
+        log = self._log = taken.log
+        if log.head.mode in ENDED:
+            self.warn(
+                f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"
+            )
+        placing = placed(self._plan, taken.numbers, taken.shards, slots)
+        settings = replace(self._settings, shards=taken.shards)
+        job = StepJob(self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude)
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn)
-        forgotten = log.head.job if self._forgotten else ""
-        cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._note, forgotten)
-        driver = JobDriver(JobMachine(placing.layout), commits, cluster, self, self._inbox, self._clock, self)
+        forgotten = "" if self.kept else log.head.job
+        cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._tally.ran, forgotten)
+        machine = self._machine = JobMachine(placing.layout)
+        driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self)
         self._inbox.put(started(log.head, self._clock.now()))
+        self._desk.opened(blobs if self.kept else None, log.head)
         try:
-            end = drive(driver, self._inbox, self._clock)
+            with RequestWatch(self._desk, self._job):
+                end = self._end = drive(driver, self._inbox, self._clock)
         finally:
             cluster.close()
         assert end is not None
@@ -188,32 +216,7 @@ class StreamRun:
                 raise cluster.failure or JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
-        return Outcome(end.state, self._steps)
-
-    @staticmethod
-    def _shards_of(blobs: DurableBlobs) -> int | None:
-        """How many shards the job has, whatever Spark offers today."""
-        head = read_newest(blobs)
-        return head.shape.shards if isinstance(head, Manifest) else None
-
-    def _numbers(self, head: Manifest) -> dict[str, int]:
-        """The numbers of the plan's stages in the job.
-
-        Raises:
-            IncompatibleStateError: there is a source that the job did not have when it began.
-        """
-        progress = progress_of(head)
-        new = [stage.uid for stage in self._plan.stages if stage.source is None and stage.uid not in progress.numbers]
-        if new and not progress.fresh:
-            raise IncompatibleStateError(
-                f"the job in '{self._store}' has begun without the source(s) {', '.join(map(repr, new))}",
-                "sources begin when a job does: begin a new one in another folder",
-            )
-        return numbered(head, [stage.uid for stage in self._plan.stages])
-
-    def _note(self, step: int, reports: Sequence[BundleReport]) -> None:
-        with self._lock:
-            self._reported[step] = reports
+        return end
 
     # `Sinks`.
 
@@ -225,22 +228,23 @@ class StreamRun:
 
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         """See `arcbeam.steps.seams.Watch`."""
+        assert self._machine is not None
+        assert self._log is not None
+        self._desk.handled(event, commands, self._log.head)
+        if self._machine.mode is not self._mode:
+            self._mode = self._machine.mode
+            if self._mode in _TOLD:
+                self._listener.turned(self._mode.name)
         if isinstance(event, StepReported):
             self._took = event.took
-        if not isinstance(event, CommitDecided):
+        if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
-        with self._lock:
-            reports = self._reported.pop(event.step, ())
-            self._reported = {step: of for step, of in self._reported.items() if step > event.step}
-            self._metrics = merge_metrics([*self._metrics, *(info for report in reports for info in report.metrics)])
-        self._steps += 1
-        self._tasks += len(reports)
-        elements = sum(report.elements_in for report in reports)
-        self._elements += elements
+        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took)
         if reports:
-            _LOG.info("%s: step %d: %.2f s, %d elements", self._plan.name, event.step, self._took / 1e6, elements)
+            _LOG.info("%s: %s", self._plan.name, line)
+            self._listener.stepped(line)
         for report in reports:
-            self._on_report(report)
+            self._listener.reported(report)
 
     def begins(self, command: Command) -> None:
         """See `arcbeam.steps.seams.Watch`."""
@@ -248,8 +252,13 @@ class StreamRun:
     def warn(self, text: str) -> None:
         """See `arcbeam.steps.seams.Watch`."""
         _LOG.warning("%s: %s", self._plan.name, text)
+        self._listener.warned(text)
 
     def swept(self, swept: Swept | StoreError) -> None:
         """See `arcbeam.steps.seams.Watch`."""
         if isinstance(swept, StoreError):
             _LOG.warning("%s: not all files that nobody needs could be removed: %s", self._plan.name, swept)
+
+
+_TOLD = (Mode.DRAINING, Mode.CANCELLING)
+"""What people are told that a job is heading for."""

@@ -161,6 +161,11 @@ def _folder() -> Path:
     return folder
 
 
+def archive_path(name: str) -> Path:
+    """Where an archive of that name is, or may be put, in this process."""
+    return _folder() / name
+
+
 def archives_of(files: Sequence[Staged]) -> tuple[Archive, ...]:
     """Makes the archives that hold what `files` stand for; made from the same content before, they are reused.
 

@@ -90,3 +90,10 @@ def _of_url(url: str) -> dict[str, str]:
 def shown(url: str) -> str:
     """A URL without a user's name and secret, for people; a path as an absolute one."""
     return re.sub(r"//[^/@]*@", "//…@", url) if _SCHEME.match(url) else os.path.abspath(url)
+
+
+def below(url: str, name: str) -> str:
+    """The URL of what is called `name` in the place of a URL, or path."""
+    # A URL may have settings behind its path.
+    path, mark, settings = url.partition("?") if _SCHEME.match(url) else (url, "", "")
+    return f"{path.rstrip('/')}/{name}{mark}{settings}"

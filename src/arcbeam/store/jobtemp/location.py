@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from arcbeam.store.blobs.backends import open_blobs, shown
+from arcbeam.store.blobs.backends import below, open_blobs, shown
 from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
 from arcbeam.store.blobs.filesystems import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
 
@@ -58,11 +58,11 @@ class JobLocation:
     @classmethod
     def under(cls, root: str, job: str, *, cache: str = "") -> JobLocation:
         """The location of a job below a folder or URL that holds many."""
-        return cls(_below(root, job), cache=cache)
+        return cls(below(root, job), cache=cache)
 
     def below(self, name: str) -> str:
         """The URL of a folder in this location."""
-        return _below(self.url, name)
+        return below(self.url, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
@@ -227,12 +227,6 @@ def _checked(name: str) -> str:
     if not name or any(not part or part.startswith(".") for part in name.split("/")):
         raise ValueError(f"not a name in a location: {name!r}")
     return name
-
-
-def _below(url: str, name: str) -> str:
-    # A URL may have settings behind its path.
-    path, mark, settings = url.partition("?") if _SCHEME.match(url) else (url, "", "")
-    return f"{path.rstrip('/')}/{name}{mark}{settings}"
 
 
 def _plain(stage: str) -> str:

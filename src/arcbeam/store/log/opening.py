@@ -5,6 +5,7 @@ Owns the decision, and every reason to refuse. Must not know how the manifest be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from arcbeam.model.commits import CommitMode
@@ -24,6 +25,8 @@ class Asked:
     savepoint: str = ""
     force: bool = False
     finish: bool = False
+    program: str = ""
+    adapt: Callable[[Manifest], Manifest] = lambda origin: origin
 
 
 def opening(
@@ -51,8 +54,9 @@ def opening(
             raise no_savepoint(blobs, asked.savepoint, head)
         if pin.step != head.step:
             origin = read_manifest(blobs, pin.step)
+    was, origin = origin, asked.adapt(origin)
     # A savepoint is opened to go on from it, whatever it was made for.
-    finishing = origin.mode in ENDED and asked.finish and origin is newest and not asked.force
+    finishing = origin.mode in ENDED and asked.finish and was is newest and not asked.force
     if origin.mode in ENDED and not asked.force and not finishing:
         raise StoreError(
             f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with",
@@ -67,7 +71,7 @@ def opening(
         )
     stages = {of.stage for of in asked.shape.stages}
     abandoned = origin.abandoned
-    if origin is not newest:
+    if was is not newest:
         abandoned += (Abandoned(origin.step + 1, newest.step),)
     return replace(
         origin,
@@ -84,6 +88,7 @@ def opening(
         watermarks=tuple(of for of in origin.watermarks if of.stage in stages),
         pins=head.pins,
         abandoned=abandoned,
+        program=asked.program or origin.program,
     )
 
 
@@ -114,4 +119,5 @@ def _first(asked: Asked, epoch: int, token: str) -> Manifest:
         progress=b"",
         pins=(),
         abandoned=(),
+        program=asked.program,
     )

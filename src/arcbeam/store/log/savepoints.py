@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.store.blobs.backends import below
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.log import programs
 from arcbeam.store.log.chain import (
     UnreadableHead,
     find_newest,
@@ -34,6 +36,7 @@ from arcbeam.store.manifest.values import Kind, Manifest, Pin
 from arcbeam.store.shards.shardfile import ShardFileReader, local_reader
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_PATH = re.compile(rf"(.+)/savepoints/({_NAME.pattern})/?", re.DOTALL)
 _PART_BYTES = 8 << 20
 
 
@@ -43,14 +46,36 @@ def pinned(draft: Manifest, name: str) -> Manifest:
     Raises:
         StoreError: the name is taken, or is none.
     """
+    checked_name(draft, name)
+    return replace(draft, pins=(*draft.pins, Pin(name, draft.step, draft.time)))
+
+
+def checked_name(head: Manifest, name: str) -> str:
+    """A name, if a savepoint can get it behind `head`.
+
+    Raises:
+        StoreError: it is taken, or is none.
+    """
     if not _NAME.fullmatch(name):
         raise StoreError(
             f"'{name}' is no name for a savepoint", "use up to 100 letters, digits, '.', '_' and '-', a letter first"
         )
-    taken = draft.pin(name)
+    taken = head.pin(name)
     if taken is not None:
         raise StoreError(f"savepoint '{name}' exists already, of step {taken.step}", "choose another name")
-    return replace(draft, pins=(*draft.pins, Pin(name, draft.step, draft.time)))
+    return name
+
+
+def path_of(url: str, name: str) -> str:
+    """The path by which a savepoint of the job in a folder is known to people: `FOLDER/savepoints/NAME`."""
+    return below(url, f"savepoints/{name}")
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """The folder and the savepoint's name of such a path; the path itself and "" if it is none."""
+    plain, mark, settings = path.partition("?") if "://" in path else (path, "", "")
+    match = _PATH.fullmatch(plain)
+    return (match[1] + mark + settings, match[2]) if match else (path, "")
 
 
 def unpinned(draft: Manifest, name: str) -> Manifest:
@@ -103,6 +128,8 @@ def copy_savepoint(
             _copy(target, file.name, scratch, partial(_fetch, source, file))
     for side in manifest.side_files:
         _copy(target, side.name, scratch, partial(_fetch_side, source, side))
+    if manifest.program:
+        programs.copy(source, manifest.program, target, scratch)
     copy = replace(manifest, job=token(), epoch=0, token=token(), parent="", kind=Kind.STEP, pins=(pin,), abandoned=())
     target.put(floor_name(0, 0), floor_data(copy.step))
     if not target.create(manifest_name(copy.step), encode(copy)):

@@ -111,6 +111,8 @@ class StepLog:
         savepoint: str = "",
         force: bool = False,
         finish: bool = False,
+        program: str = "",
+        adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
         token: Callable[[], str] = new_token,
     ) -> StepLog:
         """Takes a job over: begins an epoch and commits its opening. Every driver before is fenced out by that.
@@ -127,6 +129,9 @@ class StepLog:
             force: go on even if the job has ended.
             finish: open the job also if it has ended, but not to go on: its last commit may not be published, nor the
                 last calls of user code made. The opening keeps how it has ended, and nothing can be proposed on it.
+            program: name of the file that says what runs the job from here on; it is there. "": as before.
+            adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
+                change what is real, but only what it is called.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -138,7 +143,7 @@ class StepLog:
             IndeterminateError: the store does not answer; opening again is safe.
         """
         # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
-        asked = Asked(shape, now, savepoint, force, finish)
+        asked = Asked(shape, now, savepoint, force, finish, program, adapt)
         _refuse(blobs, asked)
         epoch = _begin_epoch(blobs, driver, now, token())
         floor = floor_below(blobs, epoch - 1)

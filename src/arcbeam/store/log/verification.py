@@ -11,6 +11,7 @@ from zlib import crc32
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, StoreError
+from arcbeam.store.log import programs
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.values import Manifest, Pin
 from arcbeam.store.shards.compaction import opened
@@ -27,6 +28,7 @@ def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin])
         *((lambda file=file: read_shard_file(blobs, file)) for shard in manifest.shards for file in shard.files),
         *((lambda side=side: read_side_file(blobs, side, len)) for side in manifest.side_files),
         *((lambda pin=pin: read_manifest(blobs, pin.step)) for pin in savepoints),
+        *((lambda name=name: read_program(blobs, name)) for name in [manifest.program] if name),
     ]
     for check in checks:
         try:
@@ -43,6 +45,16 @@ def read_shard_file(blobs: DurableBlobs, file: ShardFile) -> None:
     """
     for _ in opened(blobs, file).blocks():
         pass
+
+
+def read_program(blobs: DurableBlobs, name: str) -> None:
+    """Reads a program, and all files that it needs.
+
+    Raises:
+        StoreError: one is missing, damaged or too new, or cannot be read.
+    """
+    for file in programs.read(blobs, name).files:
+        programs.fetch(blobs, file, len)
 
 
 def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], object]) -> None:

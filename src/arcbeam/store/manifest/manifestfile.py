@@ -80,30 +80,30 @@ _SHAPE = _record(
     shards="long",
     stages=_array(_record("StageShape", stage="string", level="long", shape="string")),
 )
-_SCHEMA = fastavro.parse_schema(
-    _record(
-        "arcbeam.Manifest",
-        job="string",
-        step="long",
-        epoch="long",
-        token="string",
-        parent="string",
-        kind="string",
-        mode="string",
-        time="long",
-        cut="bytes",
-        shape=_SHAPE,
-        watermarks=_array(_STAGE_WATERMARKS),
-        shards=_array(_record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))),
-        side_files=_array(_SIDE_FILE),
-        holds=_array(_record("HoldSummary", stage="string", count="long", earliest="long", what="string")),
-        residuals=_array(_record("ResidualSummary", stage="string", live="long", size="double", next_due="long")),
-        committables=_array(_record("Committable", stage="string", payload="bytes")),
-        progress="bytes",
-        pins=_array(_record("Pin", name="string", step="long", time="long")),
-        abandoned=_array(_record("Abandoned", first="long", last="long")),
-    )
+_MANIFEST = _record(
+    "arcbeam.Manifest",
+    job="string",
+    step="long",
+    epoch="long",
+    token="string",
+    parent="string",
+    kind="string",
+    mode="string",
+    time="long",
+    cut="bytes",
+    shape=_SHAPE,
+    watermarks=_array(_STAGE_WATERMARKS),
+    shards=_array(_record("Shard", level="long", shard="long", files=_array(_SHARD_FILE))),
+    side_files=_array(_SIDE_FILE),
+    holds=_array(_record("HoldSummary", stage="string", count="long", earliest="long", what="string")),
+    residuals=_array(_record("ResidualSummary", stage="string", live="long", size="double", next_due="long")),
+    committables=_array(_record("Committable", stage="string", payload="bytes")),
+    progress="bytes",
+    pins=_array(_record("Pin", name="string", step="long", time="long")),
+    abandoned=_array(_record("Abandoned", first="long", last="long")),
 )
+_MANIFEST["fields"] += [_optional("program", "string")]
+_SCHEMA = fastavro.parse_schema(_MANIFEST)
 """Times are microseconds since 1970. A new field needs a default here and a line in docs/store.md; a field whose
 meaning changes, or that an old reader must not overlook, a new `VERSION`."""
 
@@ -201,6 +201,7 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
         "progress": manifest.progress,
         "pins": [{"name": p.name, "step": p.step, "time": p.time} for p in manifest.pins],
         "abandoned": [{"first": a.first, "last": a.last} for a in manifest.abandoned],
+        "program": manifest.program or None,
     }
 
 
@@ -248,6 +249,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         progress=record["progress"],
         pins=tuple(Pin(**p) for p in record["pins"]),
         abandoned=tuple(Abandoned(**a) for a in record["abandoned"]),
+        program=record["program"] or "",
     )
 
 

@@ -8,6 +8,10 @@ was written, and its attempt: this is all the sweep needs to know what nobody ca
     manifests/<step>                                   what is real
     shards/<level>/<shard>/<step>-<epoch>-<attempt>.delta, .snapshot
     side/<channel>/<shard>/<step>-<epoch>-<attempt>.side
+    programs/<content>                                 what runs the job, named by a digest of it
+    programs/files/<content>                           a file that it needs
+    requests/<time>-<token>                            what somebody asks of whoever runs the job
+    answers/<time>-<token>                             what became of it
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ FLOORS = "floors"
 MANIFESTS = "manifests"
 SHARDS = "shards"
 SIDE = "side"
+PROGRAMS = "programs"
+REQUESTS = "requests"
+ANSWERS = "answers"
 
 _STEP_DIGITS = 12
 _EPOCH_DIGITS = 8
@@ -72,6 +79,26 @@ def epoch_number(name: str) -> int | None:
 def floor_name(epoch: int, slot: int) -> str:
     """Of one of an epoch's two records of its floor."""
     return f"{FLOORS}/{epoch:0{_EPOCH_DIGITS}}-{slot}"
+
+
+def program_name(digest: str) -> str:
+    """Of a program's file."""
+    return f"{PROGRAMS}/{digest}"
+
+
+def program_file_name(digest: str) -> str:
+    """Of a file that a program needs."""
+    return f"{PROGRAMS}/files/{digest}"
+
+
+def request_name(id: str) -> str:
+    """Of a request to the job."""
+    return f"{REQUESTS}/{id}"
+
+
+def answer_name(id: str) -> str:
+    """Of what became of a request."""
+    return f"{ANSWERS}/{id}"
 
 
 def written_name(written: Written) -> str:

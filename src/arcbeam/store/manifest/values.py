@@ -145,6 +145,7 @@ class Manifest:
         progress: opaque: what the driver must remember.
         pins: the savepoints, by step.
         abandoned: the steps below this one that do not count, ascending.
+        program: name of the file that says what runs the job; "" if none was kept.
     """
 
     job: str
@@ -166,6 +167,7 @@ class Manifest:
     progress: bytes
     pins: tuple[Pin, ...]
     abandoned: tuple[Abandoned, ...]
+    program: str = ""
 
     def file_names(self) -> Iterator[str]:
         """The names of all files that it names."""

@@ -1,0 +1,92 @@
+"""What reaches a driver from outside: the time, events that wait for it, and requests in the job's folder.
+
+Owns waiting, and the thread that looks into the folder. Must not know what any of it means.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+
+from arcbeam.engine.progress import Event
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.requests import RequestDesk
+from arcbeam.store.blobs.errors import StoreError
+
+_LOG = logging.getLogger("arcbeam.steps")
+
+_LONGEST_WAIT = 60.0
+"""Seconds. Whoever waits longer looks at the clock again: it may have been set, or the machine slept."""
+
+_LOOKS_SECONDS = 1.0
+"""How often requests are looked for. In an object store each look is a request, too: some 90,000 a day."""
+
+
+class WallClock:
+    """See `arcbeam.steps.seams.Clock`."""
+
+    def now(self) -> Timestamp:
+        """See `Clock`."""
+        return Timestamp(time.time_ns() // 1000)
+
+
+class EventQueue:
+    """See `arcbeam.steps.seams.WaitingInbox`."""
+
+    def __init__(self, clock: WallClock) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._clock = clock
+
+    def put(self, event: Event) -> None:
+        """See `Inbox`."""
+        self._events.put(event)
+
+    def next(self, until: Timestamp | None) -> Event | None:
+        """See `WaitingInbox`."""
+        seconds = None if until is None else min(max(0.0, (until - self._clock.now()) / 1e6), _LONGEST_WAIT)
+        try:
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+
+class RequestWatch:
+    """Looks for requests while the block runs. What the store does not give it, the next look does.
+
+    Args:
+        desk: takes them.
+        job: whose, for the thread's name.
+    """
+
+    def __init__(self, desk: RequestDesk, job: str) -> None:
+        self._desk = desk
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"requests-{job}", daemon=True)
+
+    def __enter__(self) -> RequestWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        # A store that does not answer keeps no job from ending.
+        self._thread.join(2 * _LOOKS_SECONDS)
+
+    def _watch(self) -> None:
+        told = False
+        try:
+            self._desk.forget_old()
+        except StoreError as e:
+            _LOG.debug("old answers stay: %s", e)
+        while True:
+            try:
+                self._desk.look()
+                told = False
+            except StoreError as e:
+                level = logging.DEBUG if told else logging.WARNING
+                _LOG.log(level, "requests to the job cannot be looked for: %s", e)
+                told = True
+            if self._ended.wait(_LOOKS_SECONDS):
+                return

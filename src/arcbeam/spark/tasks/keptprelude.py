@@ -1,0 +1,72 @@
+"""A prelude as a record that outlives this version: what a job keeps of it to be resumed with, and back.
+
+Owns the record's form: JSON's values, with what is pickled as base64. A field that a record lacks has its default.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from arcbeam.spark.tasks.mainmodule import MainClasses
+from arcbeam.spark.tasks.registered import Pickled, Registered
+from arcbeam.spark.tasks.shipping import Prelude
+
+
+def record_of(prelude: Prelude) -> dict[str, Any]:
+    """All of a prelude."""
+    known = prelude.main.registered
+    return {
+        "archives": list(prelude.archives),
+        "platform": prelude.platform,
+        "pickle_library": prelude.pickle_library,
+        "log_level": prelude.log_level,
+        "log_levels": [list(pair) for pair in prelude.log_levels],
+        "closed_outputs": {step: list(tags) for step, tags in prelude.closed_outputs.items()},
+        "paths": list(prelude.paths),
+        "folder": prelude.folder,
+        "main": _texts(prelude.main.classes),
+        "classes": _texts(known.classes),
+        "schemas": _texts(known.schemas),
+        "logical_types": _texts(known.logical_types),
+        "coders": _texts(known.coders),
+    }
+
+
+def prelude_of(record: Mapping[str, Any], *, local: bool) -> Prelude:
+    """The prelude that a record holds.
+
+    Args:
+        record: see `record_of`.
+        local: the workers run on this machine: they import from the folders that the program imported from, and this
+            process does, as far as they are there.
+    """
+    registered = Registered(
+        _bytes(record.get("classes", ())),
+        _bytes(record.get("schemas", ())),
+        _bytes(record.get("logical_types", ())),
+        _bytes(record.get("coders", ())),
+    )
+    paths = dict.fromkeys([*record.get("paths", ()), *sys.path]) if local else {}
+    return Prelude(
+        archives=tuple(record.get("archives", ())),
+        platform=record.get("platform", ""),
+        pickle_library=record.get("pickle_library", "default"),
+        log_level=record.get("log_level", "INFO"),
+        log_levels=tuple((name, level) for name, level in record.get("log_levels", ())),
+        closed_outputs={step: tuple(tags) for step, tags in record.get("closed_outputs", {}).items()},
+        paths=tuple(path for path in paths if path and Path(path).is_dir()),
+        main=MainClasses(_bytes(record.get("main", ())), registered),
+        folder=record.get("folder", "") if local else "",
+    )
+
+
+def _texts(named: Pickled) -> list[list[str]]:
+    return [[name, base64.b64encode(data).decode()] for name, data in named]
+
+
+def _bytes(named: Any) -> Pickled:
+    return tuple((name, base64.b64decode(data)) for name, data in named)

@@ -1,0 +1,60 @@
+"""Stages that are called otherwise when a job goes on: their state, watermarks and numbers under the new names.
+
+Owns what of a manifest is known by a stage's name. Must not know whether the stages fit: their shapes are compared as
+ever, behind this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from arcbeam.steps.progress import progress_of
+from arcbeam.store.blobs.errors import IncompatibleStateError
+from arcbeam.store.manifest.values import Manifest
+
+
+def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
+    """The manifest with stages under other names. Names that were given before are passed over.
+
+    SUBTLE: the opening has to hold this, not the first step behind it: a driver that died between the two would leave
+    state under a name that no pipeline has.
+
+    Args:
+        head: what is gone on from.
+        names: new names, by those that the job has.
+
+    Raises:
+        IncompatibleStateError: the job has no such stage; or a new name is another stage's.
+    """
+    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers)
+    if not known:
+        return head
+    strange = sorted(old for old, new in names.items() if old not in known and new not in known)
+    if strange:
+        raise IncompatibleStateError(
+            f"there is no stage {', '.join(map(repr, strange))} to be called otherwise",
+            f"the job has {', '.join(map(repr, sorted(known)))}",
+        )
+    todo = {old: new for old, new in names.items() if old in known and old != new}
+    taken = sorted(new for new in todo.values() if new in known - todo.keys() or list(todo.values()).count(new) > 1)
+    if taken:
+        raise IncompatibleStateError(
+            f"more than one stage would be called {', '.join(map(repr, dict.fromkeys(taken)))}",
+            "give each stage a name of its own",
+        )
+
+    def name(stage: str) -> str:
+        return todo.get(stage, stage)
+
+    progress = progress_of(head)
+    numbers = {name(stage): number for stage, number in progress.numbers.items()}
+    return replace(
+        head,
+        shape=replace(head.shape, stages=tuple(replace(of, stage=name(of.stage)) for of in head.shape.stages)),
+        watermarks=tuple(replace(of, stage=name(of.stage)) for of in head.watermarks),
+        holds=tuple(replace(of, stage=name(of.stage)) for of in head.holds),
+        residuals=tuple(replace(of, stage=name(of.stage)) for of in head.residuals),
+        committables=tuple(replace(of, stage=name(of.stage)) for of in head.committables),
+        progress=replace(progress, numbers=numbers).encoded() if head.progress else head.progress,
+    )

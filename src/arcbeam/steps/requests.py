@@ -1,0 +1,267 @@
+"""Requests to a job, as its driver takes them: from this process, and from files in the job's folder.
+
+Owns what becomes of each: it is given to the machine as an event, and settled by what the machine and the commits make
+of it. Must not know when anybody looks into the folder, nor what a savepoint is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from arcbeam.engine.progress import (
+    CancelRequested,
+    Command,
+    CommitConflicted,
+    CommitDecided,
+    DrainRequested,
+    End,
+    EndState,
+    Event,
+    Propose,
+    SavepointRequested,
+    SuspendRequested,
+    Warn,
+)
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.seams import Clock, Inbox
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log import requests as files
+from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.manifest.values import ENDED, Manifest
+
+_EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
+    Asked.SAVEPOINT: SavepointRequested,
+    Asked.DRAIN: DrainRequested,
+    Asked.SUSPEND: SuspendRequested,
+}
+
+
+@dataclass
+class Ticket:
+    """A request that a driver has.
+
+    Attributes:
+        request: what is asked.
+        filed: it is in the folder, and so will be the answers.
+        answer: the newest; None if there is none.
+        heard: is set when there is one.
+        settled: is set when it is the last one.
+    """
+
+    request: Request
+    filed: bool
+    answer: Answer | None = None
+    heard: threading.Event = field(default_factory=threading.Event)
+    settled: threading.Event = field(default_factory=threading.Event)
+
+
+class RequestDesk:
+    """The requests to one driver. `ask` and `look` may be called by any thread; all others by the driver's.
+
+    Args:
+        inbox: of the driver.
+        clock: the time.
+    """
+
+    def __init__(self, inbox: Inbox, clock: Clock) -> None:
+        self._inbox, self._clock = inbox, clock
+        self._lock = threading.Lock()
+        self._blobs: DurableBlobs | None = None
+        self._head: Manifest | None = None
+        # By id, in the order in which they came. A settled one is there until its answer is in the folder.
+        self._tickets: dict[str, Ticket] = {}
+        self._told: dict[str, Answer] = {}
+        self._asked = 0
+        self._proposed: Propose | None = None
+        self._fenced = self._closed = False
+
+    def opened(self, blobs: DurableBlobs | None, head: Manifest) -> None:
+        """The driver has taken the job over; `blobs` is its folder, if others may ask there."""
+        with self._lock:
+            self._blobs, self._head = blobs, head
+
+    def ask(self, what: Asked, savepoint: str = "") -> Ticket:
+        """Asks something, from this process.
+
+        Raises:
+            RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
+        """
+        with self._lock:
+            if self._closed:
+                raise RequestRefusedError(f"nothing comes of '{what}': the job does not run any more")
+            head = self._head
+            if head is not None and what is not Asked.CANCEL:
+                files.refuse_name(head, savepoint)
+            self._asked += 1
+            step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
+            ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, step, epoch), filed=False)
+            self._tickets[ticket.request.id] = ticket
+        self._inbox.put(self._event(ticket.request))
+        return ticket
+
+    def look(self) -> None:
+        """Takes in what is new in the folder, and leaves answers there.
+
+        Raises:
+            StoreError: not all of that was possible; the next look makes it good.
+        """
+        blobs = self._blobs
+        if blobs is None or self._fenced:
+            return
+        for id in files.waiting(blobs):
+            if id not in self._tickets and id not in self._told:
+                self._take(blobs, id)
+        self._tell(blobs)
+
+    def _take(self, blobs: DurableBlobs, id: str) -> None:
+        try:
+            request = files.read(blobs, id)
+        except ValueError as e:
+            files.answer(blobs, id, Answer(Said.REFUSED, str(e)))
+            return
+        if request is None:
+            return
+        ticket = Ticket(request, filed=True)
+        with self._lock:
+            self._tickets[id] = ticket
+            settled = self._before(request)
+            if settled is not None:
+                self._settle(ticket, settled)
+        if settled is None:
+            self._inbox.put(self._event(request))
+
+    def _before(self, request: Request) -> Answer | None:
+        """The answer to what was done before it is asked of this driver; None if it is still to be done."""
+        head = self._head
+        assert head is not None
+        if request.what is Asked.CANCEL:
+            if request.epoch != head.epoch:
+                return Answer(Said.REFUSED, f"the driver that was to be cancelled is gone: this is epoch {head.epoch}")
+            return None
+        pin = head.pin(request.savepoint)
+        if pin is not None and pin.step > request.step:
+            # The driver before this one has made it, and died before it could say so.
+            return Answer(Said.DONE, f"savepoint '{pin.name}' is step {pin.step}", pin.step)
+        try:
+            files.refuse_name(head, request.savepoint)
+        except RequestRefusedError as e:
+            return Answer(Said.REFUSED, str(e))
+        return None
+
+    def _event(self, request: Request) -> Event:
+        now = self._clock.now()
+        if request.what is Asked.CANCEL:
+            return CancelRequested(now)
+        return _EVENTS[request.what](now, request.savepoint)
+
+    def _tell(self, blobs: DurableBlobs) -> None:
+        """Leaves in the folder what was not said there yet."""
+        with self._lock:
+            new = {
+                id: ticket.answer
+                for id, ticket in self._tickets.items()
+                if ticket.filed and ticket.answer is not None and self._told.get(id) != ticket.answer
+            }
+        for id, answer in new.items():
+            files.answer(blobs, id, answer)
+            with self._lock:
+                self._told[id] = answer
+                if answer.settled:
+                    self._tickets.pop(id, None)
+
+    def forget_old(self) -> None:
+        """Removes answers that nobody has read.
+
+        Raises:
+            StoreError: not all of them.
+        """
+        if self._blobs is not None:
+            files.forget_old(self._blobs, self._clock.now())
+
+    # What the driver does.
+
+    def handled(self, event: Event, commands: Sequence[Command], head: Manifest) -> None:
+        """The machine has taken in an event; `head` is what is real then."""
+        with self._lock:
+            self._head = head
+            warned = [command.text for command in commands if isinstance(command, Warn)]
+            match event:
+                case SavepointRequested(_, name):
+                    self._taken(Asked.SAVEPOINT, name, warned)
+                case DrainRequested(_, name):
+                    self._taken(Asked.DRAIN, name, warned)
+                case SuspendRequested(_, name):
+                    self._taken(Asked.SUSPEND, name, warned)
+                case CancelRequested():
+                    self._taken(Asked.CANCEL, "", [])
+                case CommitDecided():
+                    for ticket in self._open():
+                        self._committed(ticket, head)
+                case CommitConflicted():
+                    # Whoever took the job over has the requests in the folder, too.
+                    self._fenced = True
+            self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)
+
+    def _open(self) -> list[Ticket]:
+        return [ticket for ticket in self._tickets.values() if not ticket.settled.is_set()]
+
+    def _taken(self, what: Asked, name: str, warned: Iterable[str]) -> None:
+        why = "; ".join(warned)
+        for ticket in self._open():
+            request = ticket.request
+            if (request.what, request.savepoint) == (what, name) and ticket.answer is None:
+                self._settle(ticket, Answer(Said.REFUSED, why) if why else Answer(Said.TAKEN, "a driver is at it"))
+
+    def _committed(self, ticket: Ticket, head: Manifest) -> None:
+        request, proposed = ticket.request, self._proposed
+        if ticket.answer is None or request.what is Asked.CANCEL:
+            return
+        pin = head.pin(request.savepoint)
+        made = pin if pin is not None and pin.step > request.step else None
+        if request.what is Asked.DRAIN and head.mode is CommitMode.DRAINING:
+            self._settle(ticket, Answer(Said.DONE, "the job is draining", head.step))
+        elif made is not None:
+            self._settle(ticket, Answer(Said.DONE, f"savepoint '{made.name}' is step {made.step}", made.step))
+        elif proposed is not None and proposed.step == head.step and request.savepoint in proposed.savepoints:
+            self._settle(
+                ticket, Answer(Said.REFUSED, f"step {head.step} did not become savepoint '{request.savepoint}'")
+            )
+
+    def close(self, end: End | None, why: str = "") -> None:
+        """The driver does nothing any more.
+
+        Args:
+            end: how the job has ended; None: it could not be run, or not to its end.
+            why: it could not.
+        """
+        with self._lock:
+            self._closed = True
+            for ticket in self._open():
+                self._settle(ticket, _last(ticket.request, end, why, self._head))
+            blobs = self._blobs
+        if blobs is not None and not self._fenced:
+            self._tell(blobs)
+
+    def _settle(self, ticket: Ticket, answer: Answer) -> None:
+        ticket.answer = answer
+        ticket.heard.set()
+        if answer.settled:
+            ticket.settled.set()
+            if not ticket.filed:
+                self._tickets.pop(ticket.request.id, None)
+
+
+def _last(request: Request, end: End | None, why: str, head: Manifest | None) -> Answer:
+    """What is said to a request when nothing comes of it any more, or all has."""
+    if end is None:
+        return Answer(Said.REFUSED, why or "the driver has ended")
+    if request.what is Asked.CANCEL and end.state is EndState.CANCELLED:
+        return Answer(Said.DONE, "the job is cancelled")
+    if request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
+        return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.step)
+    text = f"the job has ended before: it is {end.state.value}"
+    return Answer(Said.REFUSED, f"{text} ({end.why})" if end.why else text)

@@ -1,0 +1,106 @@
+"""How a driver takes a job over: what is in its folder, and what of that fits the pipeline that is to go on with it.
+
+Owns from where a job goes on, its number of shards, and the numbers of its stages. Must not know what runs its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from arcbeam.model.plan import Plan
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.placing import shape_of
+from arcbeam.steps.progress import numbered, progress_of
+from arcbeam.steps.renaming import renamed
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import IncompatibleStateError
+from arcbeam.store.log import programs
+from arcbeam.store.log.chain import UnreadableHead, read_newest
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.manifest.programfile import Program
+from arcbeam.store.manifest.values import ENDED, Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """How a job is to be gone on with.
+
+    Attributes:
+        savepoint: go on from there, and leave behind what came later; "": from where the job is.
+        force: go on though it was drained, or is done.
+        renamed: stages that are called otherwise now: new names, by those that the job knows.
+        shards: that it must have; None: those that it has.
+        program: what runs it from here on, to be kept in its folder; None: as before.
+        files: the local files that the program names, by name.
+    """
+
+    savepoint: str = ""
+    force: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    shards: int | None = None
+    program: Program | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A job that was taken over.
+
+    Attributes:
+        log: this driver's hold on it.
+        shards: of each level.
+        numbers: of the pipeline's stages.
+    """
+
+    log: StepLog
+    shards: int
+    numbers: Mapping[str, int]
+
+
+def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
+    """Takes a job over, or begins it. One that has ended is opened to finish what was left of its end.
+
+    Args:
+        plan: of the pipeline.
+        blobs: the job's folder; an empty one begins a new job.
+        how: it is gone on with.
+        shards: of a new job.
+        now: the time.
+        driver: who this is, for people.
+
+    Raises:
+        IncompatibleStateError: the pipeline does not fit what is there.
+        StoreError: see `StepLog.open`.
+    """
+    newest = read_newest(blobs)
+    had = newest.before if isinstance(newest, UnreadableHead) else newest
+    shards = how.shards or (had.shape.shards if had is not None else shards)
+    if had is not None:
+        _refuse_new_sources(plan, renamed(had, how.renamed), blobs)
+    program = "" if how.program is None else programs.keep(blobs, how.program, how.files)
+    log = StepLog.open(
+        blobs,
+        shape_of(plan, shards),
+        now,
+        driver=driver,
+        savepoint=how.savepoint,
+        force=how.force,
+        finish=True,
+        program=program,
+        adapt=partial(renamed, names=how.renamed),
+    )
+    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]))
+
+
+def _refuse_new_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
+    """Raises IncompatibleStateError if there is a source that the job did not have when it began."""
+    progress = progress_of(head)
+    new = [stage.uid for stage in plan.stages if stage.source is None and stage.uid not in progress.numbers]
+    if new and not progress.fresh and head.mode not in ENDED:
+        raise IncompatibleStateError(
+            f"the job in '{blobs}' has begun without the source(s) {', '.join(map(repr, new))}",
+            "sources begin when a job does: begin a new one in another folder",
+        )

@@ -1,0 +1,103 @@
+"""Programs in a job's folder: what a driver needs to go on with a job without the script that began it.
+
+Owns putting them there, before a manifest names them, and getting them back whole. They are named by their content and
+never changed: a driver that is started again with the same finds all of it there. Nothing removes them, as nothing
+removes the openings that name them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, StoreError
+from arcbeam.store.manifest.names import program_file_name
+from arcbeam.store.manifest.programfile import Program, ProgramFile, decode, encode
+
+_PART_BYTES = 8 << 20
+
+
+def described(name: str, path: Path) -> ProgramFile:
+    """A local file, as a program names it."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while part := file.read(_PART_BYTES):
+            digest.update(part)
+            size += len(part)
+    return ProgramFile(name, digest.hexdigest(), size)
+
+
+def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path]) -> str:
+    """Puts a program and its files into a job's folder, as far as they are not there.
+
+    Args:
+        blobs: the job's folder.
+        program: what to keep.
+        paths: the local file of each of its files, by name.
+
+    Returns:
+        The name of the program's file, for a manifest.
+    """
+    for file in program.files:
+        name = program_file_name(file.sha256)
+        if not _is_there(blobs, name, file.size):
+            blobs.put_file(name, paths[file.name])
+    name, data = encode(program)
+    blobs.create(name, data)
+    return name
+
+
+def read(blobs: DurableBlobs, name: str) -> Program:
+    """A program.
+
+    Raises:
+        MissingFileError, DamagedFileError, NewerFormatError: it cannot be read.
+    """
+    return decode(blobs.get(name), name, blobs)
+
+
+def fetch(blobs: DurableBlobs, file: ProgramFile, part: Callable[[bytes], object]) -> None:
+    """Reads a program's file; `part` gets its bytes, piece by piece, before it is known that they are right.
+
+    Raises:
+        StoreError: it is missing or damaged, or cannot be read.
+    """
+    name, at, digest = program_file_name(file.sha256), 0, hashlib.sha256()
+    # Asked for one byte more than there should be: a longer file is another file.
+    while data := blobs.get_range(name, at, min(_PART_BYTES, file.size - at + 1)):
+        part(data)
+        digest.update(data)
+        at += len(data)
+        if at > file.size:
+            break
+    if (at, digest.hexdigest()) != (file.size, file.sha256):
+        raise DamagedFileError(
+            f"'{name}' in '{blobs}' is not what it was: the program's file '{file.name}'",
+            "bring the file back from a copy, or submit the pipeline's script again with the same folder",
+        )
+
+
+def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -> None:
+    """Copies a program and its files to another job's folder."""
+    program = read(source, name)
+    for file in program.files:
+        path = scratch / file.sha256
+        try:
+            with open(path, "wb") as copied:
+                fetch(source, file, copied.write)
+            target.put_file(program_file_name(file.sha256), path)
+        except OSError as e:
+            raise StoreError(f"'{file.name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
+        finally:
+            path.unlink(missing_ok=True)
+    target.put(name, source.get(name))
+
+
+def _is_there(blobs: DurableBlobs, name: str, size: int) -> bool:
+    """Whether a file is there, in its whole length: names are of content, so then it is the same."""
+    try:
+        return len(blobs.get_range(name, max(size - 1, 0), 2)) == min(size, 1)
+    except MissingFileError:
+        return False

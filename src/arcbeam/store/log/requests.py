@@ -1,0 +1,198 @@
+"""What people ask of a job that runs, as files in its folder: a request, and what became of it.
+
+Owns the files and the asking side. Whoever runs the job looks for them (`arcbeam.steps.requests`); it need not be known
+where that is. Must not know what a driver does with a request.
+
+    requests/<time>-<token>     stays until it is settled: a driver that dies leaves it to the next one
+    answers/<time>-<token>      written by the driver: taken, then done or refused; removed by who asked, or after a day
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.log.savepoints import checked_name
+from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
+from arcbeam.store.manifest.values import ENDED, Manifest
+
+VERSION = 1
+_DAY = 24 * 3600 * 1_000_000
+
+
+class Asked(StrEnum):
+    """What may be asked."""
+
+    SAVEPOINT = "savepoint"
+    DRAIN = "drain"
+    SUSPEND = "suspend"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What somebody asks.
+
+    Attributes:
+        id: unique; later ones are greater, as far as clocks agree.
+        what: of the job.
+        savepoint: the name that a step is to get; "" for a cancellation.
+        step: the newest one when it was asked: a savepoint of that name of a later step is the answer to this.
+        epoch: of the driver that ran the job then.
+    """
+
+    id: str
+    what: Asked
+    savepoint: str
+    step: int
+    epoch: int
+
+
+class Said(StrEnum):
+    """What became of a request."""
+
+    TAKEN = "taken"
+    """A driver is at it."""
+    DONE = "done"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a driver says to a request.
+
+    Attributes:
+        said: what became of it. A drain is done when it is committed that the job drains: that lasts longer.
+        text: for people.
+        step: that was committed for it; None if none was.
+    """
+
+    said: Said
+    text: str = ""
+    step: int | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether no other answer follows."""
+        return self.said is not Said.TAKEN
+
+
+def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp) -> Request:
+    """Leaves a request in a job's folder.
+
+    Args:
+        blobs: the job's folder.
+        what: is asked.
+        savepoint: the name that is asked for; "" for a cancellation.
+        now: the time.
+
+    Raises:
+        RequestRefusedError: the job has ended, or is suspended; the savepoint's name is none, or taken.
+        StoreError: there is no job; what it says cannot be read.
+    """
+    newest = read_newest(blobs)
+    if newest is None:
+        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+    head = known(newest)
+    if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
+        more = "resume it first" if head.mode is CommitMode.SUSPENDED else "there is nothing left to steer"
+        raise RequestRefusedError(f"the job in '{blobs}' is {head.mode} since step {head.step}", more)
+    if what is not Asked.CANCEL:
+        refuse_name(head, savepoint)
+    request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.step, head.epoch)
+    record = {
+        "version": VERSION,
+        "what": request.what,
+        "savepoint": request.savepoint,
+        "step": request.step,
+        "epoch": request.epoch,
+    }
+    blobs.put(request_name(request.id), json.dumps(record).encode())
+    return request
+
+
+def refuse_name(head: Manifest, savepoint: str) -> None:
+    """Refuses a name that no step can get any more.
+
+    Raises:
+        RequestRefusedError: it is none, or taken.
+    """
+    try:
+        checked_name(head, savepoint)
+    except StoreError as e:
+        raise RequestRefusedError(e.message, e.remedy) from None
+
+
+def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
+    """What a driver has said; None if none has said anything. A last answer is read once: it is removed."""
+    try:
+        record = json.loads(blobs.get(answer_name(request.id)))
+        found = Answer(Said(record["said"]), record["text"], record["step"])
+    except MissingFileError:
+        return None
+    except (ValueError, KeyError, TypeError) as e:
+        raise StoreError(f"'{answer_name(request.id)}' in '{blobs}' is no answer: {e!r}") from e
+    if found.settled:
+        blobs.delete(answer_name(request.id))
+    return found
+
+
+def withdraw(blobs: DurableBlobs, request: Request) -> None:
+    """Takes a request back. A driver that has taken it goes on with it."""
+    blobs.delete(request_name(request.id))
+
+
+# The driver's side.
+
+
+def waiting(blobs: DurableBlobs) -> list[str]:
+    """The ids of all requests that are not settled, in order."""
+    return [info.name.removeprefix(f"{REQUESTS}/") for info in blobs.list(REQUESTS)]
+
+
+def read(blobs: DurableBlobs, id: str) -> Request | None:
+    """A request; None if it was withdrawn.
+
+    Raises:
+        ValueError: it is none, or of a newer version.
+    """
+    try:
+        record = json.loads(blobs.get(request_name(id)))
+    except MissingFileError:
+        return None
+    try:
+        if record["version"] > VERSION:
+            raise ValueError(f"its format is {record['version']}; this version of arcbeam reads up to {VERSION}")
+        return Request(id, Asked(record["what"]), record["savepoint"], record["step"], record["epoch"])
+    except (KeyError, TypeError) as e:
+        raise ValueError(f"it is no request: {e!r}") from e
+
+
+def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
+    """Answers a request, and removes it if that is the last answer."""
+    record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.step}
+    blobs.put(answer_name(id), json.dumps(record).encode())
+    if said.settled:
+        blobs.delete(request_name(id))
+
+
+def forget_old(blobs: DurableBlobs, now: Timestamp) -> None:
+    """Removes answers that nobody has read for a day."""
+    for name in list(_older(blobs, now - _DAY)):
+        blobs.delete(name)
+
+
+def _older(blobs: DurableBlobs, than: int) -> Iterator[str]:
+    for info in blobs.list(ANSWERS):
+        time = info.name.removeprefix(f"{ANSWERS}/").partition("-")[0]
+        if time.isdecimal() and int(time) < than:
+            yield info.name

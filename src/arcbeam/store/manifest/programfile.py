@@ -1,0 +1,120 @@
+"""What runs a job, as a file: a pipeline, its options, and what its workers need.
+
+Owns the format: the header of all binary files of the store, a CRC (u32) of what follows, and JSON, compressed with
+zlib; bytes in it are base64. Opaque parts stay opaque: the store knows neither pipelines nor what a worker does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
+from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
+from arcbeam.store.manifest.names import program_name
+
+VERSION = 1
+_MAGIC = b"arcprogr"
+_CRC = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFile:
+    """A file that goes to the workers as it is.
+
+    Attributes:
+        name: what it is called there.
+        sha256: of its content, hexadecimal.
+        size: bytes.
+    """
+
+    name: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a driver needs to go on with a job when the script that began it is not at hand.
+
+    Attributes:
+        name: of the job, for people.
+        pipeline: serialized.
+        options: that it was submitted with, by name; JSON's values.
+        worker: what a worker does before it runs the pipeline's code; JSON's values.
+        files: for the workers.
+        versions: of Python, Beam and arcbeam, by these names: what the pipeline's code was pickled with.
+    """
+
+    name: str
+    pipeline: bytes = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    worker: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    files: tuple[ProgramFile, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode(program: Program) -> tuple[str, bytes]:
+    """The name of a program's file, which is of its content, and the bytes; the same for equal programs."""
+    record = {
+        "name": program.name,
+        "pipeline": base64.b64encode(program.pipeline).decode(),
+        "options": dict(program.options),
+        "worker": dict(program.worker),
+        "files": [{"name": file.name, "sha256": file.sha256, "size": file.size} for file in program.files],
+        "versions": dict(program.versions),
+    }
+    content = json.dumps(record, sort_keys=True).encode()
+    body = zlib.compress(content)
+    name = program_name(hashlib.sha256(content).hexdigest()[:32])
+    return name, file_header(_MAGIC, VERSION) + _CRC.pack(zlib.crc32(body)) + body
+
+
+def decode(data: bytes, name: str, where: object) -> Program:
+    """The program that bytes hold.
+
+    Args:
+        data: all bytes of a file.
+        name: what errors call it.
+        where: the store it is in.
+
+    Raises:
+        DamagedFileError: cut off, changed, or no program.
+        NewerFormatError: written by a newer version.
+    """
+    version = version_in(data[:HEADER_BYTES], _MAGIC)
+    if version is None:
+        raise _damaged(name, where, "its beginning is not a program's")
+    if version > VERSION:
+        raise NewerFormatError(
+            f"program '{name}' in '{where}' has format {version}; this version of arcbeam reads up to {VERSION}",
+            "go on with the version of arcbeam that wrote it, or a newer one, or submit the pipeline's script",
+        )
+    body = data[HEADER_BYTES + _CRC.size :]
+    if data[HEADER_BYTES : HEADER_BYTES + _CRC.size] != _CRC.pack(zlib.crc32(body)):
+        raise _damaged(name, where, "its content is changed")
+    try:
+        record = json.loads(zlib.decompress(body))
+        return Program(
+            record["name"],
+            base64.b64decode(record["pipeline"]),
+            record["options"],
+            record["worker"],
+            tuple(ProgramFile(**file) for file in record["files"]),
+            record["versions"],
+        )
+    except (ValueError, KeyError, TypeError, zlib.error) as e:
+        raise _damaged(name, where, f"its content is not a program's: {type(e).__name__}: {e}") from e
+
+
+def _damaged(name: str, where: object, what: str) -> DamagedFileError:
+    return DamagedFileError(
+        f"program '{name}' in '{where}' is damaged: {what}",
+        "nothing is lost of the job: submit its script again with the same folder, or bring the file back from a copy",
+    )

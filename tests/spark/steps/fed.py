@@ -1,0 +1,64 @@
+"""A source that puts out what a test lets it, and ends when the test says so: what has come by then is not chance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.transforms import window
+from apache_beam.utils.timestamp import Timestamp
+
+_POLL_SECONDS = 0.05
+_MOST = 1 << 30
+
+
+def feed(folder: Path, until: int, *, end: bool = False) -> None:
+    """Lets the source put out the numbers below `until`, and then end if that is all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "partial"
+    partial.write_text(f"{until} {int(end)}")
+    partial.rename(folder / "fed")
+
+
+class Fed(beam.DoFn, beam.RestrictionProvider):
+    """Numbers, each at its own second; the element is the folder that says how far."""
+
+    def initial_restriction(self, element: str) -> OffsetRange:
+        return OffsetRange(0, _MOST)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: str, restriction: OffsetRange) -> int:
+        return 1
+
+    def truncate(self, element: str, restriction: OffsetRange) -> None:
+        return None
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: str,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        until, end = map(int, Path(element, "fed").read_text().split())
+        for n in range(tracker.current_restriction().start, until):
+            if not tracker.try_claim(n):
+                return
+            yield window.TimestampedValue(n, n)
+        estimator.set_watermark(Timestamp(until))
+        if end:
+            tracker.try_claim(_MOST)
+        else:
+            tracker.defer_remainder(Timestamp.of(time.time() + _POLL_SECONDS))
+
+
+def fed(p: beam.Pipeline, folder: Path) -> beam.PCollection:
+    """The numbers of a source that `feed` feeds."""
+    return p | "Where" >> beam.Create([str(folder)]) | "Fed" >> beam.ParDo(Fed())

@@ -1,0 +1,241 @@
+"""What becomes of requests: each is settled, by whoever runs the job, and by nobody twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from arcbeam.engine.progress import Command, End, EndState, Event, JobMachine, StepFailed
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.driver import JobDriver
+from arcbeam.steps.order import StepOrder
+from arcbeam.steps.requests import RequestDesk
+from arcbeam.store.log import requests as files
+from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.engine.progress.script import SETTINGS
+from tests.steps.jobs import LAYOUT
+from tests.steps.test_driver import World
+
+NOW = Timestamp(1_000)
+
+
+class Steered(World):
+    """A driver with a desk. `at` says what is asked when a step is run."""
+
+    def __init__(self, *reports: str, blobs: MemoryBlobs | None = None) -> None:
+        super().__init__(*reports, blobs=blobs)
+        self.desk = RequestDesk(self, self)
+        self.desk.opened(self.blobs, self.log.head)
+        self.at: dict[int, list[tuple[Asked, str]]] = {}
+        self.asked: list[Request] = []
+        self.fails = 0
+        self.driver = JobDriver(JobMachine(LAYOUT, SETTINGS), self.commits, self, self, self, self, self)
+
+    def play(self) -> list[str]:
+        super().play()
+        self.desk.close(self.driver.end)
+        return self.story
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        super().handled(event, commands)
+        self.desk.handled(event, commands, self.log.head)
+
+    def run(self, order: StepOrder) -> None:
+        step = order.plan.step
+        for what, name in self.at.pop(step, []):
+            self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked))))
+        self.desk.look()
+        if step == self.fails:
+            self.put(StepFailed(Timestamp(0), step, order.plan.attempt, "user error", again=False))
+        else:
+            super().run(order)
+
+    def answers(self) -> list[Answer | None]:
+        return [files.answer_to(self.blobs, request) for request in self.asked]
+
+    @property
+    def pins(self) -> list[tuple[str, int]]:
+        return [(pin.name, pin.step) for pin in self.log.head.pins]
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_savepoint_is_made_by_the_next_commit_and_told_when_it_is_there() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "here")]}
+    world.play()
+    assert world.pins == [("here", 2)]
+    assert world.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
+    assert files.waiting(world.blobs) == []
+    assert world.answers() == [None], "a last answer is read once"
+
+
+def test_two_requests_at_once_for_one_name() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b"), (Asked.SAVEPOINT, "a")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 3
+    assert world.pins == [("a", 2), ("b", 2)]
+
+
+def test_a_name_that_is_taken_or_none_is_refused_when_it_is_asked_for() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {1: [(Asked.SAVEPOINT, "a")]}
+    while not world.pins:
+        world.driver.handle(world.todo.pop(0))
+    with pytest.raises(RequestRefusedError, match="'a' exists already, of step 1"):
+        files.ask(world.blobs, Asked.DRAIN, "a", NOW)
+    with pytest.raises(RequestRefusedError, match="is no name"):
+        world.desk.ask(Asked.SUSPEND, "a/b")
+
+
+@pytest.mark.contract("END-02")
+def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refused() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SUSPEND, "other"), (Asked.DRAIN, "another")]}
+    world.play()
+    done, *refused = world.answers()
+    assert done is not None
+    assert (done.said, done.step) == (Said.DONE, 2)
+    for answer, name in zip(refused, ("other", "another"), strict=True):
+        assert answer is not None
+        assert answer.said is Said.REFUSED
+        assert f"the job is draining already, to savepoint 'last': nothing comes of '{name}'" in answer.text
+    assert world.log.head.mode is CommitMode.DRAINED
+    assert [name for name, _ in world.pins] == ["last"]
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.SUSPEND, "pause")]}
+    world.play()
+    assert world.driver.end == End(EndState.STOPPED)
+    (answer,) = world.answers()
+    assert answer == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    with pytest.raises(RequestRefusedError, match="is suspended since step 2"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+    with pytest.raises(RequestRefusedError, match="does not run any more"):
+        world.desk.ask(Asked.CANCEL)
+
+
+def test_a_cancelled_job_says_so() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.CANCEL, "")]}
+    world.play()
+    unmade, cancelled = world.answers()
+    assert unmade == Answer(Said.REFUSED, "the job has ended before: it is cancelled")
+    assert cancelled == Answer(Said.DONE, "the job is cancelled")
+    assert world.pins == []
+
+
+def test_a_job_that_fails_says_so() -> None:
+    world = Steered("more")
+    world.at, world.fails = {2: [(Asked.SAVEPOINT, "a")]}, 2
+    world.play()
+    (answer,) = world.answers()
+    assert answer == Answer(Said.REFUSED, "the job has ended before: it is failed (user error)")
+
+
+def test_a_request_to_a_job_that_is_done_by_then_is_told() -> None:
+    world = Steered("nothing left")
+    world.at = {2: [(Asked.DRAIN, "a"), (Asked.SAVEPOINT, "b")]}
+    world.play()
+    assert world.log.head.mode is CommitMode.DRAINED, "what was asked for while the last step ran is in its commit"
+    with pytest.raises(RequestRefusedError, match="is drained since step 2"):
+        files.ask(world.blobs, Asked.SAVEPOINT, "c", NOW)
+
+
+@pytest.mark.contract("STORE-04")
+@pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])
+def test_what_a_driver_made_that_died_before_it_could_say_so_is_not_made_again(what: Asked) -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {2: [(what, "here")]}
+    while not world.pins:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked
+    following.play()
+    assert following.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
+    assert following.driver.end == End(EndState.DONE)
+    assert following.pins == [("here", 2)]
+
+
+@pytest.mark.contract("STORE-04", "END-02")
+def test_a_request_that_was_not_settled_is_the_next_drivers() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.CANCEL, "")]}
+    while not world.asked:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked
+    following.play()
+    drained, cancelled = following.answers()
+    assert drained is not None
+    assert drained.said is Said.DONE
+    assert following.log.head.mode is CommitMode.DRAINED
+    assert cancelled is not None
+    assert "the driver that was to be cancelled is gone" in cancelled.text
+
+
+@pytest.mark.contract("STORE-03")
+def test_a_driver_that_was_fenced_out_leaves_requests_to_the_one_who_did() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {2: [(Asked.SAVEPOINT, "here")]}
+    while not world.asked:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked
+    world.play()
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.FAILED
+    following.play()
+    assert [answer and answer.said for answer in following.answers()] == [Said.DONE]
+
+
+def test_what_is_no_request_is_refused_and_what_was_withdrawn_is_nothing() -> None:
+    world = Steered("more", "more")
+    world.blobs.put("requests/1-bad", b'{"version": 1}')
+    world.blobs.put("requests/2-new", b'{"version": 2}')
+    request = files.ask(world.blobs, Asked.SUSPEND, "no", NOW)
+    files.withdraw(world.blobs, request)
+    world.play()
+    assert world.driver.end == End(EndState.DONE)
+    for id, why in (("1-bad", "it is no request"), ("2-new", "its format is 2")):
+        answer = files.answer_to(world.blobs, Request(id, Asked.CANCEL, "", 0, 0))
+        assert answer is not None
+        assert why in answer.text
+
+
+def test_who_asks_in_this_process_hears_of_it() -> None:
+    world = Steered("more", "more")
+    ticket = world.desk.ask(Asked.DRAIN, "last")
+    world.play()
+    assert ticket.heard.is_set()
+    assert ticket.settled.is_set()
+    assert ticket.answer is not None
+    assert (ticket.answer.said, ticket.filed) == (Said.DONE, False)
+    assert files.waiting(world.blobs) == []
+
+
+def test_a_driver_that_could_not_begin_says_why() -> None:
+    desk = RequestDesk(World(), World())
+    ticket = desk.ask(Asked.SAVEPOINT, "a")
+    desk.close(None, "no folder")
+    assert ticket.answer == Answer(Said.REFUSED, "no folder")
+
+
+def test_answers_that_nobody_reads_go_after_a_day() -> None:
+    world = Steered()
+    day = 24 * 3600 * 1_000_000
+    for at in (5, 5 + day):
+        files.answer(world.blobs, f"{at:016d}-x", Answer(Said.DONE))
+    world.time = Timestamp(6 + day)
+    world.desk.forget_old()
+    assert [info.name for info in world.blobs.list("answers")] == [f"answers/{5 + day:016d}-x"]

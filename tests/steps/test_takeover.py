@@ -1,0 +1,127 @@
+"""Taking a job over: what fits goes on, also under other names; what does not is refused before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.plan import Channel, Plan, Routing, Stage
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.progress import Progress, progress_of
+from arcbeam.steps.renaming import renamed
+from arcbeam.steps.takeover import Taken, TakeOver, take_over
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.log import programs
+from arcbeam.store.log.savepoints import pinned
+from arcbeam.store.manifest.programfile import Program
+from arcbeam.store.manifest.values import OutputWatermark, StageWatermarks
+from arcbeam.testing.blobs import MemoryBlobs
+
+pytestmark = pytest.mark.contract("STORE-05")
+
+
+def plan(sum: str = "sum", shape: str = "cells", source: str = "read") -> Plan:
+    """A source, and a stage that keeps something."""
+    return Plan(
+        "job",
+        (
+            Stage("s0", "read", (), b"", None, (0,), uid=source),
+            Stage("s1", "sum", (), b"", 0, (), uid=sum, shape=shape),
+        ),
+        (Channel(0, "rows", Routing.KEYED, "", "", ("s0",), ("s1",)),),
+        bounded=False,
+    )
+
+
+def taken(blobs: MemoryBlobs, plan: Plan, how: TakeOver = TakeOver(), shards: int = 4) -> Taken:
+    return take_over(plan, blobs, how, shards=shards, now=Timestamp(1), driver="here")
+
+
+def begun() -> MemoryBlobs:
+    """A job with a step, and a savepoint of it."""
+    blobs = MemoryBlobs()
+    log = taken(blobs, plan()).log
+    draft = log.draft(
+        Timestamp(2),
+        watermarks=(StageWatermarks("sum", Timestamp(3), Timestamp(3), (OutputWatermark("out", Timestamp(3)),)),),
+        progress=Progress(False, "", {"read": 1, "sum": 2}).encoded(),
+    )
+    log.propose(pinned(draft, "safe"))
+    return blobs
+
+
+def test_the_number_of_shards_is_the_jobs_whatever_there_is_today() -> None:
+    blobs = begun()
+    assert taken(blobs, plan(), shards=9).shards == 4
+    with pytest.raises(IncompatibleStateError, match="it has 4 shards a level, the pipeline asks for 9"):
+        taken(blobs, plan(), TakeOver(shards=9))
+
+
+def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> None:
+    blobs = begun()
+    with pytest.raises(IncompatibleStateError, match="stage 'sum' has state, and the pipeline has no such stage"):
+        taken(blobs, plan("total"))
+    how = TakeOver(renamed={"sum": "total"})
+    for _ in range(2):  # who is started again with the same is not refused
+        job = taken(blobs, plan("total"), how)
+        assert job.numbers == {"read": 1, "total": 2}
+        assert progress_of(job.log.head).numbers == {"read": 1, "total": 2}, "also if no step follows"
+        assert [of.stage for of in job.log.head.watermarks] == ["total"]
+    assert taken(blobs, plan("total")).numbers["total"] == 2
+    with pytest.raises(IncompatibleStateError, match="stage 'last' has state of another kind"):
+        taken(blobs, plan("last", "others"), TakeOver(renamed={"total": "last"}))
+
+
+def test_a_savepoint_from_before_is_gone_on_with_under_the_new_name() -> None:
+    blobs = begun()
+    taken(blobs, plan("total"), TakeOver(renamed={"sum": "total"}))
+    job = taken(blobs, plan("total"), TakeOver("safe", renamed={"sum": "total"}))
+    assert job.numbers["total"] == 2
+    assert job.log.head.abandoned
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        ({"sun": "total"}, r"no stage 'sun' to be called otherwise\n.*the job has 'read', 'sum'"),
+        ({"sum": "read"}, "more than one stage would be called 'read'"),
+        ({"sum": "x", "read": "x"}, "more than one stage would be called 'x'"),
+    ],
+)
+def test_names_that_make_no_sense_are_refused(names: dict[str, str], why: str) -> None:
+    with pytest.raises(IncompatibleStateError, match=why):
+        renamed(taken(begun(), plan()).log.head, names)
+
+
+def test_two_stages_may_change_their_names() -> None:
+    head = taken(begun(), plan()).log.head
+    assert progress_of(renamed(head, {"sum": "read", "read": "sum"})).numbers == {"sum": 1, "read": 2}
+
+
+def test_a_source_that_was_not_there_is_refused_and_nothing_is_written() -> None:
+    blobs = begun()
+    before = dict(blobs.data)
+    with pytest.raises(IncompatibleStateError, match=r"has begun without the source\(s\) 'more'"):
+        taken(blobs, plan(source="more"))
+    assert blobs.data == before
+
+
+@pytest.mark.contract("END-01")
+def test_a_job_that_has_ended_is_opened_to_be_finished_and_by_force_to_go_on() -> None:
+    blobs = begun()
+    log = taken(blobs, plan()).log
+    log.propose(pinned(replace(log.draft(Timestamp(4)), mode=CommitMode.DRAINED), "end"))
+    assert taken(blobs, plan()).log.head.mode is CommitMode.DRAINED
+    with pytest.raises(StoreError, match="has ended"):
+        taken(blobs, plan(), TakeOver("end"))
+    assert taken(blobs, plan(), TakeOver("end", force=True)).log.head.mode is CommitMode.RUNNING
+
+
+def test_the_program_is_there_when_a_manifest_names_it() -> None:
+    blobs = begun()
+    program = Program("job", b"proto")
+    head = taken(blobs, plan(), TakeOver(program=program)).log.head
+    assert programs.read(blobs, head.program) == program
+    assert taken(blobs, plan()).log.head.program == head.program
