@@ -211,6 +211,8 @@ class MemorySides:
 
 
 class _SideWriter:
+    last = False
+
     def __init__(self, iterables: dict[tuple[int, bytes], list[bytes]], channel: int) -> None:
         self._iterables, self._channel = iterables, channel
 

@@ -95,3 +95,15 @@ def test_a_side_file_leaves_the_manifest_when_nobody_reads_it_any_more() -> None
     assert left(staged("join", 0, 10), staged("join", 1, 10, restrictions=busy)) == everything
     assert left(staged("join", 0, 10), staged("join", 1, 10)) == [10, None, 1]
     assert left(staged("join", 0, MAX_TIMESTAMP), staged("join", 1, MAX_TIMESTAMP)) == [None, 1]
+
+
+@pytest.mark.contract("STORE-02", "STORE-04")
+def test_files_of_a_side_input_that_were_made_one_leave_the_manifest_with_the_step_that_did_it() -> None:
+    log = opened(MemoryBlobs())
+    _committed(
+        log, 5, reported(staged("join", 0, 5), files=TaskFiles((), tuple(_side(log, 1, n) for n in (9, 10, 11))))
+    )
+    old, joined = log.head.side_files, replace(_side(log, 2, 12), step=1)
+    names = tuple(file.name for file in old[:2])
+    head = _committed(log, 6, reported(staged("join", 0, 6), files=TaskFiles((), (joined,), names)))
+    assert head.side_files == (old[2], joined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.steps.order import ordered
 from arcbeam.steps.seams import SideData
+from arcbeam.steps.sidefiles import SideCopies, SideFileReader, SideFileWriter
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.log.steplog import StepLog
@@ -96,6 +97,9 @@ class World:
 
     def sides(self) -> Iterable[SideData]:
         return self.sides_made
+
+    def tended(self) -> Mapping[int, bool]:
+        return {7: False, 9: True}
 
     # Side inputs, budget.
 
@@ -199,6 +203,28 @@ def test_a_step_stands_on_the_head_and_files_that_have_become_many_are_merged(wo
     assert written.attempt == "t5.merged"
     bag = [value for _, value in scan(world.log.blobs, world.log.head.shards[0].files)]
     assert b"".join(bag).count(b"b0") == 6
+
+
+@pytest.mark.contract("STORE-04", "ENG-05")
+def test_files_of_a_side_input_that_have_become_many_are_merged_by_the_task_that_tends_it(world: World) -> None:
+    for step in range(1, 6):
+        world.came = [Marker(step, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+        writers, made = [], []
+        for channel in (7, 8):
+            writer = SideFileWriter(world.files.scratch, channel, _A)
+            writer.append(b"w", b"%d" % step)
+            writers.append(writer)
+            made.append(writer.data(0, None))
+        world.sides_made = [data for data in made if data is not None]
+        before, report = world.log.head.side_files, world.attempt(name=f"t{step}").run()
+        sides = (*before, *report.files.sides)
+        kept = tuple(file for file in sides if file.name not in report.files.joined)
+        world.log.propose(world.log.draft(Timestamp(step), side_files=kept))
+        assert set(report.files.joined) == ({f.name for f in before if f.channel == 7} if step == 5 else set())
+    head = world.log.head.side_files
+    assert [(file.channel, file.step) for file in head] == [*((8, n) for n in range(1, 5)), (7, 5), (8, 5), (7, 4)]
+    reader = SideFileReader(world.log.blobs, world.files.scratch, head, {3: (7,)}, SideCopies())
+    assert b"".join(reader.chunks(3, b"w")) == b"12345"
 
 
 class Counting(MemoryHost):

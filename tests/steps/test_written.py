@@ -24,7 +24,7 @@ def test_a_side_file_is_what_its_data_says_whichever_way_it_comes(tmp_path: Path
     for attempt, data in (("bytes", content), ("path", path)):
         written = Written(7, 1, 3, 2, attempt, "side")
         file = store.side(written, SideData(7, 1, data, Timestamp(9)))
-        assert file == SideFile(7, 1, written_name(written), len(content), crc32(content), Timestamp(9))
+        assert file == SideFile(7, 1, written_name(written), len(content), crc32(content), Timestamp(9), 3)
         parts: list[bytes] = []
         read_side_file(blobs, file, parts.append)
         assert b"".join(parts) == content

@@ -68,6 +68,7 @@ class SideFile:
         crc: the CRC-32 of its bytes; None where whoever wrote it gave none.
         until: of a step: when the input watermark of all that read the channel has passed that, and what it lets fire
             has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
+        step: of a step: the last one of which it has what was put in. None: the one that its name says.
     """
 
     channel: int
@@ -76,6 +77,7 @@ class SideFile:
     size: int
     crc: int | None = None
     until: Timestamp | None = None
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,12 @@ class TaskFiles:
     Attributes:
         shards: those that it has changed, as they are with it: all their files.
         sides: new files of side inputs.
+        joined: names of the head's files of side inputs in whose place some of those are.
     """
 
     shards: tuple[Shard, ...] = ()
     sides: tuple[SideFile, ...] = ()
+    joined: tuple[str, ...] = ()
 
 
 NO_FILES: Final = TaskFiles()

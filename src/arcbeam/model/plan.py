@@ -50,6 +50,17 @@ class Channel:
     consumers: tuple[str, ...] = ()
 
 
+class Firings(enum.StrEnum):
+    """What is read of a side input whose trigger fires more than once in a window."""
+
+    ALL = "all"
+    """What all firings have put in."""
+    STEP = "step"
+    """Of an unbounded job, what those of the newest step have put in."""
+    LAST = "last"
+    """Of an unbounded job, what the last one has put in."""
+
+
 @dataclass(frozen=True, slots=True)
 class SideInput:
     """A stage's use of a side channel.
@@ -60,6 +71,7 @@ class SideInput:
         channel: index of the SIDE or SIDE_KEYED channel.
         lateness: microseconds behind the end of its window that an element may still come to the transform, and read.
         eager: its windows are read as soon as there is something in them: it has a trigger that fires before their end.
+        firings: which of a window's are read.
     """
 
     transform: str
@@ -67,6 +79,7 @@ class SideInput:
     channel: int
     lateness: int = 0
     eager: bool = False
+    firings: Firings = Firings.ALL
 
 
 class TimeDomain(enum.StrEnum):

@@ -14,7 +14,7 @@ from zlib import crc32
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
-from arcbeam.model.plan import Plan, Routing, Stage
+from arcbeam.model.plan import Firings, Plan, Routing, Stage
 from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
 
@@ -81,12 +81,36 @@ class Placing:
 
     @cached_property
     def sides_of(self) -> tuple[frozenset[int], ...]:
-        """For each level the numbers of the side inputs that its stages read."""
+        """For each level the numbers of the side inputs that its stages read or write."""
         levels = {placed.name: placed.level for placed in self.layout.stages}
         return tuple(
             frozenset(number for number, uids in self.side_readers.items() if level in map(levels.get, uids))
+            | frozenset(number for port, number in self.side_numbers.items() if levels[port.stage] == level)
             for level in range(len(self.layout.tasks))
         )
+
+    @cached_property
+    def firings(self) -> Mapping[int, Firings]:
+        """What is read of each side channel: the most that any of its readers reads."""
+        found: dict[int, Firings] = {}
+        for side in (side for stage in self.plan.stages for side in stage.side_inputs):
+            found[side.channel] = min(found.get(side.channel, side.firings), side.firings, key=list(Firings).index)
+        return found
+
+    @cached_property
+    def newest(self) -> frozenset[int]:
+        """The side channels in whose windows only what the newest step has put in is read."""
+        return frozenset(channel for channel, firings in self.firings.items() if firings is not Firings.ALL)
+
+    def tended(self, level: int, task: int) -> dict[int, bool]:
+        """The numbers of the side inputs whose files a task makes fewer, and whether they are `newest`."""
+        levels = {placed.name: placed.level for placed in self.layout.stages}
+        count = self.layout.tasks[level]
+        return {
+            self.side_numbers[port]: channel in self.newest
+            for (stage, channel), port in self.ports.items()
+            if self._is_side(channel) and levels[stage] == level and self.side_numbers[port] % count == task
+        }
 
     def _is_side(self, channel: int) -> bool:
         return self.plan.channels[channel].routing in _SIDE

@@ -89,7 +89,8 @@ def _side_files(
         return not passed(min(reached.get(stage, MIN_TIMESTAMP) for stage in readers[file.channel]), file.until)
 
     files = (*head.side_files, *(side for report in reports for side in report.files.sides))
-    return tuple(file for file in files if is_read(file))
+    gone = {name for report in reports for name in report.files.joined}
+    return tuple(file for file in files if file.name not in gone and is_read(file))
 
 
 def _holds(layout: Layout, stages: Sequence[StageReport]) -> tuple[HoldSummary, ...]:

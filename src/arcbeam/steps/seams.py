@@ -6,7 +6,7 @@ memory. Must not know any of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -171,6 +171,15 @@ class Files(Protocol):
     def side(self, written: Written, data: SideData) -> SideFile:
         """Writes a file of a side input."""
 
+    def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
+        """Writes a file that has what is in several of a side input, whose steps follow one another.
+
+        Args:
+            written: for its name.
+            files: of the head.
+            newest: of each window, only what its newest step has put in is read.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class SideData:
@@ -229,3 +238,8 @@ class UserCode(Protocol):
 
     def sides(self) -> Iterable[SideData]:
         """What was put into side inputs; asked for once, when all stages are finished."""
+
+    def tended(self) -> Mapping[int, bool]:
+        """The side inputs whose files this task, and no other, makes fewer; and whether of each of their windows only
+        what the newest step has put in is read.
+        """

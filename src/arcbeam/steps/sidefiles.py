@@ -10,7 +10,7 @@ import contextlib
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
+from arcbeam.store.manifest.names import parse_written
 
 _F = TypeVar("_F")
 
@@ -39,15 +40,18 @@ class SideFileWriter:
         scratch: a local folder.
         number: by which it is known.
         port: of the stage that writes it.
+        last: see below.
 
     Attributes:
+        last: whether only what the last firing puts into a window counts; see `firing`.
         windows: in which there is something.
 
     Raises:
         StoreError: by all methods: the folder cannot be written.
     """
 
-    def __init__(self, scratch: Path, number: int, port: Port) -> None:
+    def __init__(self, scratch: Path, number: int, port: Port, *, last: bool = False) -> None:
+        self.last = last
         self._path = scratch / f"side-{uuid.uuid4().hex}"
         self._number, self._port = number, port
         self._chunks: ChunkFileWriter | None = None
@@ -72,6 +76,11 @@ class SideFileWriter:
                 self._keys = KeyFileWriter(self._path)
             self.windows.add(window)
             self._keys.put(window, key, values)
+
+    def firing(self, window: bytes) -> None:
+        """Another firing begins: what was added to a window is not in it any more."""
+        if self._chunks is not None:
+            self._chunks.forget(window)
 
     def close(self) -> None:
         """All is there; see `data`. (What a write operation calls, which publishes no file itself.)"""
@@ -113,6 +122,7 @@ class SideFileReader:
         files: of the head.
         parts: the numbers of all that is in each channel.
         copies: of this process; those that the head does not have any more are given up.
+        newest: the channels in whose windows only what the newest step has put there is read.
     """
 
     def __init__(
@@ -122,32 +132,56 @@ class SideFileReader:
         files: Iterable[SideFile],
         parts: Mapping[int, tuple[int, ...]],
         copies: SideCopies,
+        newest: Collection[int] = (),
     ) -> None:
-        self._blobs, self._folder, self._copies = blobs, folder, copies
-        # In order of their names, so that all tasks read the elements in the same order.
-        ordered = sorted(files, key=lambda file: file.name)
+        self._blobs, self._folder, self._copies, self._newest = blobs, folder, copies, newest
+        # All tasks read the elements in the same order, and who keeps the last of a key keeps the newest.
+        ordered = in_order(files)
         self._by_channel: Mapping[int, list[SideFile]] = {
             channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
         }
+        # Of channels where that matters: by window, the files that are read there.
+        self._read: dict[tuple[int, bytes], list[SideFile]] = {}
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
-        for file in self._by_channel.get(channel, ()):
+        for file in self._files(channel, window, self._has_chunks):
             yield from self._opened(ChunkFile, file).chunks(window)
 
     def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
-        for file in self._by_channel.get(channel, ()):
+        for file in self._files(channel, window, self._has_keys):
             yield from self._opened(KeyFile, file).values(window, key)
 
     def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""
         seen: set[bytes] = set()
-        for file in self._by_channel.get(channel, ()):
+        for file in self._files(channel, window, self._has_keys):
             for key in self._opened(KeyFile, file).keys(window):
                 if key not in seen:
                     seen.add(key)
                     yield key
+
+    def _files(self, channel: int, window: bytes, has: Callable[[SideFile, bytes], bool]) -> Iterable[SideFile]:
+        """The files in which a window is read."""
+        files = self._by_channel.get(channel, ())
+        if channel not in self._newest:
+            return files
+        found = self._read.get((channel, window))
+        if found is None:
+            # Of each of those who write it.
+            last: dict[int, int] = {}
+            for file in reversed(files):
+                if file.channel not in last and has(file, window):
+                    last[file.channel] = step_of(file)
+            found = self._read[channel, window] = [file for file in files if step_of(file) == last.get(file.channel)]
+        return found
+
+    def _has_chunks(self, file: SideFile, window: bytes) -> bool:
+        return next(self._opened(ChunkFile, file).chunks(window), None) is not None
+
+    def _has_keys(self, file: SideFile, window: bytes) -> bool:
+        return next(self._opened(KeyFile, file).keys(window), None) is not None
 
     def _opened(self, kind: Callable[[Path, str, int], _F], file: SideFile) -> _F:
         return self._copies.get(kind, self._blobs, self._folder, file)
@@ -184,33 +218,38 @@ class SideCopies:
         """A file, opened if it is not; `kind` opens it."""
         found: _F | None = self._open.get(file.name)
         if found is None:
-            with _copy(blobs, folder, file) as path:
+            with fetched(blobs, folder, file) as path:
                 found = self._open[file.name] = kind(path, file.name, file.size)
         return found
 
 
-class _copy:
+@contextlib.contextmanager
+def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]:
     """A copy of a file, for who opens it: it is gone from its folder when it is open, and from the disk with him."""
+    path = folder / f"copy-{uuid.uuid4().hex}"
+    try:
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as copy:
+                for start in range(0, file.size, _PART_BYTES):
+                    copy.write(blobs.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
-    def __init__(self, blobs: DurableBlobs, folder: Path, file: SideFile) -> None:
-        self._path = folder / f"copy-{uuid.uuid4().hex}"
-        self._blobs, self._file = blobs, file
 
-    def __enter__(self) -> Path:
-        try:
-            with _writing(self._path):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with open(self._path, "wb") as copy:
-                    for start in range(0, self._file.size, _PART_BYTES):
-                        length = min(_PART_BYTES, self._file.size - start)
-                        copy.write(self._blobs.get_range(self._file.name, start, length))
-        except BaseException:
-            self.__exit__()
-            raise
-        return self._path
+def step_of(file: SideFile) -> int:
+    """The last step of which a file has what was put in."""
+    if file.step is not None:
+        return file.step
+    written = parse_written(file.name)
+    assert written is not None
+    return written.step
 
-    def __exit__(self, *raised: object) -> None:
-        self._path.unlink(missing_ok=True)
+
+def in_order(files: Iterable[SideFile]) -> list[SideFile]:
+    """Files in the order in which they are read: step after step."""
+    return sorted(files, key=lambda file: (step_of(file), file.channel, file.shard, file.name))
 
 
 _PART_BYTES = 8 << 20

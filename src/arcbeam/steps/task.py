@@ -22,6 +22,7 @@ from arcbeam.engine.step.shard import TaskStep
 from arcbeam.model.files import Shard, ShardFile, TaskFiles
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Files, Rows, UserCode
+from arcbeam.steps.sidejoining import worth_joining
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.compaction import worth_merging
 from arcbeam.store.shards.overlay import Overlay
@@ -96,9 +97,17 @@ class TaskAttempt(Generic[R]):
         sides = tuple(
             self._files.side(self._name_of("side", data.channel, data.shard, n), data) for n, data in enumerate(put)
         )
+        joined: list[str] = []
+        for channel, newest in sorted(self._code.tended().items()):
+            # As of a shard's, not those of this step: they are not real yet.
+            many = worth_joining(file for file in self._order.side_files if file.channel == channel)
+            if many:
+                name = self._name_of("side", channel, many[0].shard)
+                sides += (self._files.joined(replace(name, attempt=f"{self._name}.merged"), many, newest),)
+                joined += [file.name for file in many]
         self.close()
         published = {*report.published, *(data.port for data in put if data.port is not None)}
-        return replace(report, files=TaskFiles(shards, sides), published=tuple(sorted(published)))
+        return replace(report, files=TaskFiles(shards, sides, tuple(joined)), published=tuple(sorted(published)))
 
     def close(self) -> None:
         """Gives back the copies of shards. Again does nothing."""

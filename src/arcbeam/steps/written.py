@@ -5,13 +5,16 @@ Owns how. Must not know when: that is `task`.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.steps.seams import Host, SideData
+from arcbeam.steps.sidefiles import step_of
+from arcbeam.steps.sidejoining import join, latest
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import ShardVersion
@@ -57,7 +60,17 @@ class TaskStore:
             self.blobs.put_file(name, content)
             size, crc = _measured(content)
             content.unlink(missing_ok=True)
-        return SideFile(data.channel, data.shard, name, size, crc, data.until)
+        return SideFile(data.channel, data.shard, name, size, crc, data.until, written.step)
+
+    def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
+        """See `Files`."""
+        path = self.scratch / f"side-{uuid.uuid4().hex}"
+        try:
+            join(self.blobs, path, files, newest)
+            whole = self.side(written, SideData(written.place, written.shard, path, latest(files)))
+        finally:
+            path.unlink(missing_ok=True)
+        return replace(whole, step=max(map(step_of, files)))
 
 
 def _measured(path: Path) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
 from arcbeam.engine.plan import markers
+from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.progress import JobMachine, Mode, committing
 from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows import keyspace
@@ -32,8 +33,10 @@ from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks import stages as watermarks
 from arcbeam.engine.watermarks.clocks import Clock, Estimate
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
+from arcbeam.steps import proposals
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log import opening, steplog
@@ -313,6 +316,16 @@ def _any_run() -> AbstractContextManager[object]:
     return patch.object(JobMachine, "_is_running", of_the_step)
 
 
+def _joined_lost() -> AbstractContextManager[object]:
+    draft = proposals._side_files
+
+    def without(head: Manifest, reports: Sequence[TaskReport], readers: Any) -> tuple[SideFile, ...]:
+        joined = any(report.files.joined for report in reports)
+        return tuple(f for f in draft(head, reports, readers) if not (joined and "merged" in f.name))
+
+    return patch.object(proposals, "_side_files", without)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a manifest created twice": _manifest_created_twice,
@@ -340,6 +353,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "the latest of several estimators": _latest_estimator,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,
+    "what files of a side input are made one in, left out": _joined_lost,
 }
 """The mistakes by name."""
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import bz2
+import contextlib
 import os
+import zlib
 from typing import Any
 
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
+from arcbeam.model.plan import Firings
 from arcbeam.model.urns import KEY_CODER_URN
 
 
@@ -39,6 +44,31 @@ def may_fire_early(trigger: Any) -> bool:
         case "after_all":
             return all(parts)
     return True
+
+
+def firings(strategy: Any, *, singleton: bool) -> Firings:
+    """What is read of a side input whose trigger fires more than once in a window: by Beam's rule the latest firing.
+
+    Where panes accumulate, the view's own grouping would have all of them; but of what is read as a singleton one value
+    has taken the place of the other. Where a trigger waits for the end of the window, what comes late is added: what
+    came before that is no firing, but all there was.
+    """
+    discarding = strategy.accumulation_mode == runner_pb.AccumulationMode.DISCARDING
+    early = may_fire_early(strategy.trigger)
+    if singleton and (early or (strategy.allowed_lateness > 0 and not discarding)):
+        return Firings.LAST
+    return Firings.STEP if early and discarding else Firings.ALL
+
+
+def is_singleton(side: Any) -> bool:
+    """Whether a side input is read by `AsSingleton`, which its proto says nowhere but in a pickle.
+
+    That is looked at, not loaded: a job server does not run what clients send.
+    """
+    for opened in (bz2.decompress, zlib.decompress, bytes):
+        with contextlib.suppress(OSError, ValueError, zlib.error):
+            return b"AsSingleton" in opened(base64.b64decode(side.view_fn.payload, validate=True))
+    return False
 
 
 def _counts(trigger: Any) -> bool:

@@ -262,8 +262,10 @@ class _Lowering:
                 main = next(main for name, main in transform.inputs.items() if name not in payload.side_inputs)
                 channel = self._edge(buffer, routing, pcoll).index
                 lateness = self._strategy(main).allowed_lateness * 1000
-                eager = describe.may_fire_early(self._strategy(pcoll).trigger)
-                found.append(SideInput(transform.unique_name, tag, channel, lateness, eager))
+                strategy = self._strategy(pcoll)
+                eager = describe.may_fire_early(strategy.trigger)
+                firings = describe.firings(strategy, singleton=describe.is_singleton(side))
+                found.append(SideInput(transform.unique_name, tag, channel, lateness, eager, firings))
         return tuple(found)
 
     def _payload(self, stage: Any, transforms: list[Any]) -> bytes:

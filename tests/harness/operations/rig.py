@@ -65,6 +65,7 @@ class MemorySide:
     """Takes the place of a side-input file."""
 
     appended: list[tuple[bytes, bytes]]
+    last = False
 
     def __init__(self, channel: int) -> None:
         MemorySide.appended = []

@@ -75,6 +75,8 @@ def test_a_manifest_comes_back() -> None:
     assert decode(encode(checked), "m", "here") == checked
     timed = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, 0, Timestamp(-1)),))
     assert decode(encode(timed), "m", "here") == timed
+    joined = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, 0, None, 41),))
+    assert decode(encode(joined), "m", "here") == joined
 
 
 @pytest.mark.contract("STORE-05")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from apache_beam.coders.coder_impl import create_OutputStream
-from apache_beam.utils.windowed_value import create
+from apache_beam.utils.windowed_value import PaneInfoTiming, create
 
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, WholeBlock, gathered
 from arcbeam.harness.encoding.frames import BLOB_BYTES
@@ -159,11 +159,27 @@ class SideWrite(Write):
         self._streams: dict[Any, Any] = {}
         self._blob_bytes = BLOB_BYTES
         self._file: Any = None
+        self._panes: dict[Any, int] = {}
 
     def _take(self, block: Block) -> None:
+        if self._file is None:
+            self._file = self._wiring.side_writer(self._channel)  # type: ignore[operator]
+        if self._file.last:
+            for element in block.elements():
+                for window in element.windows:
+                    if self._fires(window, element.pane_info):
+                        self._streams.pop(window, None)
+                        self._file.firing(self._window_impl.encode(window))
+                    self._write(element.value, window)
+            return
         for value, windows in zip(block.values, block.windows_of_each(), strict=False):
             for window in windows:
                 self._write(value, window)
+
+    def _fires(self, window: Any, pane: Any) -> bool:
+        """Whether an element is of another firing in its window than the one before; without a pane, it is one."""
+        before, self._panes[window] = self._panes.get(window), pane.index
+        return before is not None and (pane.timing == PaneInfoTiming.UNKNOWN or pane.index != before)
 
     def _write(self, value: Any, window: Any) -> None:
         stream = self._streams.get(window)
@@ -182,8 +198,6 @@ class SideWrite(Write):
             self._append(window, self._streams.pop(window))
 
     def _append(self, window: Any, stream: Any) -> None:
-        if self._file is None:
-            self._file = self._wiring.side_writer(self._channel)  # type: ignore[operator]
         if stream.size():
             self._file.append(self._window_impl.encode(window), stream.get())
 

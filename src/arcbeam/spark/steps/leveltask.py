@@ -22,6 +22,7 @@ from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
+from arcbeam.model.files import SideFile
 from arcbeam.model.rows import BundleReport
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
@@ -78,11 +79,23 @@ class _JobHere:
 
     def __init__(self, job: StepJob) -> None:
         self.job = job
-        self.copies = SideCopies()
+        self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = {}
+        self._copies: dict[int, SideCopies] = {}
         folder = copies_folder()
         # The system's temporary folder is everybody's.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.files = TaskStore(open_blobs(job.store), HostCache(folder), folder / "scratch")
+
+    def sides(self, level: int, files: tuple[SideFile, ...]) -> SideFileReader:
+        """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""
+        known = self._sides.get(level)
+        if known is not None and known[0] == files:
+            return known[1]
+        copies, placing = self._copies.setdefault(level, SideCopies()), self.job.placing
+        copies.keep({file.name for file in files})
+        sides = SideFileReader(self.files.blobs, self.files.scratch, files, placing.side_parts, copies, placing.newest)
+        self._sides[level] = files, sides
+        return sides
 
 
 _MOST_JOBS = 4
@@ -205,9 +218,7 @@ class _Run:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = Sent(placing, of.level, self._rows.put)
-            files, copies = self._here.files, self._here.copies
-            copies.keep({file.name for file in of.order.side_files})
-            sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, placing.side_parts, copies)
+            files, sides = self._here.files, self._here.sides(of.level, of.order.side_files)
             code = self._code = LevelCode(
                 placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
             )

@@ -6,7 +6,7 @@ Owns which stage is open, and when its task begins and ends. Must not know rows 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.step.bundles import Runner
+from arcbeam.model.plan import Firings
 from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp, shifted
@@ -62,7 +63,7 @@ class LevelCode:
         scratch: Path,
         now: Timestamp,
     ) -> None:
-        self._placing = placing
+        self._placing, self._level = placing, level
         self._placed = {each.name: each for each in placing.layout.at(level)}
         self._open, self._sent, self._task, self._now = open, sent, task, now
         self._first_shard = placing.layout.range_of(level, task)[0]
@@ -111,6 +112,10 @@ class LevelCode:
             until = None if last >= END_OF_GLOBAL_WINDOW else shifted(last, self._placing.side_lateness[channel])
             if (data := writer.data(self._first_shard, until)) is not None:
                 yield data
+
+    def tended(self) -> Mapping[int, bool]:
+        """See `UserCode`."""
+        return self._placing.tended(self._level, self._task)
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         """See `SideInputs`."""
@@ -169,7 +174,8 @@ class LevelCode:
     def _begin(self, name: str, stage: StepStage) -> None:
         def side_writer(channel: int) -> SideFileWriter:
             port = self._placing.ports[name, channel]
-            writer = SideFileWriter(self._scratch, self._placing.side_numbers[port], port)
+            last = self._placing.firings.get(channel) is Firings.LAST
+            writer = SideFileWriter(self._scratch, self._placing.side_numbers[port], port, last=last)
             self._side_writers.append((stage, channel, writer))
             return writer
 

@@ -24,7 +24,8 @@ from zlib import crc32
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 
-_MAGIC = b"arcside\0"
+MAGIC = b"arcside\0"
+"""Its first bytes."""
 VERSION = 1
 _ENTRY = struct.Struct("<II")
 _CHUNK = struct.Struct("<QQI")
@@ -45,7 +46,7 @@ class ChunkFileWriter:
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115 - lives as long as the writer
-        self._file.write(file_header(_MAGIC, VERSION))
+        self._file.write(file_header(MAGIC, VERSION))
         self._end = HEADER_BYTES
         self._index: dict[bytes, array[int]] = {}
         self._last: bytes | None = None
@@ -66,6 +67,11 @@ class ChunkFileWriter:
             chunks.extend((self._end, size, crc32(chunk)))
             self._last = window
         self._end += size
+
+    def forget(self, window: bytes) -> None:
+        """What was appended to a window is not in it; its bytes stay in the file, unread."""
+        self._index.pop(window, None)
+        self._last = None
 
     def finish(self) -> int:
         """Completes the file and closes it; returns its size in bytes, 0 if nothing was appended."""
@@ -115,7 +121,7 @@ class ChunkFile:
             if found != size or size < HEADER_BYTES + _TRAILER.size + _CRC.size:
                 raise StoreError(f"side-input file '{name}' is cut off: {found} bytes of {size}")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        version = version_in(self._map[:HEADER_BYTES], _MAGIC)
+        version = version_in(self._map[:HEADER_BYTES], MAGIC)
         if version is None:
             raise self._damaged("header")
         if version > VERSION:
@@ -145,6 +151,14 @@ class ChunkFile:
             if crc32(chunk) != crc:
                 raise self._damaged(f"chunk at byte {offset}")
             yield chunk
+
+    def windows(self) -> Iterator[bytes]:
+        """The windows that have elements here, ascending."""
+        for i in range(self._windows):
+            (position,) = _OFFSET.unpack_from(self._map, self._table + i * _OFFSET.size)
+            length, _ = _ENTRY.unpack_from(self._map, position)
+            position += _ENTRY.size
+            yield self._map[position : position + length]
 
     def _find(self, window: bytes) -> tuple[int, int] | None:
         """Where the chunk entries of a window are, and how many."""

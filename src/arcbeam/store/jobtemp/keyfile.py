@@ -14,9 +14,10 @@ another's. Chunks are only added; a head is rewritten at most once, when a key t
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -40,6 +41,7 @@ _LONG = 2
 
 _MAX_KEY = 511
 _MAX_WINDOW = 64
+_HASHED = 255
 _CHUNK_BYTES = 256 * 1024
 """Chunks of one key that come one after the other are joined up to this size."""
 _BATCH_BYTES = 8 << 20
@@ -49,7 +51,7 @@ _FIRST_MAP_BYTES = 64 << 20
 
 def _window(window: bytes) -> bytes:
     size = len(window)
-    return bytes((size,)) + window if size <= _MAX_WINDOW else b"\xff" + hashlib.sha256(window).digest()
+    return bytes((size,)) + window if size <= _MAX_WINDOW else bytes((_HASHED,)) + hashlib.sha256(window).digest()
 
 
 def _head_key(window: bytes, key: bytes) -> bytes:
@@ -58,6 +60,12 @@ def _head_key(window: bytes, key: bytes) -> bytes:
     if 1 + len(prefix) + len(key) <= _MAX_KEY:
         return b"h" + prefix + key
     return b"l" + prefix + hashlib.sha256(key).digest()
+
+
+def window_of(head: bytes) -> bytes:
+    """The window that a head entry's key is of, in some form: the same for all of a window, and for no other."""
+    size = head[1]
+    return head[1 : 2 + (hashlib.sha256().digest_size if size == _HASHED else size)]
 
 
 def _head(chain: int, long_key: bytes | None, chunk: bytes) -> bytes:
@@ -89,7 +97,9 @@ class KeyFileWriter:
             meminit=False,
             map_size=_FIRST_MAP_BYTES,
         )
+        # Window and key; of an entry that is taken over as it is, its own key, and the full one if that is long.
         self._current: tuple[bytes, bytes] | None = None
+        self._taken_over = False
         self._parts: list[bytes] = []
         self._parts_bytes = 0
         self._sample = 0
@@ -119,6 +129,21 @@ class KeyFileWriter:
         if self._parts_bytes >= _CHUNK_BYTES:
             self._cut(last=False)
 
+    def take_over(self, head: bytes, files: Sequence[KeyFile]) -> None:
+        """Adds what files have under a head entry's key; heads come in ascending order, each once, and nothing else."""
+        for file in files:
+            for long_key, chunk in file.under(head):
+                if self._current is None:
+                    self._sample = file.sample
+                elif self._current[0] != head:
+                    self._cut(last=True)
+                if self._current is None or self._current[0] != head:
+                    self._current, self._begun, self._taken_over = (head, long_key), False, True
+                self._parts.append(chunk)
+                self._parts_bytes += len(chunk)
+                if self._parts_bytes >= _CHUNK_BYTES:
+                    self._cut(last=False)
+
     def _cut(self, *, last: bool) -> None:
         """Moves the values at hand to the batch; unless it is the `last` of its key, the key gets a chain."""
         assert self._current is not None
@@ -126,7 +151,7 @@ class KeyFileWriter:
             return
         window, key = self._current
         chunk = b"".join(self._parts)
-        head = b"" if self._begun else _head_key(window, key)
+        head = b"" if self._begun else window if self._taken_over else _head_key(window, key)
         self._batch.append((head, key if head[:1] == b"l" else None, chunk, not last))
         self._batch_bytes += len(chunk) + len(head)
         self._parts, self._parts_bytes, self._begun = [], 0, True
@@ -252,19 +277,47 @@ class KeyFile:
 
     def values(self, window: bytes, key: bytes) -> Iterator[bytes]:
         """The chunks of values of a key, in the order they were put; none if it is not there."""
+        flags, body = self._head(_head_key(window, key))
+        if not flags:
+            return iter((body,)) if body else iter(())
+        return self._further(flags, body, key)
+
+    def heads(self) -> Iterator[bytes]:
+        """The keys of all head entries, ascending; `window_of` tells their window."""
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            for kind in (b"h", b"l"):
+                if cursor.set_range(kind):
+                    yield from itertools.takewhile(lambda head: head[:1] == kind, cursor.iternext(values=False))  # noqa: B023 - read here
+
+    def under(self, head: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What is under a head entry's key: for each chunk of values the full key, if it is long, and the chunk.
+
+        Of a key without values there is one empty chunk.
+        """
+        flags, body = self._head(head)
+        key = _long_key(body, _CHAIN.size if flags & _CHAINED else 0)[0] if flags & _LONG else b""
+        if body or flags:
+            chunks = self._further(flags, body, key) if flags else iter((body,))
+            first = next(chunks, b"")
+            yield key, first
+            for chunk in chunks:
+                yield key, chunk
+        elif self._txn().get(head) is not None:
+            yield key, b""
+
+    def _head(self, head: bytes) -> tuple[int, bytes]:
+        """Flags and body of a head entry; nothing, if there is none."""
         try:
-            value = self._txn().get(_head_key(window, key))
+            value = self._txn().get(head)
         except lmdb.Error as e:
             raise self._damaged(str(e)) from e
         if value is None:
-            return iter(())
+            return 0, b""
         crc, flags = _HEAD.unpack_from(value)
         body = bytes(value[_HEAD.size :])
         if crc32(body, flags) != crc:
             raise self._damaged("values of a key")
-        if not flags:
-            return iter((body,)) if body else iter(())
-        return self._further(flags, body, key)
+        return flags, body
 
     def _further(self, flags: int, body: bytes, key: bytes) -> Iterator[bytes]:
         position, chain = 0, b""

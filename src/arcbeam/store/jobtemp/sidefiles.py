@@ -13,7 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import lmdb
 
@@ -37,7 +37,12 @@ class IterableWriter:
         location: where the file is published.
         channel: the side channel.
         attempt: names the task attempt; part of the file's name, for people.
+
+    Attributes:
+        last: whether only what the last firing puts into a window counts: all do.
     """
+
+    last: Final = False
 
     def __init__(self, location: JobLocation, channel: int, attempt: str) -> None:
         self._location, self._channel = location, channel

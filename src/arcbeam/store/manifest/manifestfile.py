@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+from dataclasses import asdict
 from typing import Any, cast
 from zlib import crc32
 
@@ -73,7 +74,7 @@ _SHARD_FILE = _record(
     last_step="long",
 )
 _SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
-_SIDE_FILE["fields"] += [_optional("crc", "long"), _optional("until", "long")]
+_SIDE_FILE["fields"] += [_optional("crc", "long"), _optional("until", "long"), _optional("step", "long")]
 _SHAPE = _record(
     "JobShape",
     plan="string",
@@ -189,10 +190,7 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
             {"level": s.level, "shard": s.shard, "files": [_file_to_record(f) for f in s.files]}
             for s in manifest.shards
         ],
-        "side_files": [
-            {"channel": f.channel, "shard": f.shard, "name": f.name, "size": f.size, "crc": f.crc, "until": f.until}
-            for f in manifest.side_files
-        ],
+        "side_files": [asdict(f) for f in manifest.side_files],
         "holds": [{"stage": h.stage, "count": h.count, "earliest": h.earliest, "what": h.what} for h in manifest.holds],
         "residuals": [
             {"stage": r.stage, "live": r.live, "size": r.size, "next_due": r.next_due} for r in manifest.residuals

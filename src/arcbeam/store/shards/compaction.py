@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -116,18 +117,30 @@ def scan(
         yield key, value
 
 
-def worth_merging(files: Sequence[ShardFile]) -> int | None:
+class HasSize(Protocol):
+    """A file, or what counts as one."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+
+def worth_merging(files: Sequence[HasSize], fewest: int = _MIN_FILES) -> int | None:
     """From which file on a shard's files, the oldest first, should be merged into one; None: not now.
 
     Size-tiered: from the newest on, files join while they are at most twice as large as what has joined, and are merged
     if they are some. So an entry is rewritten a number of times that is logarithmic in the size of the shard, and so
     many files remain; a large snapshot is written again only when the deltas above it have come to half its size.
+
+    Args:
+        files: of the shard.
+        fewest: so many are some.
     """
     first, size = len(files), 0
     while first and (not size or files[first - 1].size <= _RATIO * size):
         first -= 1
         size += files[first].size
-    return first if len(files) - first >= _MIN_FILES else None
+    return first if len(files) - first >= fewest else None
 
 
 def compact(

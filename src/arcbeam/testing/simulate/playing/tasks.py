@@ -5,7 +5,8 @@ Owns what an attempt has read and sends, and when it dies. Must not know which a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
@@ -23,6 +24,8 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import SideData
+from arcbeam.steps.sidefiles import step_of
+from arcbeam.steps.sidejoining import latest
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.manifest.names import Written
@@ -130,6 +133,13 @@ class TaskRun:
         self.call()
         return self._store.side(written, data)
 
+    def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
+        """See `seams.Files`."""
+        self.call()
+        data = b"\n".join(self.job.blobs.get(file.name) for file in files)
+        whole = self._store.side(written, SideData(written.place, written.shard, data, latest(files)))
+        return replace(whole, step=max(map(step_of, files)))
+
     # `seams.Rows`.
 
     def markers(self) -> Sequence[Marker]:
@@ -192,6 +202,17 @@ class TaskRun:
             data = b"\n".join(window.ordered().hex().encode() + b" " + atoms for window, atoms in rows)
             until = self.job.read_until(reader, [window for window, _ in rows])
             yield SideData(self.job.pipeline.numbers[reader], shard, data, until)
+
+    def tended(self) -> Mapping[int, bool]:
+        """See `seams.UserCode`."""
+        pipeline = self.job.pipeline
+        count = self.job.layout.tasks[self.level]
+        return {
+            pipeline.numbers[reader.name]: False
+            for port, readers in pipeline.side_readers.items()
+            for reader in readers
+            if pipeline.by_name[port.stage].level == self.level and pipeline.numbers[reader.name] % count == self.task
+        }
 
     # `SideInputs`.
 

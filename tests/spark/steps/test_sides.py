@@ -1,0 +1,84 @@
+"""Side inputs that change while a job goes on: what is read of them, and how many files they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import trigger, window
+
+from arcbeam import ArcbeamRunner
+from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.log.chain import read_newest
+from arcbeam.store.manifest.values import Manifest
+from tests.notes import note, noted
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+STEPS = 14
+
+
+class OneAStep(beam.DoFn, beam.RestrictionProvider):
+    """Puts out a number, and defers the rest: to the next step."""
+
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, element)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return int(restriction.size())
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[int]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield at
+            tracker.defer_remainder()
+
+
+def always(mode: Any) -> beam.WindowInto:
+    """A window that has no end, and fires whenever something has come."""
+    return beam.WindowInto(
+        window.GlobalWindows(), trigger=trigger.Repeatedly(trigger.AfterCount(1)), accumulation_mode=mode
+    )
+
+
+@pytest.mark.contract("ENG-05", "STORE-04")
+def test_of_what_fires_again_and_again_the_newest_is_read_and_files_stay_few(tmp_path: Path) -> None:
+    state, seen_folder = tmp_path / "state", tmp_path / "seen"
+    seen_folder.mkdir()
+    options = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={state}"])
+    with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
+        polls = p | beam.Create([STEPS]) | beam.ParDo(OneAStep())
+        # Several firings of a step, each with all that came before.
+        twice = polls | "Twice" >> beam.FlatMap(lambda n: [n, n]) | always(trigger.AccumulationMode.ACCUMULATING)
+        count = twice | beam.combiners.Count.Globally().without_defaults()
+        table = polls | beam.FlatMap(lambda n: [(key, n) for key in "abc"])
+        table |= "Table" >> always(trigger.AccumulationMode.DISCARDING)
+        _ = polls | beam.Map(
+            lambda n, count, table, by_key, folder: note((n, count, sorted(table), list(by_key["a"])), folder),
+            beam.pvalue.AsSingleton(count),
+            beam.pvalue.AsList(table),
+            beam.pvalue.AsMultiMap(table),
+            str(seen_folder),
+        )
+    seen = sorted(noted(seen_folder))
+    assert [n for n, *_ in seen] == list(range(STEPS))
+    last = -1
+    for n, count, listed, by_key in seen:
+        (newest,) = by_key
+        assert listed == [(key, newest) for key in "abc"], "of all that was ever put in, one poll"
+        assert count % 2 == 0
+        assert last <= newest <= n
+        last = newest
+    assert last > STEPS // 2
+    head = read_newest(open_blobs(str(state)))
+    assert isinstance(head, Manifest)
+    assert len(head.side_files) <= 3 * 6
