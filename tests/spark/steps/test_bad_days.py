@@ -228,10 +228,10 @@ def test_a_state_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) ->
     result.cancel()
     newest = max((state / "manifests").iterdir())
     newest.write_bytes(newer(newest.read_bytes()))
-    before = {file for file in state.rglob("*") if file.is_file()}
+    before = {file: file.read_bytes() for file in state.rglob("*") if file.is_file()}
     with pytest.raises(NewerFormatError, match="this version of arcbeam reads up to"):
         going_on(state, out).wait_until_finish()
-    assert {file for file in state.rglob("*") if file.is_file()} == before
+    assert {file: file.read_bytes() for file in before} == before
 
 
 @pytest.fixture
