@@ -37,6 +37,7 @@ from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.cluster import SparkCluster
 from arcbeam.spark.steps.leveltask import StepJob, give
+from arcbeam.spark.steps.scriptreader import ScriptReader
 from arcbeam.steps.commits import LogCommits
 from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.steps.placing import placed, shape_of
@@ -167,7 +168,9 @@ class StreamRun:
         blobs = open_blobs(self._store)
         shards = self._shards or self._shards_of(blobs) or self._settings.shards
         who = f"{socket.gethostname()}:{self._job}"
-        log = StepLog.open(blobs, shape_of(self._plan, shards), self._clock.now(), driver=who)
+        # Where a script's clock begins.
+        began = Timestamp(0) if self._plan.script is not None else self._clock.now()
+        log = StepLog.open(blobs, shape_of(self._plan, shards), began, driver=who)
         numbers = self._numbers(log.head)
         placing = placed(self._plan, numbers, shards, slots)
         settings = replace(self._settings, shards=shards)
@@ -176,11 +179,15 @@ class StreamRun:
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn)
         forgotten = log.head.job if self._forgotten else ""
         cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._note, forgotten)
-        driver = JobDriver(JobMachine(placing.layout), commits, cluster, self, self._inbox, self._clock, self)
+        script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
+        around = commits, cluster, self, self._inbox, self._clock, self
+        driver = JobDriver(JobMachine(placing.layout), *around, script=script)
         self._inbox.put(started(log.head, self._clock.now()))
         try:
             end = drive(driver, self._inbox, self._clock)
         finally:
+            if script is not None:
+                script.close()
             cluster.close()
         assert end is not None
         match end.state:
