@@ -34,20 +34,11 @@ EXPECTATIONS = {
     "PTransformTest.test_read_metrics": Expectation(reads_results=True),
 }
 
-_TEST_STREAM = "needs TestStream, and so the engine for unbounded pipelines"
-
-UNBOUNDED = {
-    f"{_FN}.test_teststream_pardo_timers": _TEST_STREAM,
-    "DeduplicateTest.test_deduplication_in_different_windows": _TEST_STREAM,
-    "DeduplicateTest.test_deduplication_with_event_time": _TEST_STREAM,
-    "DeduplicateTest.test_deduplication_with_processing_time": _TEST_STREAM,
-    "SideInputsTest.test_multi_triggered_gbk_side_input": _TEST_STREAM,
-    "TimestampCombinerTest.test_combiner_earliest": _TEST_STREAM,
-    "TimestampCombinerTest.test_combiner_latest": _TEST_STREAM,
-}
-"""Refused at submission, by name: strict expected failures, until there is an engine for unbounded pipelines."""
-
 GAPS = {
+    "DeduplicateTest.test_deduplication_with_event_time": (
+        "wants a timer for second 60 to have fired at a watermark of exactly that; here it fires when the watermark "
+        "has passed it, as in Beam's Java runners and Prism. The SDK leaves the test out for every runner"
+    ),
     "FnApiBasedStateBackedCoderTest.test_gbk_many_values": (
         "wants at most five decoded values alive; a grouping holds values as objects, up to its budget of memory"
     ),

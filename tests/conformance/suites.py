@@ -29,7 +29,6 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 
-from arcbeam.errors import UnsupportedPipelineError
 from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
 from tests.conformance import reviewed, runners
 from tests.conformance.proof import Expectation, Proof
@@ -84,14 +83,12 @@ class Conformance(unittest.TestCase):
         variant: the options of the runner.
         make_runner: makes the runner under test.
         suite: the SDK's class.
-        refusal: what is raised at submission by a pipeline that cannot run.
         proof: the evidence of the test that runs.
     """
 
     variant: ClassVar[Variant] = DEFAULT
     make_runner: ClassVar[Callable[..., PipelineRunner]] = staticmethod(runners.arcbeam)
     suite: ClassVar[type[unittest.TestCase]]
-    refusal: ClassVar[type[BaseException]] = UnsupportedPipelineError
     proof: Proof
 
     def __init_subclass__(cls, only: Collection[str] | None = None, **kwargs: Any) -> None:
@@ -106,7 +103,7 @@ class Conformance(unittest.TestCase):
             if cls._reviewed(reviewed.NOT_RUN, name) or (only is not None and name not in only):
                 setattr(cls, name, None)  # and so is no test
             elif not hasattr(method, "proves"):
-                test = _proven(method, cls._reviewed(reviewed.UNBOUNDED, name), cls.refusal)
+                test = _proven(method)
                 gap = cls._reviewed(reviewed.GAPS, name)
                 if gap:
                     test = pytest.mark.xfail(reason=gap, strict=True)(test)
@@ -161,7 +158,7 @@ class Conformance(unittest.TestCase):
         )
 
 
-def _proven(method: Any, unbounded: str | None, refusal: type[BaseException]) -> Any:
+def _proven(method: Any) -> Any:
     """The same test, but it must leave evidence; skipped by the SDK or not, it is run."""
     while getattr(method, "__unittest_skip__", False):
         method = method.__wrapped__
@@ -172,7 +169,7 @@ def _proven(method: Any, unbounded: str | None, refusal: type[BaseException]) ->
 
     test.__name__, test.__doc__ = method.__name__, method.__doc__
     test.proves = True  # type: ignore[attr-defined]
-    return test if unbounded is None else pytest.mark.xfail(reason=unbounded, raises=refusal, strict=True)(test)
+    return test
 
 
 class OwnPipelines(Conformance):

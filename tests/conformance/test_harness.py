@@ -72,12 +72,8 @@ def test_reviewed_tests_exist() -> None:
     there |= {f"{case.__name__}.{test}" for case, marked in suites.validates_runner() for test in marked}
     for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
         there |= {f"{suite.suite.__name__}.{test}" for test in _tests(suite)}
-    named = {*reviewed.EXPECTATIONS, *reviewed.UNBOUNDED, *reviewed.GAPS, *reviewed.NOT_RUN}
+    named = {*reviewed.EXPECTATIONS, *reviewed.GAPS, *reviewed.NOT_RUN}
     assert named - there == set()
-
-
-def test_at_most_four_of_the_runner_tests_wait_for_the_unbounded_engine() -> None:
-    assert len([key for key in reviewed.UNBOUNDED if key.startswith("FnApiRunnerTest.")]) <= 4
 
 
 # --- the proof, on the SDK's local runner, whose workers are in this process

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-import grpc
 import pytest
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.runners.portability import portable_runner_test
@@ -23,7 +22,6 @@ class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTes
     """All of `PortableRunnerTest`: submitted with the SDK's `PortableRunner`, over gRPC."""
 
     variant = suites.DEFAULT
-    refusal = grpc.RpcError
 
     @classmethod
     def _create_job_endpoint(cls) -> str:

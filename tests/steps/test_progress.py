@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from arcbeam.engine.progress import Told
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.commits import LogCommits
@@ -37,6 +38,14 @@ def test_who_takes_over_behind_the_last_commit_is_told_how_it_ended() -> None:
     blobs = MemoryBlobs()
     LogCommits(opened(blobs), LAYOUT, READERS, print).propose(proposal(1, 5, mode=CommitMode.DONE), Timestamp(0))
     assert started(opened(blobs, finish=True).head, Timestamp(9)).ended is CommitMode.DONE
+
+
+@pytest.mark.contract("ENG-09")
+def test_who_takes_over_is_told_how_far_the_script_has_come() -> None:
+    blobs = MemoryBlobs()
+    commits = LogCommits(opened(blobs), LAYOUT, READERS, print)
+    commits.propose(proposal(1, 5, script=Told(7, True)), Timestamp(0))
+    assert started(opened(blobs).head, Timestamp(9)).script == Told(7, True)
 
 
 def test_what_an_earlier_version_wrote_is_read() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.step.bundles import BundleResult, CallResult, Runner
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.model.script import AddElements
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
@@ -61,10 +63,12 @@ class World:
         self.sides_made: list[SideData] = []
         self.closed = 0
 
+    layout = LAYOUT
+
     def attempt(self, level: int = 1, name: str = "t1", **of_plan: Any) -> TaskAttempt[str]:
         head = self.log.head
         order = ordered(plan(head.step + 1, head.step, **of_plan), head, self.log.epoch)
-        return TaskAttempt(LAYOUT, SPECS, order, level, 0, name, self.files, self, self, self, self)
+        return TaskAttempt(self.layout, SPECS, order, level, 0, name, self.files, self, self, self, self)
 
     # Rows.
 
@@ -91,6 +95,9 @@ class World:
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         yield b"", [(b"begin", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
+
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in elements]
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         raise AssertionError("nothing is late")
@@ -164,6 +171,18 @@ def test_only_what_reads_nothing_begins_and_only_in_the_first_step(world: World)
     world.attempt(0).work()
     world.attempt(1, initial=True).work()
     assert [line for line in world.story if "begin" in line] == []
+
+
+@pytest.mark.contract("ENG-09")
+def test_what_a_script_adds_comes_in_once_where_it_belongs(world: World) -> None:
+    a, *others = LAYOUT.stages
+    world.layout = replace(LAYOUT, stages=(replace(a, scripted=True), *others))
+    world.attempt(0, initial=True).work()
+    assert [line for line in world.story if "begin" in line] == []
+    for stage, came in (("a", ["process x"]), ("somebody else", [])):
+        world.story.clear()
+        world.attempt(0, event=AddElements(stage, ((b"x", Timestamp(4)),))).work()
+        assert [line for line in world.story if line.startswith("process x")] == came
 
 
 @pytest.mark.contract("STORE-02")

@@ -109,8 +109,7 @@ NOTES = """
 SUITES = """
 _TEST = "Test"
 _WHY = "needs a stream"
-UNBOUNDED = {f"{_TEST}.test_a": _WHY}
-GAPS = {"Test.test_b": ("holds " "all")}
+GAPS = {f"{_TEST}.test_a": _WHY, "Test.test_b": ("holds " "all")}
 OTHER = {"x": Expectation(probe=True)}
 """
 

@@ -73,8 +73,8 @@ def test_everything_unsupported_is_told_at_once() -> None:
     proto.requirements.extend(["beam:requirement:odd:v1", "beam:requirement:other:v1"])
     found = refused(proto)
     assert {(name, what) for name, what in found if "Stream" in what} == {
-        ("Stream", "TestStream"),
-        ("Another", "TestStream"),
+        ("Stream", "one of several TestStreams"),
+        ("Another", "one of several TestStreams"),
     }
     assert set(found) >= {
         ("pipeline", "requirement beam:requirement:odd:v1"),

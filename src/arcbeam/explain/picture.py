@@ -258,7 +258,7 @@ def _draw_edge(edge: _Edge) -> str:
 
 def _draw_stage(stage: Stage, box: _Box) -> str:
     left, right = box.x - box.width / 2, box.x + box.width / 2
-    flags = ["impulse"] if stage.source is None else []
+    flags = [] if stage.source is not None else ["script" if stage.scripted else "impulse"]
     flags += words_of(stage)
     shown = list(stage.transforms[:_MAX_TRANSFORMS])
     hidden = stage.transforms[_MAX_TRANSFORMS:]

@@ -67,6 +67,7 @@ def _stage_json(stage: Stage) -> dict[str, Any]:
         "splittable": stage.splittable,
         "finalizes": stage.finalizes,
         "time_sorted": stage.time_sorted,
+        "scripted": stage.scripted,
     }
 
 
@@ -75,7 +76,7 @@ def _stage_lines(plan: Plan, stage: Stage) -> list[str]:
     lines = [f"{stage.id}  {stage.name}" + (f"  [{', '.join(flags)}]" if flags else "")]
     names = transform_names(stage)
     rows: list[tuple[str, list[Sequence[str]]]] = [
-        ("reads", [_reference(plan, stage.source)]),
+        ("reads", [("script",) if stage.scripted else _reference(plan, stage.source)]),
         ("sides", [(*_reference(plan, s.channel), side_text(s, names)) for s in stage.side_inputs]),
         ("state", [(state, f"of {names[transform]}") for transform, state in stage.states]),
         ("timers", [(t.family, f"{t.domain.value} time, of {names[t.transform]}") for t in stage.timers]),

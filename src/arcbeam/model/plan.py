@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from arcbeam.model.script import Script
+
 
 class Routing(enum.StrEnum):
     """How elements travel over a channel."""
@@ -116,7 +118,7 @@ class Stage:
         name: human-readable, made of its transforms' names.
         transforms: in topological order, without the plan's own reads and writes.
         payload: opaque to all but the harness: how to build the bundle processor.
-        source: index of the channel it reads, None for an impulse (one empty element).
+        source: index of the channel it reads; None for an impulse (one empty element), and for an output of a script.
         sinks: indexes of the channels it writes.
         side_inputs: what must be complete before the stage may start.
         states: (transform id, state name) of its user states.
@@ -124,6 +126,7 @@ class Stage:
         splittable: the root transform processes restrictions of a splittable DoFn.
         finalizes: a transform asks for bundle finalization.
         time_sorted: the stateful root wants its input by event time.
+        scripted: what it puts out is what the plan's script adds to one of its outputs.
         uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
         shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
             that differ do not fit. "" if it keeps nothing.
@@ -141,6 +144,7 @@ class Stage:
     splittable: bool = False
     finalizes: bool = False
     time_sorted: bool = False
+    scripted: bool = False
     uid: str = ""
     shape: str = ""
 
@@ -164,12 +168,14 @@ class Plan:
         stages: in topological order: producers before consumers, side inputs before their users.
         channels: by index.
         bounded: it runs in phases; else in steps.
+        script: what its TestStream says; None if it has none. Only in steps.
     """
 
     name: str
     stages: tuple[Stage, ...]
     channels: tuple[Channel, ...]
     bounded: bool = True
+    script: Script | None = None
 
     def stage(self, id: str) -> Stage:
         """The stage with that id; KeyError if there is none."""

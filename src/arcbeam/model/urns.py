@@ -23,9 +23,11 @@ class ReadSpec:
 
     Attributes:
         mode: "impulse", "elements" (encoded windowed values), "groups" (GroupByKey, default trigger), "triggered"
-            (GroupByKey, any trigger), "keyed" (elements of one key adjacent: state and timers), "restrictions".
+            (GroupByKey, any trigger), "keyed" (elements of one key adjacent: state and timers), "restrictions",
+            "script" (what a script adds).
         time_sorted: "keyed" only: elements of a key by event time.
-        coder: id of the coder that the elements were written with; "" if it is the PCollection's own.
+        coder: id of the coder that the elements were written with, or a script has them in; "" if it is the
+            PCollection's own.
         counts: whether nobody else counts the PCollection's elements.
     """
 

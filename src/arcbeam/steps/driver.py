@@ -23,6 +23,7 @@ from arcbeam.engine.progress import (
     Phase,
     Propose,
     Publish,
+    ReadScript,
     Resolve,
     RunStep,
     TearDown,
@@ -30,7 +31,7 @@ from arcbeam.engine.progress import (
     Warn,
 )
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.steps.seams import Clock, Cluster, Commits, Inbox, Sinks, WaitingInbox, Watch
+from arcbeam.steps.seams import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
 from arcbeam.store.blobs.errors import StoreError
 
 _SWEEP_EVERY = 10
@@ -52,6 +53,7 @@ class JobDriver:
         clock: the time.
         watch: who wants to know.
         sweep_every: steps between two sweeps.
+        script: has the job's script, if it has one.
 
     Attributes:
         wake: when the clock is to be told; None: only an event goes on.
@@ -69,11 +71,12 @@ class JobDriver:
         watch: Watch,
         *,
         sweep_every: int = _SWEEP_EVERY,
+        script: Scripted | None = None,
     ) -> None:
         self.machine = machine
         self._commits, self._cluster, self._sinks = commits, cluster, sinks
         self._inbox, self._clock, self._watch = inbox, clock, watch
-        self._sweep_every = sweep_every
+        self._sweep_every, self._script = sweep_every, script
         self._proposed: Propose | None = None
         self.wake: Timestamp | None = None
         self.end: End | None = None
@@ -101,6 +104,9 @@ class JobDriver:
                 self._cluster.run(self._commits.order(plan))
             case Abandon(step, attempt):
                 self._cluster.abandon(step, attempt)
+            case ReadScript(number):
+                assert self._script is not None, "the job has no script"
+                self._script.read(number)
             case Propose():
                 self._proposed = command
                 self._inbox.put(self._commits.propose(command, self._clock.now()))

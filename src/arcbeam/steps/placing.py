@@ -201,7 +201,7 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
             for port in (ports[producer, side.channel] for producer in plan.channels[side.channel].producers)
         }
         flow = StageFlow(stage.uid, inputs, outputs, shards)
-        found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items())))
+        found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items()), stage.scripted))
     count = max(levels.values()) + 1
     return Placing(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from arcbeam.engine.progress import JobStarted
+from arcbeam.engine.progress import NOTHING_TOLD, JobStarted, Told
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
@@ -28,15 +28,23 @@ class Progress:
         fresh: no step was ever committed: sources have not begun.
         drains_to: the name that the last commit will get, if the job is being drained.
         numbers: of all stages that the job ever had, by name: rows of state are known by them.
+        script: how far the job's script has come.
     """
 
     fresh: bool = True
     drains_to: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
+    script: Told = NOTHING_TOLD
 
     def encoded(self) -> bytes:
         """As a manifest has it."""
-        record = {"fresh": self.fresh, "drains_to": self.drains_to, "numbers": dict(self.numbers)}
+        record: dict[str, object] = {
+            "fresh": self.fresh,
+            "drains_to": self.drains_to,
+            "numbers": dict(self.numbers),
+        }
+        if self.script != NOTHING_TOLD:
+            record["script"] = {"events": self.script.events, "over": self.script.over}
         return json.dumps(record).encode()
 
 
@@ -45,7 +53,7 @@ def progress_of(head: Manifest) -> Progress:
     if not head.progress:
         return Progress()
     record = json.loads(head.progress)
-    return Progress(record["fresh"], record["drains_to"], record.get("numbers", {}))
+    return Progress(record["fresh"], record["drains_to"], record.get("numbers", {}), Told(**record.get("script", {})))
 
 
 def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:
@@ -93,6 +101,7 @@ def started(head: Manifest, now: Timestamp) -> JobStarted:
         savepoint=progress.drains_to,
         unpublished=bool(head.committables),
         ended=head.mode if head.mode in ENDED else None,
+        script=progress.script,
     )
 
 

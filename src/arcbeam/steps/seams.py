@@ -125,6 +125,15 @@ class Commits(Protocol):
         """
 
 
+class Scripted(Protocol):
+    """Who has the job's script."""
+
+    def read(self, number: int) -> None:
+        """Reads the event that comes behind so many others. Does not wait. Answered by `ScriptRead`, or by
+        `DriverFailed`: the script cannot be read, or makes no sense.
+        """
+
+
 class Watch(Protocol):
     """Who wants to know what a driver does: people, a page, a simulation. What it raises ends the driver."""
 
@@ -232,6 +241,9 @@ class UserCode(Protocol):
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """That from which a stage that reads nothing begins, in a job's first step."""
+
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """What a script adds to what a stage puts out: encoded values and their times."""
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         """Something was dropped: it goes where late data goes."""

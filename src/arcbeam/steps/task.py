@@ -19,7 +19,9 @@ from arcbeam.engine.plan.stagekinds import StageSpec
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.step.bundles import Budget, Runner, SideInputs
 from arcbeam.engine.step.shard import TaskStep
+from arcbeam.engine.step.stagestep import SCRIPT_SHARD
 from arcbeam.model.files import Shard, ShardFile, TaskFiles
+from arcbeam.model.script import AddElements
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Files, Rows, UserCode
 from arcbeam.steps.sidejoining import worth_joining
@@ -148,8 +150,8 @@ class _Exchange(Generic[R]):
     """See `bundles.Exchange`: a shard's rows for later levels pass when its own stages have had theirs."""
 
     def __init__(self, layout: Layout, order: StepOrder, level: int, task: int, rows: Rows[R], code: UserCode) -> None:
-        self._initial, self._rows, self._code = order.plan.initial, rows, code
-        self._sources = {placed.name for placed in layout.at(level) if not placed.flow.inputs}
+        self._initial, self._event, self._rows, self._code = order.plan.initial, order.plan.event, rows, code
+        self._sources = {placed.name for placed in layout.at(level) if not placed.flow.inputs and not placed.scripted}
         self._to_pass = list(reversed(layout.range_of(level, task)))
 
     def markers(self) -> Sequence[Marker]:
@@ -162,6 +164,9 @@ class _Exchange(Generic[R]):
         came = self._rows.elements(stage, shard)
         if self._initial and stage in self._sources:
             yield from self._code.beginning(stage, shard)
+        match self._event:
+            case AddElements(name, elements) if name == stage and shard == SCRIPT_SHARD:
+                yield from self._code.scripted(stage, elements)
         yield from came
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:

@@ -26,6 +26,9 @@ def uid(components: Any, read: Any, transforms: list[Any]) -> str:
         # A buffer is named by the grouping's id, which has a number that counts transforms.
         grouping: str = components.transforms[read.spec.payload.decode().partition(":")[2]].unique_name
         return grouping
+    if read is not None and phases.script_tag(read) is not None:
+        script: str = read.unique_name
+        return script
     stateful = next(filter(_has_state, transforms), None)
     first = transforms[0] if transforms else read
     name: str = (stateful or first).unique_name

@@ -15,7 +15,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
-from arcbeam.translate import describe, identity, keys, phases
+from arcbeam.translate import describe, identity, keys, phases, teststream
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -39,18 +39,20 @@ def translate(
         fusion: whether transforms may share a stage.
         drain: put a truncation in front of every splittable DoFn.
         bounded: all input is there before a grouping puts anything out; in steps it is not, and a grouping needs the
-            time of each of its elements.
+            time of each of its elements. A pipeline with a TestStream runs in steps, whatever is said here.
         allow_non_deterministic_keys: see `validate`.
 
     Raises:
         InvalidPipelineError: the proto is malformed.
         UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
     """
+    script = next((t for t in pipeline.components.transforms.values() if t.spec.urn == teststream.URN), None)
+    bounded = bounded and script is None
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys, bounded=bounded)
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
-    return _Lowering(context.components, stages, bounded).plan(name)
+    return _Lowering(context.components, stages, bounded, script).plan(name)
 
 
 @dataclass(slots=True)
@@ -68,9 +70,10 @@ class _Edge:
 class _Lowering:
     """One translation. Invariant: stage ids are given in topological order."""
 
-    def __init__(self, components: Any, stages: list[Any], bounded: bool) -> None:
+    def __init__(self, components: Any, stages: list[Any], bounded: bool, script: Any) -> None:
         self._components = components
         self._bounded = bounded
+        self._script = script
         self._stages = [s for s in stages if s.transforms]
         self._edges: dict[tuple[bytes, Routing], _Edge] = {}
         self._side_routings: dict[str, set[Routing]] = defaultdict(set)
@@ -92,7 +95,19 @@ class _Lowering:
         uids = identity.unique(stage.uid for stage in lowered)
         lowered = [replace(stage, uid=uid) for stage, uid in zip(lowered, uids, strict=True)]
         channels = tuple(self._channel(edge) for edge in self._edges.values())
-        return Plan(name=name, stages=tuple(lowered), channels=channels, bounded=self._bounded)
+        return Plan(
+            name=name,
+            stages=tuple(lowered),
+            channels=channels,
+            bounded=self._bounded,
+            script=None if self._script is None else teststream.script_of(self._script, self._scripted(uids)),
+        )
+
+    def _scripted(self, uids: list[str]) -> dict[str, str]:
+        """The uid of the stage that stands for each of the script's outputs."""
+        reads = [(_read_of(stage), uid) for stage, uid in zip(self._stages, uids, strict=True)]
+        tags = {phases.script_tag(read): uid for read, uid in reads if read is not None}
+        return {tag: uid for tag, uid in tags.items() if tag is not None}
 
     # Which routings each buffer and each PCollection is needed in.
 
@@ -104,7 +119,7 @@ class _Lowering:
                 if transform.spec.payload == f"materialize:{pcoll}".encode():
                     self._buffer_of_side[pcoll] = transform.spec.payload
         read = _read_of(stage)
-        if read is not None and read.spec.payload != phases.IMPULSE_BUFFER:
+        if read is not None and not _is_root(read):
             self._main_routings[read.spec.payload] = self._main_routing(stage, read)
         for transform in stage.transforms:
             payload = phases.par_do_payload(transform)
@@ -175,6 +190,7 @@ class _Lowering:
             side_inputs=self._side_inputs(stage),
             splittable=splittable,
             time_sorted=time_sorted,
+            scripted=phases.script_tag(_read_of(stage)) is not None,
             uid=identity.uid(self._components, _read_of(stage), ordered),
             shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
@@ -207,6 +223,8 @@ class _Lowering:
         buffer = read.spec.payload
         if buffer == phases.IMPULSE_BUFFER:
             return None, ReadSpec("impulse")
+        if _is_root(read):
+            return None, ReadSpec("script", coder=teststream.payload_of(self._script).coder_id)
         routing = self._main_routings[buffer]
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)
@@ -312,6 +330,11 @@ class _Lowering:
 
 def _read_of(stage: Any) -> Any:
     return next((t for t in stage.transforms if t.spec.urn == phases.DATA_INPUT), None)
+
+
+def _is_root(read: Any) -> bool:
+    """Whether it reads nothing that another stage has written."""
+    return read.spec.payload == phases.IMPULSE_BUFFER or phases.script_tag(read) is not None
 
 
 def _consumers_of(stage: Any, read: Any) -> list[Any]:

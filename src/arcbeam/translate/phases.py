@@ -19,7 +19,7 @@ from apache_beam.runners.portability.fn_api_runner import translations
 from apache_beam.runners.worker import bundle_processor
 from apache_beam.utils import proto_utils
 
-from arcbeam.translate import describe
+from arcbeam.translate import describe, teststream
 
 SdkStage = translations.Stage
 DATA_INPUT = bundle_processor.DATA_INPUT_URN
@@ -28,6 +28,15 @@ IMPULSE_BUFFER: bytes = translations.IMPULSE_BUFFER
 PAR_DO_URNS: frozenset[str] = translations.PAR_DO_URNS
 PROCESS_URN: str = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 SPLIT_URN: str = common_urns.sdf_components.SPLIT_AND_SIZE_RESTRICTIONS.urn
+
+_SCRIPT = b"script:"
+
+
+def script_tag(read: Any) -> str | None:
+    """The tag of the TestStream's output that a read stands for; None if it reads something else."""
+    payload: bytes = read.spec.payload
+    return payload.removeprefix(_SCRIPT).decode() if payload.startswith(_SCRIPT) else None
+
 
 EXCHANGES: frozenset[str] = frozenset(
     [
@@ -63,6 +72,24 @@ def par_do_payload(transform: Any) -> Any:
     if transform.spec.urn not in PAR_DO_URNS:
         return None
     return proto_utils.parse_Bytes(transform.spec.payload, runner_pb.ParDoPayload)
+
+
+def _expand_scripts(stages: Iterable[Any], context: Any) -> Iterator[Any]:
+    """Turns a TestStream into a read for each of its outputs, which so have a watermark of their own."""
+    for stage in stages:
+        transform = stage.transforms[0]
+        if transform.spec.urn != teststream.URN:
+            yield stage
+            continue
+        for tag, pcoll in sorted(transform.outputs.items()):
+            name = transform.unique_name if len(transform.outputs) == 1 else f"{transform.unique_name}/{tag}"
+            spec = runner_pb.FunctionSpec(urn=DATA_INPUT, payload=_SCRIPT + tag.encode())
+            yield SdkStage(
+                name,
+                [runner_pb.PTransform(unique_name=name, outputs={"out": pcoll}, spec=spec)],
+                downstream_side_inputs=stage.downstream_side_inputs,
+                must_follow=stage.must_follow,
+            )
 
 
 def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
@@ -285,6 +312,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         *([translations.pack_combiners] if bounded else []),
         _lift_combiners,
         translations.expand_sdf,
+        _expand_scripts,
         _expand_exchanges,
         translations.expand_gbk,
         translations.sink_flattens,

@@ -14,7 +14,7 @@ from apache_beam.utils import proto_utils
 from google.protobuf.message import DecodeError
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError
-from arcbeam.translate import keys, phases
+from arcbeam.translate import keys, phases, teststream
 from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
@@ -72,6 +72,8 @@ def _well_formed(pipeline: Any) -> None:
             payload = phases.par_do_payload(transform)
         except DecodeError as e:
             raise InvalidPipelineError(f"the payload of transform '{id}' is malformed: {e}") from e
+        if transform.spec.urn == teststream.URN:
+            teststream.check(transform, pipeline.components)
         for tag in payload.side_inputs if payload is not None else ():
             if tag not in transform.inputs:
                 raise InvalidPipelineError(f"transform '{id}' names a side input '{tag}' that is not among its inputs")
@@ -135,10 +137,12 @@ def _requirements(pipeline: Any) -> list[Unsupported]:
 
 def _transforms(pipeline: Any) -> list[Unsupported]:
     items: list[Unsupported] = []
+    scripts = sum(transform.spec.urn == teststream.URN for transform in pipeline.components.transforms.values())
     for transform in pipeline.components.transforms.values():
         name = transform.unique_name
-        if transform.spec.urn == common_urns.primitives.TEST_STREAM.urn:
-            items.append(Unsupported(name, "TestStream", _UNBOUNDED))
+        if transform.spec.urn == teststream.URN:
+            if scripts > 1:
+                items.append(Unsupported(name, "one of several TestStreams", "let one have several outputs, by tags"))
         elif _is_run(transform) and transform.spec.urn not in phases.RUNNABLE:
             items.append(Unsupported(name, f"transform {transform.spec.urn or 'without a URN'}"))
         elif transform.spec.urn == _READ and _reads_without_end(transform):

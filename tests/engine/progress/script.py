@@ -5,6 +5,8 @@ What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT
 `drain NAME`, `suspend NAME`, `savepoint NAME`, `cancel`; `late STEP.RUN` is a report that nobody waits for. WHAT is in
 `REPORTS`, or `due N`: all that is left is due then.
 
+`says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
+
 What is to be done: `run STEP.RUN`, `propose STEP MODE` (`bare` without a step), `wait N` (or `wait`), and so on; `-`
 for nothing. After each line the machine is validated.
 """
@@ -41,10 +43,12 @@ from arcbeam.engine.progress import (
     Publish,
     Published,
     PublishFailed,
+    ReadScript,
     Resolve,
     Retry,
     RunStep,
     SavepointRequested,
+    ScriptRead,
     Settings,
     ShutDown,
     StepBudget,
@@ -61,6 +65,7 @@ from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import Committable
+from arcbeam.model.script import AddElements, AdvanceClock, AdvanceWatermark, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 
 READ, RATES, SUM = Port("read", "main"), Port("rates", "main"), Port("sum", "main")
@@ -73,6 +78,8 @@ LAYOUT = Layout(
     shards=2,
     tasks=(1, 2),
 )
+SCRIPTED = replace(LAYOUT, stages=(replace(LAYOUT.stages[0], scripted=True), *LAYOUT.stages[1:]))
+"""The same, but what the source puts out is scripted."""
 SETTINGS = Settings(
     budget=StepBudget(Duration(100), 1000, 1000),
     pace=Pace(Duration(100), Duration(10), Duration(1000)),
@@ -109,6 +116,16 @@ def source(until: int, due: int | None, leftover: bool = False, written: int = 1
     return change
 
 
+def scripted(stage: StageReport) -> StageReport:
+    """All is done, and the script holds the source at 5."""
+    if stage.stage == "sum":
+        return replace(stage, input=Timestamp(5), counts=Counts(written=1))
+    if (stage.stage, stage.shard) != ("read", 0):
+        return nothing_left(stage)
+    hold = Hold(Timestamp(5), HolderKind.SCRIPT, "")
+    return replace(stage, input=Timestamp(5), local=Local(hold, {"main": OutputTime(hold)}))
+
+
 def parked(until: int) -> Change:
     """Elements of time 7 wait for the window of `rates` that ends then; `rates` is complete."""
 
@@ -143,6 +160,7 @@ REPORTS: dict[str, Change] = {
     "new work": new_work,
     "parked": parked(9),
     "held": held,
+    "scripted": scripted,
 }
 
 
@@ -180,6 +198,7 @@ class Driver:
         self.now = Timestamp(0)
         self.plan: StepPlan | None = None
         self.proposed: Propose | None = None
+        self.number = 0
         self.publish: Publish | None = None
         self.finalize: Finalize | None = None
         self.commands: list[Command] = []
@@ -193,6 +212,8 @@ class Driver:
             match command:
                 case RunStep(plan):
                     self.plan = plan
+                case ReadScript(number):
+                    self.number = number
                 case Propose():
                     self.proposed = command
                 case Publish():
@@ -226,6 +247,8 @@ class Driver:
         proposed = self.proposed.step if self.proposed else 0
         published = self.publish.step if self.publish else 0
         match line.split():
+            case ["says", *what]:
+                return ScriptRead(now, self.number, said(*what))
             case ["reports", *what]:
                 assert self.plan is not None
                 return StepReported(now, step, run, Duration(100), self.report(" ".join(what)))
@@ -280,11 +303,31 @@ class Driver:
         return reported(self.plan, change, self.layout, **of_task)
 
 
+def said(what: str, number: str = "") -> ScriptEvent:
+    """What a script has next."""
+    match what:
+        case "elements":
+            return AddElements("read", ((b"a", Timestamp(7)),))
+        case "watermark":
+            return AdvanceWatermark("read", Timestamp(int(number)))
+        case "clock":
+            return AdvanceClock(Duration(int(number)))
+        case "end":
+            return ScriptOver()
+    raise ValueError(f"a script does not say {what!r}")
+
+
+_SHOWN = {AddElements: "elements", AdvanceWatermark: "watermark", AdvanceClock: "clock", ScriptOver: "end"}
+
+
 def shown(command: Command) -> str:
     match command:
         case RunStep(plan):
             flags = [flag for flag in ("initial", "drain", "prepare") if getattr(plan, flag)]
-            return " ".join([f"run {plan.step}.{plan.attempt}", *flags])
+            with_event = [] if plan.event is None else ["with", _SHOWN[type(plan.event)]]
+            return " ".join([f"run {plan.step}.{plan.attempt}", *flags, *with_event])
+        case ReadScript(number):
+            return f"read {number}"
         case Abandon(step, attempt):
             return f"abandon {step}.{attempt}"
         case WaitUntil(moment):

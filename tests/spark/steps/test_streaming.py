@@ -10,13 +10,12 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import trigger, userstate, window
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 
 from arcbeam import ArcbeamRunner
-from arcbeam.errors import UnsupportedPipelineError, UserCodeError
+from arcbeam.errors import UserCodeError
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from tests.notes import note, noted
 from tests.spark.steps.fed import fed, feed
@@ -199,14 +198,6 @@ def test_a_job_that_was_cancelled_goes_on_where_it_was_with_a_pipeline_that_fits
     feed(source, 24, end=True)
     assert begun(after, Ordinal()).wait_until_finish() == "DONE"
     assert (sorted(noted(before)), sorted(noted(after))) == ([1, 2, 3, 4, 5], list(range(6, 25)))
-
-
-@pytest.mark.contract("API-04")
-def test_what_there_is_not_yet_is_refused_by_name() -> None:
-    p = pipeline()
-    _ = p | test_stream.TestStream().add_elements([1]).advance_watermark_to_infinity()
-    with pytest.raises(UnsupportedPipelineError, match="TestStream"):
-        p.run()
 
 
 class Telling(beam.DoFn):

@@ -21,12 +21,14 @@ class Placed:
         number: of the stage, unique; its rows are known by it as long as the job lives.
         level: above the levels of all that it reads.
         side_inputs: the port behind each of its side inputs, by the stage's own name for it.
+        scripted: it reads nothing: what it puts out, and up to where that is complete, is in the plans of steps.
     """
 
     flow: StageFlow
     number: int
     level: int
     side_inputs: tuple[tuple[str, Port], ...] = ()
+    scripted: bool = False
 
     @property
     def name(self) -> str:
@@ -84,6 +86,11 @@ class Layout:
         for level, count in enumerate(self.tasks):
             if not 1 <= count <= self.shards:
                 raise ValueError(f"level {level} has {count} tasks for {self.shards} shards")
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a script says what comes, and what the clock shows."""
+        return any(stage.scripted for stage in self.stages)
 
     @property
     def flows(self) -> tuple[StageFlow, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.script import ScriptEvent
 from arcbeam.model.timestamps import Duration, Timestamp
 
 
@@ -59,6 +60,7 @@ class StepPlan:
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
         moves: restrictions that change their shard.
         prepare: nothing is left to do: call `prepare_to_shutdown`.
+        event: what the job's script says is to happen in this step; `time` has taken in what it says of the clock.
     """
 
     step: int
@@ -71,3 +73,4 @@ class StepPlan:
     drain: bool = False
     prepare: bool = False
     moves: tuple[Handover, ...] = ()
+    event: ScriptEvent | None = None

@@ -11,6 +11,7 @@ from arcbeam.engine.progress.commands import (
     Finalize,
     Propose,
     Publish,
+    ReadScript,
     Resolve,
     RunStep,
     TearDown,
@@ -32,6 +33,7 @@ from arcbeam.engine.progress.events import (
     Published,
     PublishFailed,
     SavepointRequested,
+    ScriptRead,
     ShutDown,
     StepFailed,
     StepReported,
@@ -42,11 +44,14 @@ from arcbeam.engine.progress.livelock import Patience
 from arcbeam.engine.progress.machine import JobMachine
 from arcbeam.engine.progress.settings import Retry, Settings
 from arcbeam.engine.progress.state import Mode, Phase
+from arcbeam.engine.progress.told import NOTHING_TOLD, Told
 
 __all__ = [
     "JobMachine",
     "Mode",
     "Phase",
+    "Told",
+    "NOTHING_TOLD",
     "Settings",
     "Retry",
     "Pace",
@@ -57,6 +62,7 @@ __all__ = [
     "Event",
     "JobStarted",
     "ClockTold",
+    "ScriptRead",
     "StepReported",
     "StepFailed",
     "CommitDecided",
@@ -77,6 +83,7 @@ __all__ = [
     "RunStep",
     "Abandon",
     "WaitUntil",
+    "ReadScript",
     "Propose",
     "Resolve",
     "Publish",

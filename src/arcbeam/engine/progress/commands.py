@@ -11,6 +11,7 @@ from enum import Enum
 
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.engine.progress.told import NOTHING_TOLD, Told
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Timestamp
@@ -53,6 +54,17 @@ class WaitUntil:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadScript:
+    """Say what the job's script has next; answered by `ScriptRead`, or `DriverFailed` if it cannot be read.
+
+    Attributes:
+        number: how many events there were before.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Propose:
     """Commit; answered by `CommitDecided`, `CommitConflicted`, `CommitUnknown` or `CommitRefused`.
 
@@ -66,6 +78,7 @@ class Propose:
         savepoints: names that it gets.
         drains_to: the name that the last commit will get, if the job is being drained; the next driver must know it.
         fresh: no step is real with it: sources have not begun; the next driver must know it.
+        script: how far the job's script has come with it; the next driver must know it.
     """
 
     step: int
@@ -77,6 +90,7 @@ class Propose:
     savepoints: tuple[str, ...] = ()
     drains_to: str = ""
     fresh: bool = False
+    script: Told = NOTHING_TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +166,17 @@ class End:
     why: str = ""
 
 
-Command = RunStep | Abandon | WaitUntil | Propose | Resolve | Publish | Finalize | CallShutdown | TearDown | Warn | End
+Command = (
+    RunStep
+    | Abandon
+    | WaitUntil
+    | ReadScript
+    | Propose
+    | Resolve
+    | Publish
+    | Finalize
+    | CallShutdown
+    | TearDown
+    | Warn
+    | End
+)

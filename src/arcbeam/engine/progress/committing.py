@@ -19,7 +19,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
     names = state.asked_for() if mode in ending.LAST else state.savepoints
     command = Propose(
         head.step + 1,
-        cut.plan.time if cut else max(state.now, head.time),
+        cut.plan.time if cut else state.time(head),
         mode,
         cut.times if cut else head.times,
         cut.digest if cut else b"",
@@ -27,6 +27,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
         tuple(dict.fromkeys(names)),
         state.last_savepoint if mode is CommitMode.DRAINING else "",
         fresh=state.fresh and cut is None,
+        script=state.script.after(cut.plan.event) if cut else state.script,
     )
     state.cut, state.proposal = None, Proposal(command, cut)
     state.ask(command)
@@ -34,7 +35,8 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
 
 def _mode(state: JobState, cut: Cut | None) -> CommitMode:
     draining = state.mode is Mode.DRAINING
-    if cut and cut.plan.prepare and isinstance(look(cut.places, cut.times, cut.side, state.now), Finished):
+    now = cut.plan.time if cut and state.layout.scripted else state.now
+    if cut and cut.plan.prepare and isinstance(look(cut.places, cut.times, cut.side, now), Finished):
         # All is done: whatever was asked for while that step ran, this is the end.
         return CommitMode.DRAINED if draining else CommitMode.DONE
     if state.mode is Mode.SUSPENDING:
@@ -92,7 +94,9 @@ def committed(state: JobState, proposal: Proposal) -> None:
         state.failures.pop(what, None)
     if cut:
         state.places, state.marks, state.side = cut.places, cut.marks, cut.side
-        state.fresh = False
+        state.fresh, state.script = False, command.script
+        if cut.plan.event is not None:
+            state.event = None
     if state.phase is not Phase.STEPPING:
         return
     if cut:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcbeam.engine.plan.reports import TaskReport
+from arcbeam.engine.progress.told import NOTHING_TOLD, Told
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
+from arcbeam.model.script import ScriptEvent
 from arcbeam.model.timestamps import Duration, Timestamp
 
 
@@ -27,6 +29,7 @@ class JobStarted:
         unpublished: the head has committables; whether they were published is not known.
         ended: the head is the last commit of the job, as a driver made it that died behind it (DONE or DRAINED): all
             that is left is to publish it, and the last calls of user code.
+        script: how far the job's script has come: `Propose.script` of the head.
     """
 
     at: Timestamp
@@ -38,6 +41,7 @@ class JobStarted:
     savepoint: str = ""
     unpublished: bool = False
     ended: CommitMode | None = None
+    script: Told = NOTHING_TOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,20 @@ class ClockTold:
     """Time has passed: what `WaitUntil` asked for."""
 
     at: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRead:
+    """What the job's script has next.
+
+    Attributes:
+        number: how many events there were before.
+        event: what is to happen.
+    """
+
+    at: Timestamp
+    number: int
+    event: ScriptEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +224,7 @@ class CancelRequested:
 Event = (
     JobStarted
     | ClockTold
+    | ScriptRead
     | StepReported
     | StepFailed
     | CommitDecided

@@ -18,14 +18,15 @@ from arcbeam.engine.plan.stepplan import StepBudget, StepPlan
 from arcbeam.engine.progress import committing, ending
 from arcbeam.engine.progress import cut as cuts
 from arcbeam.engine.progress import events as on
-from arcbeam.engine.progress.commands import Command, End, EndState, Publish, RunStep, WaitUntil
+from arcbeam.engine.progress.commands import Command, End, EndState, Publish, ReadScript, RunStep, WaitUntil
 from arcbeam.engine.progress.inflight import Cut, Head
 from arcbeam.engine.progress.livelock import Footing, moved
 from arcbeam.engine.progress.moving import handovers
 from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
-from arcbeam.model.timestamps import shifted
+from arcbeam.model.script import AdvanceClock, ScriptEvent, ScriptOver
+from arcbeam.model.timestamps import Timestamp, shifted
 
 _STORY: Final = 50
 _OPEN: Final = (Phase.NEW, Phase.STEPPING)
@@ -106,6 +107,9 @@ class JobMachine:
                 self._started(event)
             case on.ClockTold():
                 pass
+            case on.ScriptRead(_, number, what):
+                if state.asked and number == state.script.events:
+                    state.asked, state.event = False, what
             case on.StepReported():
                 self._reported(event)
             case on.StepFailed(_, step, attempt, why, again):
@@ -180,7 +184,7 @@ class JobMachine:
             return
         state.phase = Phase.STEPPING
         state.head = Head(event.step, event.time, event.times)
-        state.fresh = event.fresh
+        state.fresh, state.script = event.fresh, event.script
         if event.draining:
             if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
                 self._warn_already(Mode.DRAINING, event.savepoint, state.last_savepoint)
@@ -266,13 +270,20 @@ class JobMachine:
         if state.now < state.not_before:
             state.wait(state.not_before)
             return
-        match self._outlook(head):
+        outlook = self._outlook(head)
+        if state.layout.scripted and not state.script.over and not isinstance(outlook, Ready):
+            self._follow_script(head, isinstance(outlook, Finished))
+            return
+        match outlook:
             case Ready(since):
                 in_turn = state.places is not None and not self._has_to_truncate()
                 self._run(head, prompt=in_turn and (since is None or since <= head.time))
             case Later(moment):
                 if state.savepoints and published:
                     committing.propose(state, head, None)
+                elif state.layout.scripted:
+                    # Nobody is left to move the clock: it goes to where there is something to do.
+                    self._run(head, prompt=True, clock=moment)
                 else:
                     state.wait(moment)
             case Finished():
@@ -283,6 +294,21 @@ class JobMachine:
             case Never():
                 ending.fail(state, f"nothing is left that could go on, but something waits:\n{self.waiting()}")
 
+    def _follow_script(self, head: Head, finished: bool) -> None:
+        """Nothing is left to do: so the next thing in the script happens, when it is known."""
+        state = self._state
+        if state.mode is Mode.DRAINING:
+            # Nothing new is taken in.
+            state.asked, state.event = False, ScriptOver()
+        if state.event is not None:
+            at_end = finished and isinstance(state.event, ScriptOver)
+            self._run(head, prompt=False, prepare=at_end, event=state.event)
+        elif state.savepoints and state.publishing is None:
+            committing.propose(state, head, None)
+        elif not state.asked:
+            state.asked = True
+            state.ask(ReadScript(state.script.events))
+
     def _has_to_truncate(self) -> bool:
         return self._state.mode is Mode.DRAINING and not self._state.drained
 
@@ -291,15 +317,27 @@ class JobMachine:
         # What shards have, only a step can tell; and only a step truncates.
         if state.places is None or self._has_to_truncate():
             return Ready()
-        return look(state.places, head.times, state.side, state.now)
+        now = head.time if state.layout.scripted else state.now
+        return look(state.places, head.times, state.side, now)
 
-    def _run(self, head: Head, *, prompt: bool, prepare: bool = False) -> None:
+    def _run(
+        self,
+        head: Head,
+        *,
+        prompt: bool,
+        prepare: bool = False,
+        event: ScriptEvent | None = None,
+        clock: Timestamp | None = None,
+    ) -> None:
         state = self._state
         state.prompt = prompt
+        time = state.time(head) if clock is None else clock
+        if isinstance(event, AdvanceClock):
+            time = shifted(time, event.by)
         state.running = StepPlan(
             head.step + 1,
             state.attempt,
-            max(state.now, head.time),
+            time,
             head.step,
             head.times,
             self._budget,
@@ -307,5 +345,6 @@ class JobMachine:
             drain=state.mode is Mode.DRAINING,
             prepare=prepare,
             moves=handovers(state.places) if state.places else (),
+            event=event,
         )
         state.ask(RunStep(state.running))

@@ -21,8 +21,10 @@ from arcbeam.engine.progress.commands import (
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.progress.inflight import Cut, Head, Proposal
 from arcbeam.engine.progress.settings import Settings
+from arcbeam.engine.progress.told import NOTHING_TOLD, Told
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Watermarks
+from arcbeam.model.script import ScriptEvent
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp, shifted
 
 
@@ -89,6 +91,11 @@ class JobState:
     fresh: bool = False
     # A step that truncates was committed. Not if the job is just running.
     drained: bool = False
+    # How far the head is in the job's script; never further without one. What is next in it, if that is known, and
+    # whether it was asked for: one of both at most, and neither behind the script's end.
+    script: Told = NOTHING_TOLD
+    event: ScriptEvent | None = None
+    asked: bool = False
     # Committed steps that called prepare_to_shutdown; all but the last have made new work.
     prepares: int = 0
     # Committed steps in a row that got nowhere, none of which had to wait for the clock.
@@ -123,6 +130,10 @@ class JobState:
     out: list[Command] = field(default_factory=list)
 
     # What all parts of the machine do.
+
+    def time(self, head: Head) -> Timestamp:
+        """What the job's clock shows: in a job with a script, only that moves it, and where it is is recorded."""
+        return head.time if self.layout.scripted else max(self.now, head.time)
 
     def asked_for(self) -> list[str]:
         """The savepoints that were asked for and are not made, with that of the last commit; each once."""
@@ -169,6 +180,10 @@ class JobState:
         allowed = self.settings.retry.times
         if self.phase in (Phase.NEW, Phase.STEPPING, Phase.CLOSING):
             assert all(each is Resolve or tries <= allowed for each, tries in self.failures.items()), "not given up"
+        assert not (self.asked and self.event), "an event is there, and asked for"
+        unread = self.event is None and not self.asked
+        assert unread or not self.script.over, "more is to come behind the end"
+        assert self.layout.scripted or (unread and self.script == NOTHING_TOLD), "a script that is not there"
         assert not self.fresh or self.places is None, "a step was committed, and the sources have not begun"
 
     def _validate_flight(self) -> None:

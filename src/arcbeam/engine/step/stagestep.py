@@ -22,9 +22,12 @@ from arcbeam.engine.step.stagecontext import StageContext, StageLogic
 from arcbeam.engine.step.statefulstage import StatefulLogic
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.moments import passed
+from arcbeam.model.script import AdvanceWatermark, ScriptOver
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import PaneInfo, Window
 
+SCRIPT_SHARD: Final = 0
+"""Where all that a script adds comes in, so that it stays in its order."""
 _TOGETHER: Final = 1000
 """Elements of a key that go on from where they were parked are handed over so many at once, at most."""
 
@@ -78,6 +81,8 @@ class StageStep:
         work.begin(
             plan.drain, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
         )
+        if place.placed.scripted and place.shard == SCRIPT_SHARD:
+            self._follow(plan)
         self._unpark()
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             place.tally.read += len(elements)
@@ -92,6 +97,17 @@ class StageStep:
         if watermark == MAX_TIMESTAMP:
             place.clock.retire_all()
         return self._report(leftover), closed
+
+    def _follow(self, plan: StepPlan) -> None:
+        """Moves the watermark of what the script adds here."""
+        clock = self._place.clock
+        match plan.event:
+            case AdvanceWatermark(stage, watermark) if stage == self._place.placed.name:
+                clock.follow(watermark)
+            case ScriptOver():
+                clock.follow(MAX_TIMESTAMP)
+            case _ if plan.initial:
+                clock.follow(MIN_TIMESTAMP)
 
     def _finish(self) -> BundleResult:
         """Ends the bundles.

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from arcbeam.engine.rows.keyspace import Kind, after, moment, name, parts, prefix, shown, time_of
-from arcbeam.engine.watermarks.holds import Hold, Holds, Side
+from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Side
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
@@ -96,6 +97,9 @@ def output_time(upstream: Timestamp, local: Local, output: str) -> Timestamp:
     return min([upstream, *(each.time for each in (known.pending, known.hold, known.estimate) if each is not None)])
 
 
+_SCRIPT: Final = Holder(HolderKind.SCRIPT, "")
+
+
 class Clock:
     """The times of one stage in one shard, durable in its view.
 
@@ -129,6 +133,13 @@ class Clock:
         if now > before:
             self._view.put(self._row, moment(now))
         return now
+
+    def follow(self, watermark: Timestamp) -> None:
+        """A script says: what it adds from now on has this time or a later one, or is late."""
+        if watermark < MAX_TIMESTAMP:
+            self._pending.set(_SCRIPT, watermark)
+        else:
+            self._pending.clear(_SCRIPT)
 
     def estimate(self, source: str, output: str, time: Timestamp) -> Timestamp:
         """An estimator reports; what it reported before is not taken back.

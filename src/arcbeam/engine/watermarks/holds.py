@@ -50,6 +50,7 @@ class HolderKind(enum.IntEnum):
     RUNNING = 5
     ELEMENT = 6
     SORTED = 7
+    SCRIPT = 8
 
     def __str__(self) -> str:
         return _WORDS[self]
@@ -63,6 +64,7 @@ _WORDS = {
     HolderKind.RUNNING: "running restriction",
     HolderKind.ELEMENT: "pending element",
     HolderKind.SORTED: "element in order of time",
+    HolderKind.SCRIPT: "script",
 }
 
 

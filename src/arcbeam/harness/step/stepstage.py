@@ -5,7 +5,7 @@ Owns what is the same for all shards and steps. What a shard's user code does is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from apache_beam import coders
@@ -20,6 +20,7 @@ from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.step import state
 from arcbeam.harness.step.elements import Codec, keyed_elements, plain_elements
 from arcbeam.harness.step.restrictions import StepRestrictions
+from arcbeam.harness.step.scripts import scripted_elements
 from arcbeam.harness.step.sidewindows import SideWindows
 from arcbeam.harness.step.specs import family_names, kind_of
 from arcbeam.harness.step.state import ViewState
@@ -102,6 +103,10 @@ class StepStage:
         if self.keyed:
             return keyed_elements(rows, self._blocks, self.codec, self.processor.settings.group_memory_bytes)
         return plain_elements(rows, self._blocks, self.codec)
+
+    def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """The same of what a script adds to what the stage puts out: encoded values and their times."""
+        return scripted_elements(elements, self.codec)
 
     def last_moment(self, channel: int, window: bytes) -> Timestamp:
         """The last moment of a window of a channel that the stage writes, of the SDK's bytes for it."""

@@ -11,6 +11,7 @@ import uuid
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
 from arcbeam.model.files import SideFile
 from arcbeam.model.rows import BundleReport
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
@@ -237,12 +239,22 @@ class _Run:
                 code,
                 TaskBudget(plan.budget, lambda: sent.bytes, code.written),
             )
-            report = attempt.run()
+            with self._showing(plan.time):
+                report = attempt.run()
         named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
         for bundles in self._bundles[:1]:
             bundles.warnings = sorted(named)
         callbacks.keep(job.id, plan.step, name.encode(), code.callbacks())
         sent.report(pickle.dumps(LevelReport(report, tuple(self._bundles)), protocol=5))
+
+    def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
+        """The time to user code: that of a script, if there is one."""
+        if self._job.placing.plan.script is None:
+            return nullcontext()
+        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        from arcbeam.harness.step.scripts import showing
+
+        return showing(now)
 
     def _end(self) -> None:
         assert self._code is not None

@@ -30,13 +30,14 @@ from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
-from arcbeam.model.timestamps import Duration
+from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.progressline import Standing
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.cluster import SparkCluster
 from arcbeam.spark.steps.leveltask import StepJob, give
 from arcbeam.spark.steps.mailbox import EventQueue, RequestWatch, WallClock
+from arcbeam.spark.steps.scriptreader import ScriptReader
 from arcbeam.spark.steps.tally import Tally
 from arcbeam.steps.commits import LogCommits
 from arcbeam.steps.driver import JobDriver, drive
@@ -188,7 +189,9 @@ class StreamRun:
         slots = default_parallelism(self._spark)
         blobs = open_blobs(self.store)
         who = f"{socket.gethostname()}:{self._job}"
-        taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=self._clock.now(), driver=who)
+        # Where a script's clock begins.
+        began = self._clock.now() if self._plan.script is None else Timestamp(0)
+        taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
         log = self._log = taken.log
         if log.head.mode in ENDED:
             self.warn(
@@ -202,13 +205,16 @@ class StreamRun:
         forgotten = "" if self.kept else log.head.job
         cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._tally.ran, forgotten)
         machine = self._machine = JobMachine(placing.layout)
-        driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self)
+        script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
+        driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
         self._inbox.put(started(log.head, self._clock.now()))
         self._desk.opened(blobs if self.kept else None, log.head)
         try:
             with RequestWatch(self._desk, self._job):
                 end = self._end = drive(driver, self._inbox, self._clock)
         finally:
+            if script is not None:
+                script.close()
             cluster.close()
         assert end is not None
         match end.state:

@@ -102,6 +102,10 @@ class LevelCode:
         if shard == 0:
             yield _NO_KEY, [(_IMPULSE, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
 
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """See `UserCode`."""
+        return self._stage(stage).scripted(elements)
+
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         """See `UserCode`: it is counted in the stage's report."""
 

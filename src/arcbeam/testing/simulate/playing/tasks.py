@@ -188,6 +188,10 @@ class TaskRun:
         kind = self.job.pipeline.by_name[stage].kind
         return beginnings(kind, shard, self.job.pipeline.shards) if isinstance(kind, Source) else ()
 
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """See `seams.UserCode`."""
+        raise AssertionError(f"no simulated job has a script, and {stage!r} is to follow one")
+
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         """See `seams.UserCode`."""
         of = self.job.pipeline.by_name[stage]
