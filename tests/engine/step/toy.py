@@ -171,7 +171,7 @@ class Nothing:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         raise AssertionError(f"{self.stage} has no restrictions")
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         raise AssertionError(f"{self.stage} has no restrictions")
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
@@ -196,7 +196,7 @@ class Source(Nothing):
         self.toy.truncated += 1
         return None
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         feed = self.toy.feeds[self.stage]
         lo, hi = map(int, restriction.remainder.element.split(b":"))
         splits: list[Remainder] = []

@@ -106,7 +106,7 @@ class World:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         return Remainder(element[0], 2.0, watermarks={"main": element[1]})
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         return self._tell(f"resume {restriction.remainder.element.decode()}") or RestrictionResult()
 
     def truncate(self, restriction: Restriction) -> Remainder | None:

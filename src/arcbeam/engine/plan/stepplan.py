@@ -5,6 +5,7 @@ Owns the shape of a plan. Must not know why it is so (`progress`), nor what is m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arcbeam.engine.watermarks.stages import Times
@@ -58,6 +59,8 @@ class StepPlan:
         initial: sources begin: no step was committed before.
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
         moves: restrictions that change their shard.
+        pieces: by stage, into how many parts what a checkpoint leaves is cut, so that all tasks have some; one if a
+            stage is not there.
         prepare: nothing is left to do: call `prepare_to_shutdown`.
     """
 
@@ -71,3 +74,4 @@ class StepPlan:
     drain: bool = False
     prepare: bool = False
     moves: tuple[Handover, ...] = ()
+    pieces: Mapping[str, int] = field(default_factory=dict)

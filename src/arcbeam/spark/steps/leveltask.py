@@ -208,9 +208,7 @@ class _Run:
             files, copies = self._here.files, self._here.copies
             copies.keep({file.name for file in of.order.side_files})
             sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, placing.side_parts, copies)
-            code = self._code = LevelCode(
-                placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
-            )
+            code = self._code = LevelCode(placing, of.level, self.task, self._open, sent, sides, files.scratch)
             received = Received(self._batches, placing, of.level, sent)
             name = f"{plan.step}.{plan.attempt}.{of.level}.{self.task}.{uuid.uuid4().hex[:8]}"
             attempt = TaskAttempt(

@@ -45,7 +45,6 @@ class LevelCode:
         sent: takes what stages write.
         sides: the side inputs of the head.
         scratch: a local folder, for side inputs that are written.
-        now: the step's recorded time.
 
     Attributes:
         latest: uid of the stage that had its turn last.
@@ -60,11 +59,10 @@ class LevelCode:
         sent: Sent,
         sides: SideFileReader,
         scratch: Path,
-        now: Timestamp,
     ) -> None:
         self._placing = placing
         self._placed = {each.name: each for each in placing.layout.at(level)}
-        self._open, self._sent, self._task, self._now = open, sent, task, now
+        self._open, self._sent, self._task = open, sent, task
         self._first_shard = placing.layout.range_of(level, task)[0]
         self._sides, self._scratch = sides, scratch
         self._channels: dict[str, dict[str, int]] = {}
@@ -94,7 +92,7 @@ class LevelCode:
         """See `UserCode`."""
         from arcbeam.harness.step.runner import StepRunner
 
-        return StepRunner(self._stage(stage), view, self._placed[stage], self._now)
+        return StepRunner(self._stage(stage), view, self._placed[stage])
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """See `UserCode`: an impulse, in the first shard."""
