@@ -111,6 +111,7 @@ class Stage:
         splittable: the root transform processes restrictions of a splittable DoFn.
         finalizes: a transform asks for bundle finalization.
         time_sorted: the stateful root wants its input by event time.
+        stable: the root wants its input stable: the same elements however often it is run.
         uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
         shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
             that differ do not fit. "" if it keeps nothing.
@@ -128,6 +129,7 @@ class Stage:
     splittable: bool = False
     finalizes: bool = False
     time_sorted: bool = False
+    stable: bool = False
     uid: str = ""
     shape: str = ""
 

@@ -102,7 +102,7 @@ class _SteppedDrive(_Drive):
 
     def _run(self, stage: Stage) -> None:
         keyed = stage.source is not None and self._plan.channels[stage.source].routing == "keyed"
-        if stage.source is None or not (stage.splittable or keyed):
+        if stage.source is None or not (stage.splittable or stage.stable or keyed):
             super()._run(stage)
             return
         rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
@@ -180,7 +180,7 @@ class Shard:
         """Runs steps until nothing is left to do."""
         for _ in range(1000):
             report = self.run(Step((), MAX_TIMESTAMP, self.now, drain=self.drain))
-            if not report.leftover and report.next_due is None:
+            if not (report.leftover or report.uncommitted) and report.next_due is None:
                 return
             self.now = max(self.now, report.next_due or self.now)
         raise AssertionError("it never ends")
@@ -199,7 +199,7 @@ class Shard:
         processor = self.stage.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
-        spec = StageSpec(placed, self.stage.kind, windows.decode)
+        spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable)
         runner = StepRunner(self.stage, self.view, spec.placed, lambda: Timestamp(step.now + step.takes))
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(

@@ -75,7 +75,7 @@ class LevelCode:
         specs = {}
         for name, placed in self._placed.items():
             stage = self._stage(name)
-            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode)
+            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode, stage.stable)
         return specs
 
     @property
