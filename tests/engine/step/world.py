@@ -146,6 +146,9 @@ class World:
         self.looks -= 1
         return self.looks <= 0
 
+    def part(self, fraction: float) -> Any:
+        return self
+
 
 def timer_set(family: str, at: int, hold: int | None = None, window: Window = W) -> TimerSet:
     return TimerSet(b"k", window, family, Timestamp(at), None if hold is None else Timestamp(hold))

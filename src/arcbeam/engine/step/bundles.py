@@ -111,6 +111,9 @@ class Budget(Protocol):
     def exhausted(self) -> bool:
         """Whether the rest should be left for the next step."""
 
+    def part(self, fraction: float) -> Budget:
+        """A fraction of what is left of it now, as a budget; what that leaves goes back to this one."""
+
 
 class Runner(Protocol):
     """The user code of one stage in one shard; what it puts out goes on from there.

@@ -222,7 +222,7 @@ class _Run:
                 LevelRows(received, sent, code.elements, self._end),
                 code,
                 code,
-                TaskBudget(plan.budget, lambda: sent.bytes, code.written),
+                TaskBudget.of(plan.budget, lambda: sent.bytes, code.written),
             )
             report = attempt.run()
         named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}

@@ -198,16 +198,34 @@ class TaskBudget:
     """How much a task may do; see `arcbeam.engine.step.bundles.Budget`.
 
     Args:
-        budget: of the step.
+        until: when its time is over, as `time.monotonic` has it.
+        bytes, elements: how much there may be by then.
         sent: bytes that the task has sent so far.
         written: elements that its user code has put out so far.
     """
 
-    def __init__(self, budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> None:
-        self._until = time.monotonic() + budget.time / 1e6
-        self._bytes, self._sent = budget.bytes, sent
-        self._elements, self._written = budget.elements, written
+    def __init__(
+        self, until: float, bytes: float, elements: float, sent: Callable[[], int], written: Callable[[], int]
+    ) -> None:
+        self._until, self._bytes, self._elements = until, bytes, elements
+        self._sent, self._written = sent, written
+
+    @staticmethod
+    def of(budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> TaskBudget:
+        """The budget of a step, from now on."""
+        return TaskBudget(time.monotonic() + budget.time / 1e6, budget.bytes, budget.elements, sent, written)
 
     def exhausted(self) -> bool:
         """See `Budget`."""
         return time.monotonic() >= self._until or self._sent() >= self._bytes or self._written() >= self._elements
+
+    def part(self, fraction: float) -> TaskBudget:
+        """See `Budget`."""
+        now, sent, written = time.monotonic(), self._sent(), self._written()
+        return TaskBudget(
+            now + (self._until - now) * fraction,
+            sent + (self._bytes - sent) * fraction,
+            written + (self._elements - written) * fraction,
+            self._sent,
+            self._written,
+        )

@@ -66,6 +66,9 @@ class Plenty:
     def exhausted(self) -> bool:
         return False
 
+    def part(self, fraction: float) -> Plenty:
+        return self
+
 
 def rows_of(way: str) -> set[int]:
     """The kinds of the cells that have rows when elements have come."""
