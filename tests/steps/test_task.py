@@ -122,6 +122,9 @@ class World:
     def exhausted(self) -> bool:
         return False
 
+    def part(self, fraction: float) -> Any:
+        return self
+
 
 class Code:
     """Puts each element into a bag."""

@@ -127,6 +127,7 @@ class Stage:
         finalizes: a transform asks for bundle finalization.
         time_sorted: the stateful root wants its input by event time.
         scripted: what it puts out is what the plan's script adds to one of its outputs.
+        stable: the root wants its input stable: the same elements however often it is run.
         uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
         shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
             that differ do not fit. "" if it keeps nothing.
@@ -145,6 +146,7 @@ class Stage:
     finalizes: bool = False
     time_sorted: bool = False
     scripted: bool = False
+    stable: bool = False
     uid: str = ""
     shape: str = ""
 

@@ -19,6 +19,7 @@ from arcbeam.translate import describe, identity, keys, phases, teststream
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
+_PROCESSING = (common_urns.primitives.PAR_DO.urn, phases.PROCESS_URN)
 _MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
 
 
@@ -48,7 +49,7 @@ def translate(
     """
     script = next((t for t in pipeline.components.transforms.values() if t.spec.urn == teststream.URN), None)
     bounded = bounded and script is None
-    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys, bounded=bounded)
+    validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
@@ -202,7 +203,7 @@ class _Lowering:
             return ""
         keyed = self._main_routings[read.spec.payload] in (Routing.KEYED, Routing.GROUPED)
         splittable = any(t.spec.urn == phases.PROCESS_URN for t in stage.transforms)
-        if not (keyed or splittable or self._side_inputs(stage)):
+        if not (keyed or splittable or self._side_inputs(stage) or _par_do_facts(stage)["stable"]):
             return ""
         pcoll = next(iter(read.outputs.values()))
         strategy = self._grouped.get(read.spec.payload) or self._strategy_id(pcoll)
@@ -371,15 +372,17 @@ def _ordered(transforms: list[Any]) -> list[Any]:
 def _par_do_facts(stage: Any) -> dict[str, Any]:
     states: list[tuple[str, str]] = []
     timers: list[TimerFamily] = []
-    finalizes = False
+    finalizes = stable = False
     for transform in stage.transforms:
         payload = phases.par_do_payload(transform)
         if payload is None:
             continue
         states += [(transform.unique_name, name) for name in sorted(payload.state_specs)]
         finalizes |= payload.requests_finalization
+        # The parts of a splittable DoFn all say so; what processes is the one that does something.
+        stable |= payload.requires_stable_input and transform.spec.urn in _PROCESSING
         for family, spec in sorted(payload.timer_family_specs.items()):
             event = spec.time_domain == runner_pb.TimeDomain.EVENT_TIME
             domain = TimeDomain.EVENT if event else TimeDomain.PROCESSING
             timers.append(TimerFamily(transform.unique_name, family, domain))
-    return {"states": tuple(states), "timers": tuple(timers), "finalizes": finalizes}
+    return {"states": tuple(states), "timers": tuple(timers), "finalizes": finalizes, "stable": stable}

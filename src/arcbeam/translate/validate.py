@@ -19,7 +19,6 @@ from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
 _UNBOUNDED = "unbounded pipelines are not supported yet"
-_NOT_IN_STEPS = "not supported yet with --streaming"
 _REQUIREMENTS = common_urns.requirements
 _SUPPORTED_REQUIREMENTS = {
     _REQUIREMENTS.REQUIRES_STATEFUL_PROCESSING.urn,
@@ -30,20 +29,19 @@ _SUPPORTED_REQUIREMENTS = {
 }
 
 
-def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False, bounded: bool = True) -> None:
+def validate(pipeline: Any, *, allow_non_deterministic_keys: bool = False) -> None:
     """Checks a pipeline proto.
 
     Args:
         pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
         allow_non_deterministic_keys: the SDK's option, by which equal keys may become several groups.
-        bounded: it runs in phases; else in steps.
 
     Raises:
         InvalidPipelineError: it is not a well-formed pipeline.
         UnsupportedPipelineError: it is, but needs what is not supported; all such items are in it.
     """
     _well_formed(pipeline)
-    items = [*_requirements(pipeline), *_transforms(pipeline), *([] if bounded else _not_in_steps(pipeline))]
+    items = [*_requirements(pipeline), *_transforms(pipeline)]
     if items:
         raise UnsupportedPipelineError(tuple(sorted(items, key=lambda item: (item.transform, item.what))))
     if not allow_non_deterministic_keys:
@@ -155,16 +153,6 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
                 items.append(Unsupported(name, f"timer family '{family}' in an unknown time domain"))
         if payload.on_window_expiration_timer_family_spec:
             items.append(Unsupported(name, "a callback on window expiration"))
-    return items
-
-
-def _not_in_steps(pipeline: Any) -> list[Unsupported]:
-    """What is there in phases only."""
-    items: list[Unsupported] = []
-    for transform in pipeline.components.transforms.values():
-        payload = phases.par_do_payload(transform)
-        if payload is not None and payload.requires_stable_input:
-            items.append(Unsupported(transform.unique_name, "a DoFn that requires stable input", _NOT_IN_STEPS))
     return items
 
 

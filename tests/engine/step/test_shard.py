@@ -189,3 +189,13 @@ def test_a_drain_ends_a_source_that_would_never_end() -> None:
     assert end.state is EndState.DRAINED
     assert toy.truncated == 1
     assert _rows(toy) == expected({"read": _SOME["read"], "rates": Feed([(b"", 4)])})
+
+
+@pytest.mark.contract("SDF-06")
+def test_restrictions_that_wait_share_the_budget_and_others_have_what_is_left_of_it() -> None:
+    toy = Toy({"read": Feed([(b"a", time) for time in range(9)]), "rates": Feed([(b"", 4)] * 9)}, seed=1)
+    toy.run()
+    # Two sources in each of two shards, and three stages behind them; what comes new is known to nobody beforehand.
+    assert toy.parts[:10] == [1.0] * 10
+    assert 0.5 in toy.parts
+    assert set(toy.parts) == {0.5, 1.0}

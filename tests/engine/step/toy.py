@@ -115,14 +115,18 @@ class Feed:
 
 
 class Counted:
-    """A budget of so many looks."""
+    """A budget of so many looks, whatever parts of it are asked for."""
 
-    def __init__(self, looks: int) -> None:
-        self.looks = looks
+    def __init__(self, looks: int, parts: list[float]) -> None:
+        self.looks, self.parts = looks, parts
 
     def exhausted(self) -> bool:
         self.looks -= 1
         return self.looks <= 0
+
+    def part(self, fraction: float) -> Counted:
+        self.parts.append(fraction)
+        return self
 
 
 @dataclass
@@ -171,7 +175,7 @@ class Nothing:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         raise AssertionError(f"{self.stage} has no restrictions")
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         raise AssertionError(f"{self.stage} has no restrictions")
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
@@ -196,7 +200,7 @@ class Source(Nothing):
         self.toy.truncated += 1
         return None
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         feed = self.toy.feeds[self.stage]
         lo, hi = map(int, restriction.remainder.element.split(b":"))
         splits: list[Remainder] = []
@@ -275,7 +279,7 @@ _RUNNERS = {"read": Source, "rates": Source, "sum": Sum, "alarm": Alarm, "join":
 
 
 class Toy:
-    """The job. What counts: `out` (committed and published), `drops`, `read_in` (elements by shard).
+    """The job. What counts: `out` (committed, published), `drops`, `read_in` (elements by shard), `parts` of budgets.
 
     Args:
         feeds: of the sources.
@@ -301,6 +305,7 @@ class Toy:
         self.out: list[tuple[Any, ...]] = []
         self.drops: list[object] = []
         self.read_in: Counter[int] = Counter()
+        self.parts: list[float] = []
         self.prepared = self.truncated = 0
         self.fresh = True
         self.mode, self.drains_to, self.unpublished = CommitMode.RUNNING, "", False
@@ -357,7 +362,7 @@ class Toy:
         specs = {placed.name: SPECS[placed.name] for placed in LAYOUT.at(level)}
         around = _Task(self, attempt, level, plan.initial)
         step = TaskStep(LAYOUT, specs, level, task, token, plan)
-        return (step.run(around, around, around, Counted(self.looks)),)
+        return (step.run(around, around, around, Counted(self.looks, self.parts)),)
 
     def commit(self, command: Propose) -> None:
         command.times.check_after(self.times)

@@ -43,9 +43,9 @@ class World:
     What its user code is told is in `story`; what it does to that, in `on`, by the beginning of the line.
     """
 
-    def __init__(self, kind: StageKind, sides: tuple[tuple[str, Port], ...] = ()) -> None:
+    def __init__(self, kind: StageKind, sides: tuple[tuple[str, Port], ...] = (), stable: bool = False) -> None:
         self.view = MemoryView()
-        self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE)
+        self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE, stable)
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
         self.came: list[tuple[bytes, Sequence[WindowedElement]]] = []
@@ -106,7 +106,7 @@ class World:
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         return Remainder(element[0], 2.0, watermarks={"main": element[1]})
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         return self._tell(f"resume {restriction.remainder.element.decode()}") or RestrictionResult()
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
@@ -145,6 +145,9 @@ class World:
     def exhausted(self) -> bool:
         self.looks -= 1
         return self.looks <= 0
+
+    def part(self, fraction: float) -> Any:
+        return self
 
 
 def timer_set(family: str, at: int, hold: int | None = None, window: Window = W) -> TimerSet:

@@ -53,6 +53,7 @@ class Restrictions:
         silent: outputs that some of them report no watermark for.
         crowded: roots of which too many live.
         movable: some of them.
+        ready: how many of them are due at once.
     """
 
     live: int = 0
@@ -60,6 +61,7 @@ class Restrictions:
     silent: tuple[str, ...] = ()
     crowded: tuple[Crowded, ...] = ()
     movable: tuple[Movable, ...] = ()
+    ready: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class StageReport:
         awaited: what parked elements wait for.
         restrictions: that are not done.
         counts: of the step.
+        uncommitted: whether elements wait for the commit of the step: in the next one they go on.
     """
 
     stage: str
@@ -110,6 +113,7 @@ class StageReport:
     awaited: tuple[Awaited, ...] = ()
     restrictions: Restrictions = Restrictions()
     counts: Counts = Counts()
+    uncommitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,12 +79,14 @@ class StageSpec:
     Attributes:
         placed: where it is.
         kind: what it does with what comes.
-        decode: of its elements' windows; only needed if it has side inputs.
+        decode: of its elements' windows; only needed if it has side inputs, or stable input.
+        stable: elements are processed in a step after the one in which they came: the same ones however often it runs.
     """
 
     placed: Placed
     kind: StageKind = field(default_factory=Plain)
     decode: Decode | None = None
+    stable: bool = False
 
     def __post_init__(self) -> None:
         """Checks what goes together.
@@ -94,6 +96,10 @@ class StageSpec:
         """
         if self.placed.side_inputs and isinstance(self.kind, Grouped):
             raise ValueError(f"{self.placed.name!r} groups, and has side inputs: what reads them is a stage of its own")
+        if self.stable and isinstance(self.kind, Grouped):
+            raise ValueError(f"{self.placed.name!r} groups, and wants stable input: who wants it is a stage of its own")
+        if self.stable and self.decode is None:
+            raise ValueError(f"{self.placed.name!r} wants stable input, so its windows must be known to be parked")
         if self.placed.side_inputs and self.decode is None:
             raise ValueError(f"{self.placed.name!r} has side inputs, so its windows must be known to be parked")
         if isinstance(self.kind, Stateful) and EXPIRATION in self.kind.families:

@@ -5,6 +5,7 @@ Owns the shape of a plan. Must not know why it is so (`progress`), nor what is m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from arcbeam.engine.watermarks.stages import Times
@@ -59,6 +60,8 @@ class StepPlan:
         initial: sources begin: no step was committed before.
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
         moves: restrictions that change their shard.
+        pieces: by stage, into how many parts what a checkpoint leaves is cut, so that all tasks have some; one if a
+            stage is not there.
         prepare: nothing is left to do: call `prepare_to_shutdown`.
         event: what the job's script says is to happen in this step; `time` has taken in what it says of the clock.
     """
@@ -74,3 +77,4 @@ class StepPlan:
     prepare: bool = False
     moves: tuple[Handover, ...] = ()
     event: ScriptEvent | None = None
+    pieces: Mapping[str, int] = field(default_factory=dict)

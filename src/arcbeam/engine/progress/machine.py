@@ -21,10 +21,11 @@ from arcbeam.engine.progress import events as on
 from arcbeam.engine.progress.commands import Command, End, EndState, Publish, ReadScript, RunStep, WaitUntil
 from arcbeam.engine.progress.inflight import Cut, Head
 from arcbeam.engine.progress.livelock import Footing, moved
-from arcbeam.engine.progress.moving import handovers
+from arcbeam.engine.progress.moving import handovers, pieces
 from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
+from arcbeam.engine.progress.telling import news
 from arcbeam.model.script import AdvanceClock, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import Timestamp, shifted
 
@@ -235,6 +236,8 @@ class JobMachine:
             state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
             state.drained = state.drained or cut.plan.drain
             state.prepares += cut.plan.prepare
+            for text in news(cut.places, state.told_of):
+                state.warn(text)
             used_up = any(report.leftover for report in cut.places.values())
             self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up)
         committing.committed(state, proposal)
@@ -344,7 +347,8 @@ class JobMachine:
             initial=state.fresh,
             drain=state.mode is Mode.DRAINING,
             prepare=prepare,
-            moves=handovers(state.places) if state.places else (),
+            moves=handovers(state.layout, state.places or cuts.NO_PLACES),
+            pieces=pieces(state.layout, state.places or cuts.NO_PLACES),
             event=event,
         )
         state.ask(RunStep(state.running))

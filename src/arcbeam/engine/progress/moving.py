@@ -1,4 +1,4 @@
-"""Which restrictions change their shard with the next step.
+"""Which restrictions change their shard with the next step, and which are to be cut, so that every task has some.
 
 Owns how what shards report becomes a balance of each stage. Must not know why a step is run: none is run for this.
 """
@@ -6,32 +6,62 @@ Owns how what shards report becomes a balance of each stage. Must not know why a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.reports import Restrictions, StageReport
 from arcbeam.engine.plan.stepplan import Handover
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.state.balancing import Sized, rebalance
 
 
-def handovers(places: Places) -> tuple[Handover, ...]:
-    """What to move so that no shard has much more of a stage's restrictions than its share, by their sizes."""
+def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
+    """What to move so that no task has much more of a stage's restrictions than its share, by their sizes.
+
+    Not by shard: those of a task have their turns one after the other, wherever its restrictions are.
+    """
+    moves: list[Handover] = []
+    for stage, reports in _by_stage(places).items():
+        movable = {(shard, each.id): each for shard, report in reports.items() for each in report.restrictions.movable}
+        if not movable:
+            continue
+        level = next(placed.level for placed in layout.stages if placed.name == stage)
+        ranges = [layout.range_of(level, task) for task in range(layout.tasks[level])]
+        sources = {id: shard for shard, id in movable}
+        loads = {shard: report.restrictions.live for shard, report in reports.items()}
+        for move in rebalance(
+            {
+                task: [Sized(each.id, each.size) for (shard, _), each in movable.items() if shard in owned]
+                for task, owned in enumerate(ranges)
+            },
+            fixed={
+                task: sum(_rest(reports[shard].restrictions) for shard in owned) for task, owned in enumerate(ranges)
+            },
+        ):
+            source, target = sources[move.id], min(ranges[move.target], key=lambda shard: (loads[shard], shard))
+            loads[target] += 1
+            moves.append(Handover(stage, move.id, source, target, movable[source, move.id].handed))
+    return tuple(moves)
+
+
+def pieces(layout: Layout, places: Places) -> dict[str, int]:
+    """The stages that have less to do at once than there are tasks, and into how many parts what runs is to be cut
+    where a checkpoint is made of it: with them there is enough for each task, and no more.
+    """
+    wanted: dict[str, int] = {}
+    for stage, reports in _by_stage(places).items():
+        ready = sum(report.restrictions.ready for report in reports.values())
+        tasks = next(layout.tasks[placed.level] for placed in layout.stages if placed.name == stage)
+        if 0 < ready < tasks:
+            wanted[stage] = -(-tasks // ready)
+    return wanted
+
+
+def _by_stage(places: Places) -> Mapping[str, Mapping[int, StageReport]]:
     stages: dict[str, dict[int, StageReport]] = {}
     for (stage, shard), report in places.items():
         stages.setdefault(stage, {})[shard] = report
-    moves: list[Handover] = []
-    for stage, reports in stages.items():
-        movable = {shard: report.restrictions.movable for shard, report in reports.items()}
-        if not any(movable.values()):
-            continue
-        moves += [
-            Handover(stage, move.id, move.source, move.target, handed)
-            for move in rebalance(
-                {shard: [Sized(each.id, each.size) for each in known] for shard, known in movable.items()},
-                fixed={shard: _rest(report.restrictions) for shard, report in reports.items()},
-            )
-            for handed in (next(each.handed for each in movable[move.source] if each.id == move.id),)
-        ]
-    return tuple(moves)
+    return stages
 
 
 def _rest(restrictions: Restrictions) -> float:

@@ -8,7 +8,8 @@ something to do only for one of these reasons:
 
 - the budget of the step ended before all that was due was done;
 - the clock has come to a timer or a restriction;
-- a side input that elements wait for is complete, or has been added to: shards learn of both from the head.
+- a side input that elements wait for is complete, or has been added to: shards learn of both from the head;
+- elements have waited for the step to become real.
 
 Event time is no reason of its own: watermarks flow through all levels within a step, and each shard fires all that
 they let fire.
@@ -68,7 +69,7 @@ def look(places: Places, times: Times, published: Set[Port], now: Timestamp) -> 
     """
     first = MAX_TIMESTAMP
     for report in places.values():
-        if report.leftover:
+        if report.leftover or report.uncommitted:
             return Ready()
         for awaited in report.awaited:
             if awaited.port in published or passed(times.outputs[awaited.port], awaited.until):

@@ -129,6 +129,9 @@ class JobState:
     # What the event that is handled has led to so far.
     out: list[Command] = field(default_factory=list)
 
+    # What people were told of restrictions, by stage: nothing twice.
+    told_of: set[tuple[str, str]] = field(default_factory=set)
+
     # What all parts of the machine do.
 
     def time(self, head: Head) -> Timestamp:

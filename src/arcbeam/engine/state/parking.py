@@ -1,7 +1,6 @@
-"""Elements that wait until a side input is ready, of one stage in one shard.
+"""Elements that wait until a side input is ready, or until they are committed, of one stage in one shard.
 
-Owns their rows and their holds of the input watermark. Must not know when a side input is ready, nor what an element
-is.
+Owns their rows and their holds of the input watermark. Must not know when that is, nor what an element is.
 
 Elements that wait for the same window of the same side input are a *lot*: they go on together, so they are one sequence
 of rows and one hold, at the earliest of their times.

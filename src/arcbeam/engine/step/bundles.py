@@ -111,6 +111,9 @@ class Budget(Protocol):
     def exhausted(self) -> bool:
         """Whether the rest should be left for the next step."""
 
+    def part(self, fraction: float) -> Budget:
+        """A fraction of what is left of it now, as a budget; what that leaves goes back to this one."""
+
 
 class Runner(Protocol):
     """The user code of one stage in one shard; what it puts out goes on from there.
@@ -146,8 +149,14 @@ class Runner(Protocol):
     def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
         """The restriction of an element that has come to a splittable stage."""
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
-        """Processes a restriction; makes a checkpoint when the budget is exhausted, though not before progress."""
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
+        """Processes a restriction; makes a checkpoint when the budget is exhausted, though not before progress.
+
+        Args:
+            restriction: due.
+            budget: of the task.
+            pieces: into how many parts the rest is cut by the checkpoint, as far as it can be.
+        """
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """What a drain leaves of a restriction that waits."""

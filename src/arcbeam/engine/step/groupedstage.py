@@ -22,7 +22,7 @@ from arcbeam.engine.grouping.effects import (
 from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Grouped
-from arcbeam.engine.plan.stepplan import Handover
+from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
 from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.timers import Fired, Timers
@@ -61,7 +61,7 @@ class GroupedLogic:
         self._before: Clocks | None = None
         """What time it is as long as the watermark has not moved."""
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:

@@ -10,7 +10,7 @@ from typing import Final
 
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.reports import Movable, Restrictions
-from arcbeam.engine.plan.stepplan import Handover
+from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.model.timestamps import Timestamp
@@ -26,7 +26,7 @@ class PlainLogic:
     def __init__(self, place: StageContext) -> None:
         self._place = place
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
@@ -70,18 +70,20 @@ class SplittableLogic(PlainLogic):
         super().__init__(place)
         self._residuals = Residuals(place.view, place.placed.number, place.placed.flow.outputs, bound)
         self._drain = False
+        self._pieces = 1
         self._admitted = 0
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
-        self._drain = drain
+        self._drain = plan.drain
+        self._pieces = plan.pieces.get(self._place.placed.name, 1)
         for move in moves:
             if move.source == self._place.shard:
                 if self._residuals.hand_over(move.id) != move.handed:
                     raise ValueError(f"restriction {move.id.hex()} of {move.stage!r} is not what the plan takes it for")
             else:
                 self._residuals.adopt(move.handed)
-        if drain:
+        if plan.drain:
             for restriction in list(self._residuals.untruncated()):
                 kept = self._place.runner.truncate(restriction)
                 self._residuals.truncate(restriction.id, kept, self._place.now)
@@ -109,7 +111,8 @@ class SplittableLogic(PlainLogic):
                 residuals.put_back(restriction.id)
                 break
             place.tally.resumed += 1
-            result = place.runner.resume(restriction, place.budget)
+            pieces = max(1, min(self._pieces, residuals.room(restriction.root)))
+            result = place.runner.resume(restriction, place.budget, pieces)
             place.record(result.call)
             # What the estimator has promised after a split is no promise for what was split off.
             made.update(residuals.split(restriction.id, split, place.now).id for split in result.splits)
@@ -126,14 +129,15 @@ class SplittableLogic(PlainLogic):
 
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
-        live, size = 0, 0.0
+        live, ready, size = 0, 0, 0.0
         silent: dict[str, None] = {}
         for restriction in self._residuals.all():
             live += 1
+            ready += restriction.due <= self._place.now
             size += restriction.remainder.size
             silent.update(dict.fromkeys(restriction.silent(self._place.placed.flow.outputs)))
         movable = tuple(
             Movable(restriction.id, restriction.remainder.size, handed)
             for restriction, handed in self._residuals.movable(_MOVABLE, _MOVABLE_BYTES)
         )
-        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()), movable)
+        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()), movable, ready)

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
 from arcbeam.engine.plan.reports import StageReport, TaskReport
-from arcbeam.engine.plan.stagekinds import StageSpec
+from arcbeam.engine.plan.stagekinds import Splittable, StageSpec
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.rows.keyspace import claim
+from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
@@ -58,8 +59,10 @@ class TaskStep:
         ends: list[BundleResult] = []
         times: dict[Port, Timestamp] = dict(gathered.times)
         for shard in layout.range_of(self._level, self._task):
+            claim(shards.view(shard), self._level, shard)
+        waiting = self._waiting(shards)
+        for shard in layout.range_of(self._level, self._task):
             view = shards.view(shard)
-            claim(view, self._level, shard)
             for placed in layout.at(self._level):
                 upstream = min((gathered.times[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP)
                 place = StageContext(
@@ -72,8 +75,10 @@ class TaskStep:
                     Clock(view, placed.number, placed.flow.outputs),
                     shards.runner(placed.name, shard),
                     exchange,
-                    budget,
+                    # One that never ends must not take all: those behind it have their turn in the same step.
+                    budget.part(1 / max(1, len(waiting))),
                 )
+                waiting.discard((placed.name, shard))
                 stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
                 report, closed = stage.run(upstream, plan)
                 reports.append(report)
@@ -94,6 +99,17 @@ class TaskStep:
             tuple(committable for closed in ends for committable in closed.committables),
             sum(closed.finalizations for closed in ends),
         )
+
+    def _waiting(self, shards: Shards) -> set[tuple[str, int]]:
+        """Where restrictions are due that share the budget."""
+        return {
+            (placed.name, shard)
+            for placed in self._layout.at(self._level)
+            if isinstance(self._specs[placed.name].kind, Splittable)
+            for shard in self._layout.range_of(self._level, self._task)
+            if (due := Residuals(shards.view(shard), placed.number, placed.flow.outputs).next_due()) is not None
+            and due <= self._plan.time
+        }
 
     def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
         """The watermarks of all levels before, which this step has come to."""

@@ -13,7 +13,7 @@ from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.plan.reports import Restrictions
-from arcbeam.engine.plan.stepplan import Handover
+from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.step.bundles import Budget, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
@@ -90,7 +90,7 @@ class StageContext:
 class StageLogic(Protocol):
     """What a kind of stage does in a shard, in the order of its methods."""
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """Before anything else; `moves` are those of the stage from and to this shard."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:

@@ -30,6 +30,8 @@ SCRIPT_SHARD: Final = 0
 """Where all that a script adds comes in, so that it stays in its order."""
 _TOGETHER: Final = 1000
 """Elements of a key that go on from where they were parked are handed over so many at once, at most."""
+_COMMIT: Final = SideInputWindow("commit", b"")
+"""What elements wait for whose stage wants its input stable: that the step is real in which they came."""
 
 
 def logic_of(spec: StageSpec, place: StageContext) -> StageLogic:
@@ -67,7 +69,7 @@ class StageStep:
         self._committed_outputs = committed_outputs
         self._work = logic_of(spec, place)
         self._ports = dict(spec.placed.side_inputs)
-        self._parking = Parking(place.view, spec.placed.number) if self._ports else None
+        self._parking = Parking(place.view, spec.placed.number) if self._ports or spec.stable else None
 
     def run(self, upstream: Timestamp, plan: StepPlan) -> tuple[StageReport, BundleResult]:
         """Does all of it.
@@ -79,14 +81,17 @@ class StageStep:
         place, work = self._place, self._work
         here = (place.placed.name, place.shard)
         work.begin(
-            plan.drain, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
+            plan, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
         )
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
         self._unpark()
         for key, elements in place.exchange.elements(place.placed.name, place.shard):
             place.tally.read += len(elements)
-            self._deliver(key, elements)
+            if self._spec.stable:
+                self._await_commit(key, elements)
+            else:
+                self._deliver(key, elements)
         leftover = work.resume()
         # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
         watermark = place.clock.advance(upstream)
@@ -131,11 +136,15 @@ class StageStep:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
         earliest: Port | None = None
+        uncommitted = False
         if self._parking is not None:
             name = place.placed.name
             for lot, _ in self._parking.lots():
-                awaited.add(Awaited(self._ports[lot.side_input], self._sides.until(name, lot)))
-            if (first := self._parking.earliest()) is not None:
+                if lot == _COMMIT:
+                    uncommitted = True
+                else:
+                    awaited.add(Awaited(self._ports[lot.side_input], self._sides.until(name, lot)))
+            if (first := self._parking.earliest()) is not None and first != _COMMIT:
                 earliest = self._ports[first.side_input]
         return StageReport(
             place.placed.name,
@@ -148,11 +157,15 @@ class StageStep:
             tuple(sorted(awaited)),
             work.restrictions(),
             Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),
+            uncommitted,
         )
 
-    # Side inputs.
+    # What waits.
 
     def _ready(self, lot: SideInputWindow) -> bool:
+        """Whether what waits goes on; asked of what waited when the step began, where it is for the commit."""
+        if lot == _COMMIT:
+            return True
         name = self._place.placed.name
         committed = self._committed_outputs.get(self._ports[lot.side_input], MIN_TIMESTAMP)
         over = passed(committed, self._sides.until(name, lot))
@@ -164,7 +177,7 @@ class StageStep:
         return next((lot for lot in needed if not self._ready(lot)), None)
 
     def _unpark(self) -> None:
-        """What waited for a side input that is ready goes on, or waits for another one."""
+        """What waited for a side input that is ready, or for its commit, goes on, or waits for another one."""
         if self._parking is None:
             return
         assert self._spec.decode is not None
@@ -183,7 +196,7 @@ class StageStep:
                 self._deliver(key, together)
 
     def _deliver(self, key: bytes, elements: Elements) -> None:
-        if self._parking is None:
+        if self._parking is None or not self._ports:
             self._work.deliver(key, elements)
             return
         lacking: dict[Window, SideInputWindow | None] = {}
@@ -195,11 +208,22 @@ class StageStep:
                     lacking[window] = self._lacks(window)
             for window, lot in ((window, lacking[window]) for window in windows):
                 if lot is not None:
-                    # What no grouping has made has no pane, and no bytes for it.
-                    fields = (key, window.ordered(), value, *filter(None, [pane.packed()]))
-                    packed = b"".join(map(sequences.framed, fields))
-                    self._parking.park(lot, Parked(time, packed))
+                    self._park(lot, key, value, time, window, pane)
             if here := tuple(window for window in windows if lacking[window] is None):
                 ready.append((value, time, here, pane))
         if ready:
             self._work.deliver(key, ready)
+
+    def _await_commit(self, key: bytes, elements: Elements) -> None:
+        """What has come goes on in the next step, in this order, if this one becomes real."""
+        for value, time, windows, pane in self._work.timely(key, elements):
+            for window in windows:
+                self._park(_COMMIT, key, value, time, window, pane)
+
+    def _park(
+        self, lot: SideInputWindow, key: bytes, value: bytes, time: Timestamp, window: Window, pane: PaneInfo
+    ) -> None:
+        assert self._parking is not None
+        # What no grouping has made has no pane, and no bytes for it.
+        fields = (key, window.ordered(), value, *filter(None, [pane.packed()]))
+        self._parking.park(lot, Parked(time, b"".join(map(sequences.framed, fields))))

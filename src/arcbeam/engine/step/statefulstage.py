@@ -11,7 +11,7 @@ from arcbeam.engine.grouping.effects import DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Stateful
-from arcbeam.engine.plan.stepplan import Handover
+from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.state.agenda import Agenda, Element, Late, SortedInput
 from arcbeam.engine.state.cells import Cells
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
@@ -42,7 +42,7 @@ class StatefulLogic:
         self._cells = Cells(place.view, number)
         self._holds = Holds(place.view, number)
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
     def deliver(self, key: bytes, elements: Elements) -> None:

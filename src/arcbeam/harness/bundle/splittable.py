@@ -11,13 +11,30 @@ from functools import cached_property
 from typing import Any
 
 from apache_beam.internal import pickler
+from apache_beam.io.watermark_estimators import MonotonicWatermarkEstimator
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners import common
 from apache_beam.runners.worker import operations
 
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness.bundle import splitting
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splitting import Splitter
+
+splitting.register()
+
+_watermark_of: Any = MonotonicWatermarkEstimator.current_watermark
+
+
+def _current_watermark(estimator: Any) -> Any:
+    """In place of the estimator's own, which still does its work."""
+    if estimator._watermark is None:
+        estimator._watermark = estimator._last_observed_timestamp
+    return _watermark_of(estimator)
+
+
+# SUBTLE: it compares with what it has promised; with its default provider that is nothing at first, and it raises.
+MonotonicWatermarkEstimator.current_watermark = _current_watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +136,23 @@ class SplittableOperation:
             raise self._with_step(e) from e
         return Sized(coder.encode_nested(windowed.with_value(((element, (kept, state)), size))), size, sized.fresh)
 
-    @cached_property
+    @property
+    def endless(self) -> bool:
+        """Whether the DoFn says that what it makes of an element may have no end."""
+        return bool(self._signature.is_unbounded_per_element())
+
+    @property
     def _provider(self) -> Any:
         """The DoFn's restriction provider: the SDK truncates in an operation of its own, which not every plan has."""
+        return self._signature.get_restriction_provider()
+
+    @cached_property
+    def _signature(self) -> Any:
         components = runner_pb.Components.FromString(self._processor.stage.payload)
         transform = components.transforms[self.op.name_context.transform_id]
         payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
         fn, *_ = pickler.loads(payload.do_fn.payload)
-        return common.DoFnSignature(fn).get_restriction_provider()
+        return common.DoFnSignature(fn)
 
     def _with_step(self, error: Exception) -> Exception:
         """A copy of a user's error that names the step, as the SDK makes it for all but splittable DoFns."""

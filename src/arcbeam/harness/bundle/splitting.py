@@ -14,6 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from apache_beam.runners import common, sdf_utils
+
 _LOG = logging.getLogger("arcbeam.splitting")
 
 MAX_PIECES = 64
@@ -24,6 +26,33 @@ _NUDGES = (0.0, 1 / 64, 1 / 8, 1 / 2)
 right where it is (a BoundedSource never can); then it is asked to stop a little later."""
 
 _MAX_BACKOFF = 5.0
+_PATIENCE = 10.0
+"""Seconds past the deadline until somebody is told that a process goes on; again each time they have doubled."""
+
+_claiming = threading.local()
+
+
+class _Observed(sdf_utils.ThreadsafeRestrictionTracker):  # type: ignore[misc]  # Beam is untyped
+    """Tells the splitter of its thread of the first claim."""
+
+    def __init__(self, restriction_tracker: Any) -> None:
+        super().__init__(restriction_tracker)
+        self._splitter: Splitter | None = getattr(_claiming, "splitter", None)
+        if self._splitter is not None:
+            self._splitter.tracker = self
+
+    def try_claim(self, position: Any) -> Any:
+        with self._lock:
+            claimed = self._restriction_tracker.try_claim(position)
+        if claimed and self._splitter is not None:
+            self._splitter.claimed = True
+            self._splitter = None
+        return claimed
+
+
+def register() -> None:
+    """Gives our tracker to the SDK. Idempotent."""
+    common.ThreadsafeRestrictionTracker = _Observed
 
 
 class Splitter:
@@ -31,8 +60,11 @@ class Splitter:
 
     The bundle's thread calls `begin` and `end` around each restriction; this object's thread looks at progress and
     asks for splits. A restriction is left alone until it was seen to progress: before its first claim a split may give
-    an empty primary and everything back, for ever. Progress is any of: an output since `begin` (nothing may be output
-    before the first claim), a remainder smaller than at the first look.
+    an empty primary and everything back, for ever. Progress is any of: a claim since `begin`, an output (nothing may be
+    output before the first claim), a remainder smaller than at the first look.
+
+    Nobody can end a process but itself: one that goes on though it was asked to stop, cannot be split, or has claimed
+    nothing, is told of in the log, by the name of its step, and goes on.
 
     `_lock` guards all that follows it in `__init__`; a split is only asked for while holding it. So a split always
     hits the restriction that was looked at, and `end` returns only when no split is under way.
@@ -43,6 +75,12 @@ class Splitter:
         seconds: from entering the context to the deadline.
         pieces: into how many pieces to split the rest, asked for at the time of a split.
         exhausted: whether the time is up earlier; asked on the splitter's thread, too.
+        interval: seconds between two looks; None: a twentieth of `seconds`.
+        patience: seconds past the deadline until a process that goes on is told of.
+
+    Attributes:
+        tracker: of the restriction that runs.
+        claimed: something was claimed since `begin`.
     """
 
     def __init__(
@@ -52,9 +90,14 @@ class Splitter:
         seconds: float,
         pieces: Callable[[], int],
         exhausted: Callable[[], bool] = lambda: False,
+        interval: float | None = None,
+        patience: float = _PATIENCE,
     ) -> None:
         self._op, self._apply, self._seconds, self._pieces, self._exhausted = op, apply, seconds, pieces, exhausted
-        self._interval = min(0.1, max(0.005, seconds / 20))
+        self._interval = min(0.1, max(0.005, seconds / 20)) if interval is None else interval
+        self._patience = patience
+        self.tracker: Any = None
+        self.claimed = False
         self._deadline = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="splitter", daemon=True)
@@ -64,9 +107,12 @@ class Splitter:
         self._first_look: tuple[float, float] | None = None
         self._progressed = False
         self._refuses = False
+        self._stopped = False
         self._pieces_made = False
         self._backoff = 0.0
         self._next_try = 0.0
+        self._overdue_since: float | None = None
+        self._told_after = patience
         self._split_off: list[Any] = []
         self._failure: Exception | None = None
 
@@ -96,12 +142,15 @@ class Splitter:
         return sum(receiver.opcounter.element_counter.value() for receiver in self._op.receivers)
 
     def begin(self) -> None:
-        """The next restriction is about to be processed."""
+        """The next restriction is about to be processed, on this thread."""
+        _claiming.splitter = self
         with self._lock:
+            self.tracker, self.claimed = None, False
             self._outputs_before = self.outputs()
             self._first_look = None
-            self._progressed = self._refuses = self._pieces_made = False
+            self._progressed = self._refuses = self._stopped = self._pieces_made = False
             self._backoff, self._next_try = self._interval, 0.0
+            self._overdue_since, self._told_after = None, self._patience
             self._running = True
 
     def end(self) -> list[Any]:
@@ -132,14 +181,43 @@ class Splitter:
     def _watch(self) -> None:
         while not self._stop.wait(self._interval):
             with self._lock:
-                if not self._running or self._refuses:
-                    continue
-                self._progressed = self._progressed or self._has_progressed()
-                if self._progressed and self.overdue and time.monotonic() >= self._next_try:
-                    self._take_the_rest()
+                if self._running:
+                    self._look()
+
+    def _look(self) -> None:
+        self._progressed = self._progressed or self._has_progressed()
+        if not self.overdue:
+            return
+        now = time.monotonic()
+        if self._overdue_since is None:
+            self._overdue_since = now
+        if self._progressed and not self._refuses and now >= self._next_try:
+            self._take_the_rest()
+        if now - self._overdue_since >= self._told_after:
+            self._told_after = max(2 * self._told_after, self._interval)
+            self._tell(now - self._overdue_since)
+
+    def _tell(self, seconds: float) -> None:
+        """Says why nothing of what the process does becomes real."""
+        if self._stopped:
+            why = "was asked to stop: all that it has not claimed was taken from it, so its next try_claim gives False"
+        elif self._progressed:
+            why = "cannot be stopped: its tracker's try_split gives nothing back"
+        else:
+            why = (
+                "has not claimed anything: a process that waits for what is to come should defer_remainder, and return"
+            )
+        step = self._op.name_context.step_name.removesuffix("/Process")
+        _LOG.warning(
+            "%r has processed a restriction for %.0f s more than it should and %s; nothing that depends on it goes on "
+            "before it returns",
+            step,
+            seconds,
+            why,
+        )
 
     def _has_progressed(self) -> bool:
-        if self.outputs() > self._outputs_before:
+        if self.claimed or self.outputs() > self._outputs_before:
             return True
         try:
             progress = self._op.current_element_progress()
@@ -158,13 +236,13 @@ class Splitter:
         """Splits the rest into equal pieces, and stops the running process behind what it has claimed."""
         try:
             if not self._pieces_made:
-                for pieces in range(min(self._pieces(), MAX_PIECES), 1, -1):
+                for pieces in range(min(self._pieces(), MAX_PIECES) if self._has_an_end() else 1, 1, -1):
                     if not self._split((pieces - 1) / pieces):
                         break
                 self._pieces_made = True
             kept = next((fraction for fraction in _NUDGES if self._split(fraction)), None)
             if kept == 0.0:
-                self._refuses = True  # there is nothing left to take
+                self._refuses = self._stopped = True  # there is nothing left to take
         except Exception as e:
             self._refuses = True
             innermost = traceback.extract_tb(e.__traceback__)[-1].name
@@ -172,6 +250,13 @@ class Splitter:
                 self._failure = e
         self._next_try = time.monotonic() + self._backoff
         self._backoff = min(self._backoff * 2, max(_MAX_BACKOFF, self._interval))
+
+    def _has_an_end(self) -> bool:
+        """Whether a part of the rest may be taken from behind: what has no end has no half."""
+        try:
+            return self.tracker is None or bool(self.tracker.is_bounded())
+        except Exception:
+            return True  # a tracker need not know
 
     def _split(self, fraction: float) -> bool:
         """One split of the running restriction; False if it cannot be split there (or is done)."""

@@ -5,8 +5,11 @@ Owns their bytes, and what an estimator's reports are to the engine. Which of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.step.bundles import Budget, CallResult, RestrictionResult
@@ -18,12 +21,19 @@ from arcbeam.model.timestamps import Timestamp
 _FRESH: Final = b"\1"
 _LEFT: Final = b"\0"
 """In front of a restriction's bytes: which coder they are of."""
-_LOOK_SECONDS: Final = 0.2
-"""About twenty looks at progress in that time."""
+_LOOK_SECONDS: Final = 0.01
+"""Between two looks at what runs."""
+PATIENCE_SECONDS = 10.0
+"""Behind the budget's end, until somebody is told of a process that goes on."""
+
+
+def sdk_time() -> Timestamp:
+    """What the clock shows by which the SDK counts delays."""
+    return Timestamp(SdkTimestamp.now().micros)
 
 
 class StepRestrictions:
-    """The restrictions of a stage.
+    """The restrictions of a stage. Who has begun with `resume` ends with `close`, unless that has raised.
 
     Args:
         processor: of the stage.
@@ -32,6 +42,9 @@ class StepRestrictions:
     def __init__(self, processor: StageProcessor) -> None:
         self._processor = processor
         self._operation = SplittableOperation(processor)
+        self._splitter: Splitter | None = None
+        self._budget: Budget
+        self._pieces = 1
 
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
         """A new one.
@@ -45,38 +58,70 @@ class StepRestrictions:
         return Remainder(_FRESH + encoded, element.value[1], None, dict.fromkeys(outputs, time))
 
     def resume(
-        self, remainder: Remainder, budget: Budget, outputs: tuple[str, ...], now: Timestamp
+        self,
+        remainder: Remainder,
+        budget: Budget,
+        pieces: int,
+        outputs: tuple[str, ...],
+        clock: Callable[[], Timestamp],
     ) -> RestrictionResult:
         """Processes one, in the open bundle, until it is done, or defers the rest, or the budget is exhausted.
 
         Args:
             remainder: what is to be processed.
             budget: when it is exhausted, all that has not been claimed is split off, though not before progress.
+            pieces: into how many parts that is then cut, where it can be.
             outputs: of the stage.
-            now: the step's recorded time: delays count from it.
+            clock: delays count from when the SDK tells them.
         """
         operation, sized = self._operation, _sized(remainder)
         coder = operation.root_coder if sized.fresh else operation.op_coder
-        apply = self._processor.sdk.delayed_bundle_application
-        with Splitter(operation.op, apply, _LOOK_SECONDS, lambda: 1, budget.exhausted) as splitter:
-            processed = operation.process(coder.decode_nested(sized.element), splitter, fresh=sized.fresh)
-        self._processor.bundles.elements += 1
-        splits = [self._left(application, outputs, None) for application in processed.split_off]
-        deferred = [self._left(application, outputs, now) for application in processed.deferred]
+        # SUBTLE: half of a restriction without an end is a time, or a place, that may never come.
+        self._budget, self._pieces = budget, 1 if operation.endless else pieces
+        try:
+            element = coder.decode_nested(sized.element)
+            processed = operation.process(element, self._watching(), fresh=sized.fresh)
+            self._processor.bundles.elements += 1
+            splits = [self._left(application, outputs, None) for application in processed.split_off]
+            deferred = [self._left(application, outputs, clock) for application in processed.deferred]
+        except BaseException:
+            self.close()
+            raise
         # There is one at most: an element is in one window here.
         last = deferred.pop() if deferred else None
         return RestrictionResult((*splits, *deferred), last, {} if last is None else last.watermarks, CallResult())
+
+    def close(self) -> None:
+        """No restriction is processed for now. Again does nothing."""
+        splitter, self._splitter = self._splitter, None
+        if splitter is not None:
+            splitter.__exit__(None, None, None)
+
+    def _watching(self) -> Splitter:
+        """One thread for all restrictions of a stage and shard: many of them are soon done."""
+        if self._splitter is None:
+            self._splitter = Splitter(
+                self._operation.op,
+                self._processor.sdk.delayed_bundle_application,
+                math.inf,
+                lambda: self._pieces,
+                lambda: self._budget.exhausted(),
+                _LOOK_SECONDS,
+                PATIENCE_SECONDS,
+            ).__enter__()
+        return self._splitter
 
     def truncate(self, remainder: Remainder) -> Remainder | None:
         """What a drain leaves of one that waits, with the promises that it has."""
         kept = self._operation.truncate(_sized(remainder))
         return None if kept is None else Remainder(_bytes(kept), kept.size, None, remainder.watermarks)
 
-    def _left(self, application: Any, outputs: tuple[str, ...], now: Timestamp | None) -> Remainder:
+    def _left(self, application: Any, outputs: tuple[str, ...], clock: Callable[[], Timestamp] | None) -> Remainder:
         left = self._operation.left(application)
         due: Timestamp | None = None
-        if now is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
-            due = Timestamp(now + delay)
+        # SUBTLE: not from the step's recorded time, which has passed: what was to be due at a time would be so earlier.
+        if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
+            due = Timestamp(clock() + delay)
         return Remainder(_bytes(left), left.size, due, _promised(application.application, outputs))
 
 

@@ -5,7 +5,7 @@ Owns what a call of the engine is to the SDK, and what the call has led to. Must
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from apache_beam.utils.windowed_value import create
@@ -18,7 +18,7 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.step.elements import PaneValues
-from arcbeam.harness.step.restrictions import StepRestrictions
+from arcbeam.harness.step.restrictions import StepRestrictions, sdk_time
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
 from arcbeam.model.seams import StateView
@@ -36,13 +36,15 @@ class StepRunner:
         stage: whose user code it is. No other runner of it is in use before this one is finished.
         view: of the shard's state.
         placed: the stage, as the engine knows it.
-        now: the step's recorded time.
+        clock: the time, by which delays are counted; that by which the SDK does.
     """
 
-    def __init__(self, stage: StepStage, view: StateView, placed: Placed, now: Timestamp) -> None:
+    def __init__(
+        self, stage: StepStage, view: StateView, placed: Placed, clock: Callable[[], Timestamp] = sdk_time
+    ) -> None:
         self._stage = stage
         self._outputs = placed.flow.outputs
-        self._now = now
+        self._clock = clock
         self._bundles = stage.processor.bundles
         self._writers: Any = stage.processor.context.writers
         self._taken = self._taken_so_far()
@@ -97,10 +99,10 @@ class StepRunner:
         """See `Runner`."""
         return self._restrictions.admitted(self._stage.codec.block([element]).element(0), self._outputs)
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         """See `Runner`."""
         self._bundles.open()
-        return self._restrictions.resume(restriction.remainder, budget, self._outputs, self._now)
+        return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `Runner`."""
@@ -112,6 +114,8 @@ class StepRunner:
 
     def finish(self) -> BundleResult:
         """See `Runner`."""
+        if self._stage.restrictions is not None:
+            self._stage.restrictions.close()
         self._bundles.close()
         result = CallResult(self._taken_so_far() - self._taken)
         return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)

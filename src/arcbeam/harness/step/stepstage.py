@@ -46,6 +46,7 @@ class StepStage:
         state: user state, in the view of the shard that has its turn.
         windows: of what the stage reads.
         kind: what the engine must know of it.
+        stable: whether it wants its input stable.
         timers: what user code sets and clears.
         families: timer families by the engine's name.
         keyed: whether what comes has user keys.
@@ -64,6 +65,7 @@ class StepStage:
         root = self.processor.root
         self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
         self.kind = kind_of(self.processor, self.windows)
+        self.stable = stage.stable
         self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
         taker = root.output_blocks.only_taker
         self.driven = taker if isinstance(taker, StatefulOperation) else None
@@ -90,7 +92,7 @@ class StepStage:
         self.sides = SideWindows(stage, self.windows)
         writers: list[Any] = self.processor.context.writers
         self._written = {op.channel: (op.window_coder, Windows(op.window_coder)) for op in writers}
-        waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs)
+        waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs) or stage.stable
         self.codec = Codec(coder, self.windows, waits)
         self._blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
 

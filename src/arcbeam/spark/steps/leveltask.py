@@ -221,9 +221,7 @@ class _Run:
             warnings.simplefilter("default")
             sent = Sent(placing, of.level, self._rows.put)
             files, sides = self._here.files, self._here.sides(of.level, of.order.side_files)
-            code = self._code = LevelCode(
-                placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
-            )
+            code = self._code = LevelCode(placing, of.level, self.task, self._open, sent, sides, files.scratch)
             received = Received(self._batches, placing, of.level, sent)
             name = f"{plan.step}.{plan.attempt}.{of.level}.{self.task}.{uuid.uuid4().hex[:8]}"
             attempt = TaskAttempt(
@@ -237,7 +235,7 @@ class _Run:
                 LevelRows(received, sent, code.elements, self._end),
                 code,
                 code,
-                TaskBudget(plan.budget, lambda: sent.bytes, code.written),
+                TaskBudget.of(plan.budget, lambda: sent.bytes, code.written),
             )
             with self._showing(plan.time):
                 report = attempt.run()

@@ -46,7 +46,6 @@ class LevelCode:
         sent: takes what stages write.
         sides: the side inputs of the head.
         scratch: a local folder, for side inputs that are written.
-        now: the step's recorded time.
 
     Attributes:
         latest: uid of the stage that had its turn last.
@@ -61,11 +60,10 @@ class LevelCode:
         sent: Sent,
         sides: SideFileReader,
         scratch: Path,
-        now: Timestamp,
     ) -> None:
         self._placing, self._level = placing, level
         self._placed = {each.name: each for each in placing.layout.at(level)}
-        self._open, self._sent, self._task, self._now = open, sent, task, now
+        self._open, self._sent, self._task = open, sent, task
         self._first_shard = placing.layout.range_of(level, task)[0]
         self._sides, self._scratch = sides, scratch
         self._channels: dict[str, dict[str, int]] = {}
@@ -78,7 +76,7 @@ class LevelCode:
         specs = {}
         for name, placed in self._placed.items():
             stage = self._stage(name)
-            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode)
+            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode, stage.stable)
         return specs
 
     @property
@@ -95,7 +93,7 @@ class LevelCode:
         """See `UserCode`."""
         from arcbeam.harness.step.runner import StepRunner
 
-        return StepRunner(self._stage(stage), view, self._placed[stage], self._now)
+        return StepRunner(self._stage(stage), view, self._placed[stage])
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """See `UserCode`: an impulse, in the first shard."""
@@ -210,16 +208,34 @@ class TaskBudget:
     """How much a task may do; see `arcbeam.engine.step.bundles.Budget`.
 
     Args:
-        budget: of the step.
+        until: when its time is over, as `time.monotonic` has it.
+        bytes, elements: how much there may be by then.
         sent: bytes that the task has sent so far.
         written: elements that its user code has put out so far.
     """
 
-    def __init__(self, budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> None:
-        self._until = time.monotonic() + budget.time / 1e6
-        self._bytes, self._sent = budget.bytes, sent
-        self._elements, self._written = budget.elements, written
+    def __init__(
+        self, until: float, bytes: float, elements: float, sent: Callable[[], int], written: Callable[[], int]
+    ) -> None:
+        self._until, self._bytes, self._elements = until, bytes, elements
+        self._sent, self._written = sent, written
+
+    @staticmethod
+    def of(budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> TaskBudget:
+        """The budget of a step, from now on."""
+        return TaskBudget(time.monotonic() + budget.time / 1e6, budget.bytes, budget.elements, sent, written)
 
     def exhausted(self) -> bool:
         """See `Budget`."""
         return time.monotonic() >= self._until or self._sent() >= self._bytes or self._written() >= self._elements
+
+    def part(self, fraction: float) -> TaskBudget:
+        """See `Budget`."""
+        now, sent, written = time.monotonic(), self._sent(), self._written()
+        return TaskBudget(
+            now + (self._until - now) * fraction,
+            sent + (self._bytes - sent) * fraction,
+            written + (self._elements - written) * fraction,
+            self._sent,
+            self._written,
+        )

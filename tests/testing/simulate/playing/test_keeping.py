@@ -66,6 +66,9 @@ class Plenty:
     def exhausted(self) -> bool:
         return False
 
+    def part(self, fraction: float) -> Plenty:
+        return self
+
 
 def rows_of(way: str) -> set[int]:
     """The kinds of the cells that have rows when elements have come."""
@@ -115,11 +118,11 @@ def test_in_a_drain_only_what_was_truncated_runs_and_it_is_truncated_once(kind: 
         runner.truncate(admitted)
     desk.draining = True
     with pytest.raises(Broken, match="was not truncated"):
-        runner.resume(admitted, Plenty())
+        runner.resume(admitted, Plenty(), 1)
     kept = runner.truncate(admitted)
     assert isinstance(kept, Remainder)
     truncated = replace(admitted, remainder=kept)
     with pytest.raises(Broken, match="twice"):
         runner.truncate(truncated)
-    runner.resume(truncated, Plenty())
+    runner.resume(truncated, Plenty(), 1)
     assert desk.outs

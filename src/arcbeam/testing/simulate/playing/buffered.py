@@ -117,9 +117,9 @@ class Committing:
         """See `bundles.Runner`."""
         return self._runner.restriction(key, element)
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         """See `bundles.Runner`."""
-        return self._runner.resume(restriction, budget)
+        return self._runner.resume(restriction, budget, pieces)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `bundles.Runner`."""

@@ -92,7 +92,7 @@ class Runner:
         """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no restrictions")
 
@@ -226,7 +226,7 @@ class _Splittable(Runner, ABC):
         remainder = self.rest(what, lo, hi, polls, None)
         return Remainder(remainder.element, remainder.size) if self.pace.silent else remainder
 
-    def resume(self, restriction: Restriction, budget: Budget) -> RestrictionResult:
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         """See `bundles.Runner`."""
         pace, now = self.pace, self.desk.now
         lo, hi, polls, due, cut, what = _taken_apart(restriction)
@@ -245,6 +245,10 @@ class _Splittable(Runner, ABC):
         for count, at in enumerate(range(lo, hi)):
             if count and (count >= pace.piece or budget.exhausted()):
                 pause = now + pace.pause if pace.pause and at % pace.every == 0 else None
+                # What is cut off for others begins behind what this one goes on with.
+                for _ in range(min(pieces, hi - at) - 1):
+                    splits.append(self.rest(what, hi - (hi - at) // pieces, hi, polls, None, cut))
+                    hi, polls = hi - (hi - at) // pieces, 0
                 rest = self.rest(what, at, hi, polls, pause, cut)
                 return RestrictionResult(splits, rest, rest.watermarks, CallResult(count))
             self.read(what, at)

@@ -1,0 +1,47 @@
+"""Steps with restrictions, for tests: the budget is exhausted from the start, or when the DoFn under test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.plan.reports import StageReport
+from arcbeam.model.timestamps import MAX_TIMESTAMP
+from tests.harness.bounded.splittables import gates
+from tests.harness.step.stepped import Shard, Step
+
+WAIT = 30
+"""Seconds at most; what is waited for comes at once, or never."""
+
+
+class FirstOf:
+    """Runs steps as they are, and keeps the report of each."""
+
+    def __init__(self, *steps: Callable[[list[Any]], Step]) -> None:
+        self.steps = steps
+        self.reports: list[StageReport] = []
+
+    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        for step in self.steps:
+            self.reports.append(shard.run(step([(key, [one]) for key, one in came])))
+            came = []
+
+
+def exhausted(**more: Any) -> Callable[[list[Any]], Step]:
+    return lambda came: Step(came, MAX_TIMESTAMP, looks=1, **more)
+
+
+def exhausted_when_told(**more: Any) -> Callable[[list[Any]], Step]:
+    def step(came: list[Any]) -> Step:
+        gates["exhausted"], gates["split"] = threading.Event(), threading.Event()
+        return Step(came, MAX_TIMESTAMP, until=gates["exhausted"], **more)
+
+    return step
+
+
+def stop() -> None:
+    """The budget is exhausted; returns when what is left was split off."""
+    gates["exhausted"].set()
+    assert gates["split"].wait(WAIT)
