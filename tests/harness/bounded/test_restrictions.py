@@ -91,6 +91,29 @@ def test_a_deferred_restriction_is_not_processed_before_its_time(delays: Callabl
     assert all(later - earlier >= 0.0025 for earlier, later in itertools.pairwise(times))
 
 
+class Timed(OneByOne):
+    def process(
+        self,
+        element: int,
+        time: Any = beam.DoFn.TimestampParam,
+        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+    ) -> Iterator[Any]:
+        for _, at in super().process(element, tracker):
+            yield at, time.micros
+
+
+@pytest.mark.contract("SDF-11")
+@pytest.mark.parametrize("seconds", [0.0, 10.0], ids=["handed back", "kept"])
+def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(seconds: float) -> None:
+    def build(p: beam.Pipeline) -> Any:
+        made = p | beam.Create([3], reshuffle=False)
+        timed = made | beam.Map(lambda x: TimestampedValue(x, Timestamp(micros=-1_234_567)))
+        return timed | beam.ParDo(Timed()) | beam.Map(note)
+
+    drive(build, Settings(shards=SHARDS, sdf_round_seconds=seconds))
+    assert found == [(at, -1_234_567) for at in range(3)]
+
+
 def test_others_go_on_while_one_waits() -> None:
     settings = Settings(shards=1)
     drive(

@@ -13,10 +13,11 @@ from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.watermarks.clocks import output_time
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.bounded.splittables import Claimed, Numbers, gates
 from tests.harness.drive import Collect, Driven, _collected
 from tests.harness.step.stepped import Shard, Step, Stepped
@@ -103,6 +104,60 @@ def test_what_an_estimator_promises_lets_the_output_watermark_move() -> None:
     with Stepped(cut) as p:
         build(p, [10], InParts())
     assert promised == [3 * SECOND, 6 * SECOND, 9 * SECOND, MAX_TIMESTAMP]
+
+
+@pytest.mark.contract("ENG-01", "SDF-02")
+@pytest.mark.parametrize("promise", [MIN_TIMESTAMP + 1, -1_500, END_OF_GLOBAL_WINDOW - 1])
+def test_a_promise_may_be_of_any_time_that_there_is(promise: int) -> None:
+    promised: list[Timestamp] = []
+
+    class Promising(beam.DoFn):
+        def process(
+            self,
+            element: int,
+            tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+            estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+        ) -> None:
+            tracker.try_claim(tracker.current_restriction().start)
+            estimator.set_watermark(SdkTimestamp(micros=promise))
+            tracker.defer_remainder()
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        promised.append(output_time(MAX_TIMESTAMP, report.local, "main"))
+
+    with Stepped(cut) as p:
+        build(p, [3], Promising())
+    assert promised == [promise]
+
+
+class Timed(beam.DoFn):
+    """Defers the rest after each number."""
+
+    def process(
+        self,
+        element: int,
+        time: Any = beam.DoFn.TimestampParam,
+        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+    ) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield at, time.micros
+            tracker.defer_remainder()
+
+
+@pytest.mark.contract("ENG-01", "SDF-11")
+@pytest.mark.parametrize("micros", [MIN_TIMESTAMP + 1, -1_500, -1, 1_234_567, END_OF_GLOBAL_WINDOW - 1])
+def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(micros: int) -> None:
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+
+    with Stepped(cut) as p:
+        timed = (
+            p | beam.Create([3], reshuffle=False) | beam.Map(lambda x: TimestampedValue(x, SdkTimestamp(micros=micros)))
+        )
+        timed | beam.ParDo(Timed()) | Collect()
+    assert [(value, time.micros) for value, time, _ in p.windowed()] == [((at, micros), micros) for at in range(3)]
 
 
 class Endless(beam.DoFn):

@@ -20,6 +20,7 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle import splitting
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splitting import Splitter
+from arcbeam.harness.encoding.exactcoder import ExactCoder
 
 splitting.register()
 
@@ -83,8 +84,11 @@ class SplittableOperation:
         self.op: Any = next(
             op for op in processor.sdk.ops.values() if isinstance(op, operations.SdfProcessSizedElements)
         )
-        self.root_coder: Any = processor.root.written_coder.get_impl()
-        self.op_coder: Any = self.op.input_info.main_input_coder.get_impl()
+        # SUBTLE: the SDK encodes what is left with the coder that is there, and its own cuts times to milliseconds.
+        left = ExactCoder(self.op.input_info.main_input_coder)
+        self.op.input_info = self.op.input_info._replace(main_input_coder=left)
+        self.root_coder: Any = ExactCoder(processor.root.written_coder).get_impl()
+        self.op_coder: Any = left.get_impl()
 
     def process(self, element: Any, splitter: Splitter, *, fresh: bool) -> Processed:
         """Processes a restriction in the open bundle.

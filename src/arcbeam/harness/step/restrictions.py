@@ -130,7 +130,8 @@ def _promised(application: Any, outputs: tuple[str, ...]) -> Mapping[str, Timest
 
     The SDK reports one value for all outputs of its operation, or none; so it holds for all outputs of the stage.
     """
-    reported = [mark.ToMicroseconds() for mark in application.output_watermarks.values()]
+    # SUBTLE: not by the proto's own arithmetic, which knows the years 1 to 9999 only: time begins long before.
+    reported = [mark.seconds * 1_000_000 + mark.nanos // 1000 for mark in application.output_watermarks.values()]
     return dict.fromkeys(outputs, Timestamp(min(reported))) if reported else {}
 
 
