@@ -15,6 +15,7 @@ from arcbeam.engine.progress import (
     Finalized,
     Propose,
     Published,
+    ScriptRead,
     ShutDown,
     StepFailed,
     StepPlan,
@@ -23,6 +24,7 @@ from arcbeam.engine.progress import (
     WaitUntil,
 )
 from arcbeam.model.commits import Committable
+from arcbeam.model.script import ScriptOver
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.steps.order import StepOrder
 from arcbeam.store.blobs.errors import StoreError
@@ -73,6 +75,12 @@ class Around:
 
     def swept(self, swept: Swept | StoreError) -> None:
         assert swept == Swept()
+
+    def read(self, number: int) -> None:
+        script = self.toy.script
+        assert script is not None
+        event = script[number] if number < len(script) else ScriptOver()
+        self.put(ScriptRead(self.toy.now, number, event))
 
     def order(self, plan: StepPlan) -> StepOrder:
         assert plan.head == self.toy.head

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
@@ -22,6 +22,7 @@ from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.progress import (
+    NOTHING_TOLD,
     End,
     Event,
     JobMachine,
@@ -42,6 +43,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import TimeDomain
+from arcbeam.model.script import AddElements, ScriptEvent
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.steps.driver import JobDriver, drive
@@ -84,6 +86,12 @@ SPECS = {
     "alarm": StageSpec(_STAGES["alarm"], Stateful({"end": TimeDomain.EVENT}, IntervalWindow.from_ordered, _end)),
     "join": StageSpec(_STAGES["join"], Plain(), IntervalWindow.from_ordered),
 }
+
+
+SCRIPTED = replace(
+    LAYOUT, stages=tuple(replace(placed, scripted=placed.name in ("read", "rates")) for placed in LAYOUT.stages)
+)
+"""The same, but a script says what the sources put out; values are keys."""
 
 
 _PATIENT = Settings(retry=Retry(1000, Duration(1), Duration(1)))
@@ -235,6 +243,15 @@ class Source(Nothing):
             self.attempt.rows.setdefault((stage, sum(key) % SHARDS), []).append((key, [element]))
 
 
+class Scripted(Source):
+    """Reads what a script adds: keys, each with its time."""
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        for value, time, _, _ in elements:
+            self._read(value, time)
+        return CallResult(len(elements))
+
+
 class Sum(Nothing):
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         for pane in panes:
@@ -287,12 +304,20 @@ class Toy:
         failures: how often a run of a step fails, of all.
         doubles: how often the tasks of the first level run twice, and one of the second level reads the second output.
         looks: the budget of a task.
+        script: says what comes, if there are no feeds.
     """
 
     def __init__(
-        self, feeds: Mapping[str, Feed], seed: int = 0, failures: float = 0.0, looks: int = 5, doubles: float = 0.0
+        self,
+        feeds: Mapping[str, Feed],
+        seed: int = 0,
+        failures: float = 0.0,
+        looks: int = 5,
+        doubles: float = 0.0,
+        script: Sequence[ScriptEvent] | None = None,
     ) -> None:
-        self.feeds = feeds
+        self.feeds, self.script, self.told = feeds, script, NOTHING_TOLD
+        self.layout = LAYOUT if script is None else SCRIPTED
         self.levels = len(LAYOUT.tasks)
         self.chance = random.Random(seed)
         self.failures = failures
@@ -339,10 +364,12 @@ class Toy:
             self.drains_to,
             self.unpublished,
             self.mode if self.mode in (CommitMode.DONE, CommitMode.DRAINED) else None,
+            self.told,
         )
         self.attempt = None
         around = Around(self, request, start)
-        driver = JobDriver(JobMachine(LAYOUT, settings or _PATIENT), around, around, around, around, around, around)
+        machine = JobMachine(self.layout, settings or _PATIENT)
+        driver = JobDriver(machine, around, around, around, around, around, around, script=around)
         return drive(driver, around, around, lambda: around.taken < events)
 
     def run_tasks(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
@@ -359,9 +386,12 @@ class Toy:
 
     def _task(self, plan: StepPlan, attempt: Attempt, level: int, task: int, time: int) -> tuple[TaskReport]:
         token = b"%d.%d.%d.%d.%d" % (plan.step, plan.attempt, level, task, time)
-        specs = {placed.name: SPECS[placed.name] for placed in LAYOUT.at(level)}
-        around = _Task(self, attempt, level, plan.initial)
-        step = TaskStep(LAYOUT, specs, level, task, token, plan)
+        specs = {
+            placed.name: StageSpec(placed) if placed.scripted else SPECS[placed.name]
+            for placed in self.layout.at(level)
+        }
+        around = _Task(self, attempt, level, plan)
+        step = TaskStep(self.layout, specs, level, task, token, plan)
         return (step.run(around, around, around, Counted(self.looks, self.parts)),)
 
     def commit(self, command: Propose) -> None:
@@ -379,7 +409,7 @@ class Toy:
         self.attempt = None
         self.head, self.head_time, self.times = command.step, command.time, command.times
         self.savepoints += command.savepoints
-        self.fresh = command.fresh
+        self.fresh, self.told = command.fresh, command.script
         self.mode, self.drains_to = command.mode, command.drains_to
         self.unpublished = any(report.committables for report in command.reports)
 
@@ -387,18 +417,21 @@ class Toy:
 class _Task:
     """All that is around a task: exchange, shards, side inputs."""
 
-    def __init__(self, toy: Toy, attempt: Attempt, level: int, initial: bool) -> None:
+    def __init__(self, toy: Toy, attempt: Attempt, level: int, plan: StepPlan) -> None:
         self.toy = toy
         self.attempt = attempt
         self.level = level
-        self.initial = initial
+        self.plan = plan
 
     def markers(self) -> Sequence[Marker]:
         return self.attempt.markers
 
     def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        match self.plan.event:
+            case AddElements(name, added) if (name, 0) == (stage, shard):
+                yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in added]
         if self.level == 0:
-            if self.initial and shard == 0:
+            if self.plan.initial and shard == 0 and self.toy.script is None:
                 whole = b"0:%d" % len(self.toy.feeds[stage].events)
                 yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
             return
@@ -416,7 +449,8 @@ class _Task:
         return self.attempt.views.setdefault(place, MemoryView(self.toy.store.get(place)))
 
     def runner(self, stage: str, shard: int) -> Nothing:
-        return _RUNNERS[stage](self.toy, self.attempt, stage, shard, self.view(shard))
+        runner = Scripted if self.level == 0 and self.toy.script is not None else _RUNNERS[stage]
+        return runner(self.toy, self.attempt, stage, shard, self.view(shard))
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         return (SideInputWindow("rates", window.ordered()),)
