@@ -12,9 +12,11 @@ from arcbeam import cli
 from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import programs, requests
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import (
     HoldSummary,
     JobShape,
@@ -104,6 +106,31 @@ def test_step_and_savepoint_exclude_each_other(job: Path) -> None:
     assert invoke(str(job), "--step", "0").exit_code == 0
     assert invoke(str(job), "--savepoint", "safe").exit_code == 0
     assert invoke(str(job), "--step", "1", "--savepoint", "safe").exit_code == 2
+
+
+def test_a_savepoint_has_a_path(job: Path) -> None:
+    shown = json.loads(invoke(f"{job}/savepoints/safe", "--json").stdout)
+    assert (shown["location"], shown["step"]) == (str(job), 1)
+    assert invoke(f"{job}/savepoints/safe", "--step", "1").exit_code == 2
+    assert "no savepoint 'other'" in invoke(f"{job}/savepoints/other").stderr
+
+
+def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> None:
+    blobs = FolderBlobs(job, sync=False)
+    assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
+    name = programs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {})
+    StepLog.open(blobs, JobShape("plan", 4, (StageShape("words/count", 1, "cells"),)), Timestamp(9), program=name)
+    requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
+    lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
+    assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines
+    assert "drain last 2" in lines
+    shown = json.loads(invoke(str(job), "--json").stdout)
+    assert shown["requests"] == [{"what": "drain", "savepoint": "last", "step": 2}]
+    assert shown["program"]["file"] == name
+    (job / name).write_bytes(b"something else")
+    result = invoke(str(job))
+    assert result.exit_code == 1
+    assert f"program '{name}' in '{job}' is damaged" in result.stdout
 
 
 def test_what_can_be_read_is_shown_beside_a_damaged_manifest(job: Path) -> None:

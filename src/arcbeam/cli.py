@@ -20,6 +20,7 @@ from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.explain_command import explain
 from arcbeam.inspect_command import inspect
 from arcbeam.jobs import commands as job_commands
+from arcbeam.jobs import steering
 from arcbeam.output import JsonOutput, Output, TextOutput
 from arcbeam.script import run_script, tell
 
@@ -173,4 +174,5 @@ main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
 main.command()(speaks(inspect))
 main.command()(speaks(job_commands.serving(_executors, _start)))
 main.command()(speaks(job_commands.jobs))
-main.command()(speaks(job_commands.cancel))
+for command in (steering.savepoint, steering.drain, steering.suspend, steering.cancel):
+    main.command()(speaks(command))

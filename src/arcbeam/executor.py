@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
-from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TypeOptions
 
-from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
+from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.job import Follower, Job, session_options
 from arcbeam.jobs.environments import embedded
-from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
+from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
-from arcbeam.spark.session.sessions import open_session, unheeded
+from arcbeam.program import kept_program
+from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
+from arcbeam.store.log.requests import Asked
 from arcbeam.translate import validate
-from arcbeam.translate.proto import merged, pipeline_proto, plan_of
+from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of
 
 _LOG = logging.getLogger("arcbeam")
+
+_STEP_SECONDS = 60.0
+"""So often at most a step of a job is told to those who follow it."""
 
 
 def start(options: Mapping[str, Any]) -> None:
@@ -35,7 +41,10 @@ def start(options: Mapping[str, Any]) -> None:
         SetupError: there is no Spark to run on.
     """
     ours = PipelineOptions.from_dictionary(dict(options)).view_as(ArcbeamOptions)
-    open_session(session_options(ours))
+    wanted = session_options(ours)
+    # Short steps of one job are not to wait for the long stages of another.
+    fair = replace(wanted, conf=(FAIR, *wanted.conf)) if wanted.remote is None else wanted
+    open_session(fair)
     p = beam.Pipeline()
     _ = p | beam.Create([None])
     try:
@@ -59,11 +68,18 @@ class SparkExecutor:
         options.view_as(ArcbeamOptions).check()
         validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
 
-    def run(self, submission: Submission, events: JobEvents) -> None:
+    def resumable(self, submission: Submission) -> bool:
+        """See `PipelineExecutor`: a job in steps goes on from its folder."""
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        folder = options.view_as(ArcbeamOptions).checkpoint_dir or submission.home
+        return bool(options.view_as(StandardOptions).streaming and folder)
+
+    def run(self, submission: Submission, events: JobEvents) -> JobState:
         """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
-        plan = plan_of(_proto(submission), ours, name=submission.name or "beam")
+        proto = _proto(submission)
+        plan = plan_of(proto, ours, name=submission.name or "beam")
         spark = open_session(session_options(ours))
         if ignored := unheeded(spark, session_options(ours)):
             events.message(
@@ -72,15 +88,45 @@ class SparkExecutor:
                 "give such options to the server: arcbeam serve -- OPTIONS",
             )
         prelude = prelude_for(spark, options, _staged(submission))
-
+        program = None
+        if not plan.bounded:
+            if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
+                ours.checkpoint_dir = str(submission.home)
+            if ours.checkpoint_dir:
+                program = kept_program(plan.name, proto.SerializeToString(), submission.options, prelude)
+            else:
+                events.message(
+                    Level.WARNING,
+                    "without --checkpoint_dir, which all executors must reach, this job cannot be resumed",
+                )
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
-            self._job = Job(plan, ours, prelude, _Follower(events))
+            self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program)
         events.running()
-        self._job.run()
-        metrics = self._job.metrics()
-        events.metrics(metrics, metrics)
+        try:
+            return JobState(self._job.run())
+        finally:
+            events.metrics(self._job.attempted(), self._job.metrics())
+
+    def ask(self, what: Asked, savepoint: str = "") -> str:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        if job is None:
+            raise RequestRefusedError(f"nothing comes of '{what}': the job has not begun to run", "ask again")
+        asking = job.ask(what, savepoint)
+        if what is Asked.DRAIN:
+            asking.heard()
+        else:
+            asking.wait()
+        return asking.path
+
+    def metrics(self) -> MetricsNow | None:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        return None if job is None else MetricsNow(job.attempted(), job.metrics())
 
     def cancel(self) -> None:
         """See `PipelineExecutor`."""
@@ -92,17 +138,34 @@ class SparkExecutor:
 
 
 class _Follower(Follower):
-    """Tells a server's jobs what happens."""
+    """Tells a server's jobs what happens. Steps are many: of those one is told now and then."""
 
-    def __init__(self, events: JobEvents) -> None:
-        self._events = events
+    def __init__(self, events: JobEvents, *, bounded: bool) -> None:
+        self._events, self._bounded = events, bounded
+        self._told = -_STEP_SECONDS
 
     def reported(self, report: BundleReport) -> None:
         """See `Follower`."""
-        self._events.message(
-            Level.DETAILED,
-            f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
-        )
+        if self._bounded:
+            self._events.message(
+                Level.DETAILED,
+                f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
+            )
+
+    def stepped(self, line: str) -> None:
+        """See `Follower`."""
+        if time.monotonic() - self._told >= _STEP_SECONDS:
+            self._told = time.monotonic()
+            self._events.message(Level.DETAILED, line)
+
+    def warned(self, text: str) -> None:
+        """See `Follower`."""
+        self._events.message(Level.WARNING, text)
+
+    def turned(self, state: str) -> None:
+        """See `Follower`."""
+        if state == JobState.DRAINING:
+            self._events.turned(JobState.DRAINING)
 
 
 def _any_keys(options: PipelineOptions) -> bool:
@@ -111,12 +174,7 @@ def _any_keys(options: PipelineOptions) -> bool:
 
 def _proto(submission: Submission) -> Any:
     """The pipeline, with all its Python environments embedded."""
-    data = embedded(submission.pipeline)
-    try:
-        proto = runner_pb.Pipeline.FromString(data)
-    except Exception as e:
-        raise InvalidPipelineError(f"not a pipeline proto: {e}") from e
-    return merged(proto)
+    return merged(parsed(embedded(submission.pipeline)))
 
 
 def _staged(submission: Submission) -> tuple[Staged, ...]:

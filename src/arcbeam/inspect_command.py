@@ -32,12 +32,16 @@ _NAMED = {
 def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int, check: bool) -> None:
     """Show an unbounded job: steps, watermarks, holds, residuals, sizes of state, savepoints.
 
-    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://). Nothing is changed; the job may be running. Where
-    a manifest cannot be read, what can is shown; exits with 1. With --json, times are microseconds since 1970.
+    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path. Nothing is changed; the job
+    may be running. Where a manifest cannot be read, what can is shown; exits with 1. With --json, times are
+    microseconds since 1970.
     """
     from arcbeam.store.blobs.backends import open_blobs
     from arcbeam.store.log.inspection import inspect as look
+    from arcbeam.store.log.savepoints import split_path
 
+    path, of_path = split_path(path)
+    savepoint = savepoint or of_path
     if step is not None and savepoint:
         raise click.UsageError("--step and --savepoint exclude each other")
     found = look(open_blobs(path), step=step, savepoint=savepoint, steps=steps, check=check)
@@ -60,6 +64,7 @@ def _show(out: TextOutput, found: Inspection) -> None:
             "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             "to publish": found.committables,
+            "resumed with": _program(found),
             "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
         }
     )
@@ -90,6 +95,15 @@ def _show(out: TextOutput, found: Inspection) -> None:
             for level in found.levels
         ],
     )
+    if found.requests:
+        out.text("\nasked of it, and not settled")
+        out.table(
+            ["what", "savepoint", "when it was at step"],
+            [
+                {"what": each.what, "savepoint": each.savepoint or "-", "when it was at step": each.step}
+                for each in found.requests
+            ],
+        )
     if found.savepoints:
         out.text("\nsavepoints")
         out.table(
@@ -116,6 +130,13 @@ def _show(out: TextOutput, found: Inspection) -> None:
         out.text("\nfiles: " + ("all are there and whole" if not found.problems else ""))
         for problem in found.problems:
             out.text(f"  - {problem}")
+
+
+def _program(found: Inspection) -> str:
+    if found.program is None:
+        return "its script: no program was kept"
+    versions = ", ".join(f"{name.capitalize()} {version}" for name, version in found.program.versions.items())
+    return f"`arcbeam resume`: program '{found.program.name}' of {versions}"
 
 
 def _time(moment: Timestamp | None) -> str:

@@ -24,7 +24,7 @@ from arcbeam.program import KeptProgram
 from arcbeam.progressline import ProgressLine, watched
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
-from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, prepared
+from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
 from arcbeam.steps.takeover import TakeOver
@@ -32,7 +32,7 @@ from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
-from arcbeam.store.log.savepoints import path_of, split_path
+from arcbeam.store.log.savepoints import named_now, path_of, split_path
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -64,6 +64,15 @@ class Asking:
     ticket: Ticket
     path: str
 
+    def heard(self) -> Answer:
+        """Waits until the job has taken it in.
+
+        Raises:
+            RequestRefusedError: nothing comes of it.
+        """
+        self.ticket.heard.wait()
+        return self._answer()
+
     def wait(self) -> Answer:
         """Waits until it is settled.
 
@@ -71,16 +80,14 @@ class Asking:
             RequestRefusedError: nothing came of it.
         """
         self.ticket.settled.wait()
+        return self._answer()
+
+    def _answer(self) -> Answer:
         answer = self.ticket.answer
         assert answer is not None
-        if answer.said is not Said.DONE:
+        if answer.said is Said.REFUSED:
             raise RequestRefusedError(f"nothing came of '{self.ticket.request.what}': {answer.text}")
         return answer
-
-
-def named_now(what: Asked) -> str:
-    """A name for a savepoint that nobody has named."""
-    return f"{what}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
 
 class Job:
@@ -147,7 +154,7 @@ class Job:
         # What is kept for inspection must not be swept by the next job.
         claim = None if options.keep_job_temp else Claim(location)
         try:
-            with prepared(self._spark):
+            with prepared(self._spark), pooled(self._spark, self.id):
                 settings = Settings(
                     shards=options.shards or default_parallelism(self._spark),
                     bundle_elements=options.bundle_elements,

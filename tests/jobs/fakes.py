@@ -16,13 +16,14 @@ from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import JobCancelledError
-from arcbeam.jobs.execution import JobEvents, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, MetricsNow, Submission
 from arcbeam.jobs.server import JobServer, ServerSettings
+from arcbeam.store.log.requests import Asked
 
 WAIT = 20.0
 """Seconds after which a test that waits gives up; no test takes them."""
 
-Behaviour = Callable[[Submission, JobEvents], None]
+Behaviour = Callable[[Submission, JobEvents], JobState | None]
 
 
 def succeed(submission: Submission, events: JobEvents) -> None:
@@ -39,6 +40,10 @@ class Fake:
     ran: list[Submission] = field(default_factory=list)
     checked: list[Submission] = field(default_factory=list)
     cancel_error: Exception | None = None
+    goes_on: bool = False
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    answer: Callable[[], None] = lambda: None
+    now: MetricsNow | None = None
 
     def __call__(self) -> Executor:
         return Executor(self)
@@ -58,9 +63,20 @@ class Executor:
         self._fake.checked.append(submission)
         self._fake.refuse(submission)
 
-    def run(self, submission: Submission, events: JobEvents) -> None:
+    def resumable(self, submission: Submission) -> bool:
+        return self._fake.goes_on
+
+    def run(self, submission: Submission, events: JobEvents) -> JobState | None:
         self._fake.ran.append(submission)
-        self._fake.behave(submission, events)
+        return self._fake.behave(submission, events)
+
+    def ask(self, what: Asked, savepoint: str = "") -> str:
+        self._fake.asked.append((what, savepoint))
+        self._fake.answer()
+        return f"/jobs/savepoints/{savepoint or 'named'}"
+
+    def metrics(self) -> MetricsNow | None:
+        return self._fake.now
 
     def cancel(self) -> None:
         if self._fake.cancel_error:

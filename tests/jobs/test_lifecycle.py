@@ -5,17 +5,26 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from arcbeam.errors import InvalidPipelineError, JobNotFoundError, SubmissionError, UserCodeError, WorkerLostError
+from arcbeam.errors import (
+    InvalidPipelineError,
+    JobNotFoundError,
+    RequestRefusedError,
+    SubmissionError,
+    UserCodeError,
+    WorkerLostError,
+)
 from arcbeam.jobs import lifecycle
 from arcbeam.jobs.execution import JobEvents, JobState, Level, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import MessageLogged, Registry, StateChanged
-from tests.jobs.fakes import WAIT, Fake
+from arcbeam.store.log.requests import Asked
+from tests.jobs.fakes import WAIT, Fake, succeed
 
 ENDED = [JobState.STOPPED, JobState.STARTING, JobState.RUNNING]
 
@@ -58,12 +67,13 @@ def errors(jobs: Jobs, id: str) -> list[str]:
     return [event.text for event in events if event.level is Level.ERROR]
 
 
-def test_a_job_that_does_well(jobs: Jobs, fake: Fake) -> None:
+def test_a_job_that_does_well(jobs: Jobs, fake: Fake, tmp_path: Path) -> None:
     id = jobs.prepare("word count", b"pipeline", {"shards": "5"}, b"", needs_files=False)
     jobs.run(id, {"shards": "5"})
     assert states(jobs, id) == [*ENDED, JobState.DONE]
-    assert fake.ran == [Submission(id, "word count", b"pipeline", {"shards": "5", "no_fusion": True}, None)]
-    assert fake.checked == fake.ran
+    home = tmp_path / "state" / id
+    assert fake.ran == [Submission(id, "word count", b"pipeline", {"shards": "5", "no_fusion": True}, None, home)]
+    assert [replace(each, home=home) for each in fake.checked] == fake.ran
 
 
 def test_an_executor_need_not_say_that_it_runs(jobs: Jobs, fake: Fake) -> None:
@@ -277,6 +287,74 @@ def test_a_job_that_ran_when_the_server_died_is_failed(
     fake.behave = lambda submission, events: None
     jobs.run(prepared, {})
     assert states(jobs, prepared)[-1] is JobState.DONE
+
+
+def until(jobs: Jobs, id: str, state: JobState) -> None:
+    for event in jobs.follow(id, states_only=True):
+        if isinstance(event, StateChanged) and event.state is state:
+            return
+
+
+@pytest.mark.contract("API-02", "STORE-04")
+def test_a_job_that_can_go_on_does_when_the_next_server_starts(
+    open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path
+) -> None:
+    jobs = open_jobs()
+    fake.goes_on, fake.behave = True, fake.until_cancelled
+    id = start(jobs)
+    until(jobs, id, JobState.RUNNING)
+    for kind in ("staged", "state"):
+        (tmp_path / kind / id).mkdir(parents=True)
+        (tmp_path / kind / "forgotten").mkdir()
+    jobs = open_jobs()
+    assert [(tmp_path / kind / id).exists() for kind in ("staged", "state")] == [True, True]
+    assert [(tmp_path / kind / "forgotten").exists() for kind in ("staged", "state")] == [False, False]
+    assert jobs.registry.job(id).state is JobState.RUNNING
+    fake.behave = lambda submission, events: events.running()
+    jobs.resume()
+    assert states(jobs, id) == [*ENDED, JobState.STARTING, JobState.RUNNING, JobState.DONE]
+    assert [each.options for each in fake.ran[-2:]] == [{"shards": 3, "no_fusion": True}] * 2
+    assert [(tmp_path / kind / id).exists() for kind in ("staged", "state")] == [False, False]
+
+
+def test_a_server_that_stops_leaves_what_can_go_on(open_jobs: Callable[[], Jobs], fake: Fake) -> None:
+    jobs = open_jobs()
+    fake.goes_on, fake.behave = True, fake.until_cancelled
+    id = start(jobs)
+    until(jobs, id, JobState.RUNNING)
+    jobs.close(WAIT)
+    assert jobs.registry.job(id).state is JobState.RUNNING
+    assert fake.cancelled.is_set()
+    assert "goes on when it starts again" in str(jobs.registry.events(id, 0))
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspended_job_is_stopped_and_can_be_started_again(jobs: Jobs, fake: Fake, tmp_path: Path) -> None:
+    fake.behave = lambda submission, events: JobState.STOPPED
+    id = start(jobs)
+    assert states(jobs, id) == [JobState.STOPPED, JobState.STARTING, JobState.STOPPED]
+    fake.behave = succeed
+    jobs.run(id, {})
+    assert states(jobs, id)[-4:] == [*ENDED, JobState.DONE]
+
+
+@pytest.mark.contract("END-02")
+def test_a_drained_job(jobs: Jobs, fake: Fake) -> None:
+    taken = threading.Event()
+    fake.answer = taken.set
+
+    def drain(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        assert taken.wait(WAIT)
+        events.turned(JobState.DRAINING)
+        return JobState.DRAINED
+
+    fake.behave = drain
+    id = start(jobs)
+    assert jobs.ask(id, Asked.DRAIN) == "/jobs/savepoints/named"
+    assert states(jobs, id) == [*ENDED, JobState.DRAINING, JobState.DRAINED]
+    with pytest.raises(RequestRefusedError, match=f"'{id}' cannot be asked for 'suspend': it is DRAINED"):
+        jobs.ask(id, Asked.SUSPEND)
 
 
 def test_a_thread_that_cannot_be_started(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import grpc
@@ -11,8 +12,10 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError, UserCodeError
-from arcbeam.jobs.execution import JobEvents, Level, Submission
+from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.service import JobServicer
+from arcbeam.jobs.steerservice import asked_of
+from arcbeam.store.log.requests import Asked
 from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, serving
 
 pytestmark = pytest.mark.contract("API-02")
@@ -165,14 +168,53 @@ def test_an_unknown_job_id(client: Client, method: str, request_: object) -> Non
     assert "there is no job 'j-9'" in details
 
 
-def test_drain_is_refused_by_name(client: Client) -> None:
+@pytest.mark.contract("END-02")
+def test_drain(client: Client, fake: Fake) -> None:
+    taken = threading.Event()
+    fake.answer = taken.set
+
+    def drain(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        assert taken.wait(WAIT)
+        events.turned(JobState.DRAINING)
+        return JobState.DRAINED
+
+    fake.behave = drain
     id = client.run()
+    states = job_pb.JobState
+    answer = client.jobs.Drain(job_pb.DrainJobRequest(job_id=id), timeout=WAIT).state
+    assert answer in (states.RUNNING, states.DRAINING, states.DRAINED)
+    assert client.states(id)[-3:] == ["RUNNING", "DRAINING", "DRAINED"]
+    assert fake.asked == [("drain", "")]
+
+
+def test_a_job_that_cannot_be_drained(client: Client, fake: Fake) -> None:
+    id = client.run()
+    client.states(id)
     with pytest.raises(grpc.RpcError) as error:
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=id))
     code, details = refused(error)
-    assert code is grpc.StatusCode.UNIMPLEMENTED
-    assert "Drain" in details
-    assert "there is no draining yet" in details
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"job '{id}' cannot be asked for 'drain': it is DONE" in details
+
+
+@pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])
+def test_savepoints_and_suspension_have_a_service_of_their_own(client: Client, fake: Fake, what: Asked) -> None:
+    fake.behave = fake.until_cancelled
+    id = client.run()
+    assert asked_of(client.channel, what, id, "safe", timeout=WAIT) == "/jobs/savepoints/safe"
+    assert fake.asked == [(what, "safe")]
+    with pytest.raises(grpc.RpcError) as error:
+        asked_of(client.channel, what, "j-9", "", timeout=WAIT)
+    assert refused(error)[0] is grpc.StatusCode.NOT_FOUND
+
+
+def test_metrics_of_a_job_that_runs(client: Client, fake: Fake) -> None:
+    fake.behave = fake.until_cancelled
+    info = monitoring_infos.int64_user_counter("ns", "words", 5, ptransform="Count")
+    fake.now = MetricsNow([info.SerializeToString()], [])
+    metrics = client.jobs.GetJobMetrics(job_pb.GetJobMetricsRequest(job_id=client.run())).metrics
+    assert (list(metrics.attempted), list(metrics.committed)) == ([info], [])
 
 
 def test_a_malformed_request(client: Client) -> None:

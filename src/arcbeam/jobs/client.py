@@ -17,6 +17,8 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import ArcbeamError, JobNotFoundError, SetupError, SubmissionError
+from arcbeam.jobs.steerservice import asked_of
+from arcbeam.store.log.requests import Asked
 
 _SECONDS = 30.0
 """That a call may take."""
@@ -142,8 +144,35 @@ class JobClient:
             request = job_pb.CancelJobRequest(job_id=job_id)
             return _name(self._stub.Cancel(request, timeout=_SECONDS, metadata=self._metadata).state)
 
+    def drain(self, job_id: str) -> str:
+        """Has a job finish what it has.
+
+        Returns:
+            Its state afterwards; DRAINING if it has not ended yet.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            request = job_pb.DrainJobRequest(job_id=job_id)
+            return _name(self._stub.Drain(request, timeout=_SECONDS, metadata=self._metadata).state)
+
+    def ask(self, what: Asked, job_id: str, savepoint: str, seconds: float) -> str:
+        """Asks for a savepoint or a suspension, and waits until it is done; of arcbeam's server only.
+
+        Returns:
+            The savepoint's path.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
+
     def end(self, job_id: str, seconds: float) -> str:
-        """Waits for a job's end, some seconds at most.
+        """Waits for a job's end, or its suspension, some seconds at most.
 
         Returns:
             Its last state by then.
@@ -154,6 +183,7 @@ class JobClient:
         state = ""
         with self._errors():
             try:
+                # The server ends the stream where a job is suspended.
                 for _, state in self._states(job_id, seconds):
                     if state in _TERMINAL:
                         break

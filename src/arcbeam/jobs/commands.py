@@ -1,4 +1,4 @@
-"""The job commands: `arcbeam serve`, `arcbeam jobs`, `arcbeam cancel`.
+"""The commands of a job server: `arcbeam serve`, `arcbeam jobs`; and how commands reach one.
 
 Owns their arguments and their way of telling. Imports gRPC and Beam only when a command runs, so that the command line
 starts quickly. What runs pipelines is handed in: this package may not know it.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from arcbeam.errors import JobFailedError, SetupError
+from arcbeam.errors import SetupError
 from arcbeam.output import Output, TextOutput
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ PORT = 8099
 """Where Beam's job servers listen by custom."""
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token that the server wants to see.")
-_ENDPOINT = click.option(
+TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token that the server wants to see.")
+ENDPOINT = click.option(
     "--endpoint", default=f"localhost:{PORT}", show_default=True, metavar="HOST:PORT", help="The job server."
 )
-_TLS_CA = click.option(
+TLS_CA = click.option(
     "--tls-ca", type=_FILE, help="PEM file with the server's certificate or its authority's; means TLS."
 )
 
@@ -56,7 +56,7 @@ def serving(
     @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
     @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="For jobs (~/.arcbeam/jobs).")
     @click.option("--advertise", metavar="HOST[:PORT]", help="How submitters reach this server, if not by --host.")
-    @_TOKEN_FILE
+    @TOKEN_FILE
     @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
     @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
     @click.option("--insecure", is_flag=True, help="Let other machines in without a token and TLS.")
@@ -76,7 +76,7 @@ def serving(
         """Serve Beam's Job API: pipelines come with --runner=PortableRunner --job_endpoint=localhost:PORT.
 
         OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
-        with Ctrl-C or SIGTERM, and cancels the jobs that run then.
+        with Ctrl-C or SIGTERM, and cancels the jobs that run then; jobs in steps go on when the server starts again.
         """
         from arcbeam.jobs.environments import EMBEDDED_TYPE
         from arcbeam.jobs.server import JobServer, ServerSettings
@@ -158,12 +158,12 @@ def _signalled() -> Iterator[threading.Event]:
 
 @click.option("--running", is_flag=True, help="Only jobs that were started and have not ended.")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="How many; 0: all.")
-@_ENDPOINT
-@_TOKEN_FILE
-@_TLS_CA
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
 def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
     """List the jobs of a job server, the newest first."""
-    with _client(endpoint, token_file, tls_ca) as client:
+    with client_of(endpoint, token_file, tls_ca) as client:
         found = client.jobs(limit, running)
     now = datetime.now(UTC)
     people = isinstance(out, TextOutput)
@@ -184,25 +184,6 @@ def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path
         out.progress(f"and {found.more} older ones: --limit=0 shows all", more=found.more)
 
 
-@click.argument("job_id")
-@_ENDPOINT
-@_TOKEN_FILE
-@_TLS_CA
-@click.option("--wait", "seconds", type=float, default=60.0, show_default=True, help="Seconds to wait for its end.")
-def cancel(
-    out: Output, job_id: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
-) -> None:
-    """Cancel the job JOB_ID and wait for its end."""
-    with _client(endpoint, token_file, tls_ca) as client:
-        state = client.cancel(job_id)
-        if state == "CANCELLING" and seconds > 0:
-            out.progress(f"{job_id} is being cancelled", id=job_id, state=state)
-            state = client.end(job_id, seconds) or state
-            if state == "CANCELLING":
-                raise JobFailedError(f"{job_id} has not ended within {seconds:g} s", "look again with `arcbeam jobs`")
-    out.text(f"{job_id} is {state}", id=job_id, state=state)
-
-
 def token_of(file: Path | None) -> str | None:
     """The token in a file, without surrounding white space.
 
@@ -220,7 +201,8 @@ def token_of(file: Path | None) -> str | None:
     return token
 
 
-def _client(endpoint: str, token_file: Path | None, tls_ca: Path | None) -> JobClient:
+def client_of(endpoint: str, token_file: Path | None, tls_ca: Path | None) -> JobClient:
+    """A client of the server that these options name."""
     from arcbeam.jobs.client import JobClient
 
     return JobClient(endpoint, token_of(token_file), tls_ca)

@@ -12,15 +12,19 @@ from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+from arcbeam.store.log.requests import Asked
+
 
 class JobState(StrEnum):
-    """Where a job stands, by Beam's names. STOPPED: prepared, not started."""
+    """Where a job stands, by Beam's names. STOPPED: prepared and not started, or suspended; it can be started."""
 
     STOPPED = "STOPPED"
     STARTING = "STARTING"
     RUNNING = "RUNNING"
+    DRAINING = "DRAINING"
     CANCELLING = "CANCELLING"
     DONE = "DONE"
+    DRAINED = "DRAINED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
@@ -30,7 +34,7 @@ class JobState(StrEnum):
         return self in TERMINAL
 
 
-TERMINAL = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+TERMINAL = frozenset({JobState.DONE, JobState.DRAINED, JobState.FAILED, JobState.CANCELLED})
 
 
 class Level(IntEnum):
@@ -121,6 +125,7 @@ class Submission:
         options: the pipeline options by their plain names (`save_main_session`), values as the SDK sent them: integers
             may come as strings; `PipelineOptions.from_dictionary` gives them their types.
         artifacts: the staged files; None while nothing was staged (always so in `check`).
+        home: a folder of the job's own on the server, for what it keeps from run to run; None: there is none.
     """
 
     job_id: str
@@ -128,6 +133,7 @@ class Submission:
     pipeline: bytes
     options: Mapping[str, Any]
     artifacts: Artifacts | None = None
+    home: Path | None = None
 
 
 class JobEvents(Protocol):
@@ -137,6 +143,10 @@ class JobEvents(Protocol):
 
     def running(self) -> None:
         """The job has what it needs and its first work begins: STARTING becomes RUNNING."""
+        ...
+
+    def turned(self, state: JobState) -> None:
+        """The job is heading for something else: DRAINING."""
         ...
 
     def message(self, level: Level, text: str, time: float | None = None) -> None:
@@ -150,13 +160,21 @@ class JobEvents(Protocol):
         ...
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
-        """Replaces the job's metrics.
+        """Replaces the job's metrics: those that are kept behind its end.
 
         Args:
             attempted: serialized MonitoringInfos of all attempts, consolidated.
             committed: those of what counts.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsNow:
+    """The metrics of a job that runs; see `JobEvents.metrics`."""
+
+    attempted: Sequence[bytes]
+    committed: Sequence[bytes]
 
 
 class PipelineExecutor(Protocol):
@@ -170,12 +188,38 @@ class PipelineExecutor(Protocol):
         """
         ...
 
-    def run(self, submission: Submission, events: JobEvents) -> None:
+    def resumable(self, submission: Submission) -> bool:
+        """Whether another `run` of the same goes on where this one was, whatever had ended it."""
+        ...
+
+    def run(self, submission: Submission, events: JobEvents) -> JobState | None:
         """Runs the pipeline and returns when it is done. Called once, on a thread of the job.
+
+        Returns:
+            How it ended: DONE, DRAINED, or STOPPED if it was suspended. None: DONE.
 
         Raises:
             ArcbeamError: why the job failed; `JobCancelledError` (or anything else) after `cancel`.
         """
+        ...
+
+    def ask(self, what: Asked, savepoint: str = "") -> str:
+        """Asks something of the run. Waits until it is settled; a drain, until it is taken in. From any thread.
+
+        Args:
+            what: is asked.
+            savepoint: name of the step with which it is done; "": one that says when this was.
+
+        Returns:
+            The savepoint's path; "" if there is none.
+
+        Raises:
+            RequestRefusedError: nothing comes of it.
+        """
+        ...
+
+    def metrics(self) -> MetricsNow | None:
+        """The metrics of the run as they are now; None if there are none yet. From any thread."""
         ...
 
     def cancel(self) -> None:

@@ -15,24 +15,26 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcbeam.errors import ArcbeamError, JobCancelledError, SubmissionError
+from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError, SubmissionError
 from arcbeam.jobs.execution import (
     Artifacts,
     ExecutorFactory,
     FileKind,
     JobState,
     Level,
+    MetricsNow,
     PipelineExecutor,
     StagedFile,
     Submission,
 )
-from arcbeam.jobs.registry import JobEvent, Registry, StateChanged
+from arcbeam.jobs.registry import JobEvent, JobRecord, Registry, StateChanged
 from arcbeam.model import texts
+from arcbeam.store.log.requests import Asked
 
 _LOG = logging.getLogger("arcbeam.jobs")
 
@@ -45,13 +47,20 @@ PREPARED_SECONDS = 24 * 3600
 MESSAGES_PER_JOB = 10_000
 """Beyond so many, only warnings and errors of a job are kept, and twice as many of them."""
 
+_UNDER_WAY = frozenset({JobState.STARTING, JobState.RUNNING, JobState.DRAINING, JobState.CANCELLING})
+
 _MAY_BECOME: Mapping[JobState, frozenset[JobState]] = {
-    JobState.STARTING: frozenset({JobState.STOPPED}),
+    # Also of a job that ran when the last server ended, and goes on.
+    JobState.STARTING: frozenset({JobState.STOPPED, JobState.STARTING, JobState.RUNNING, JobState.DRAINING}),
     JobState.RUNNING: frozenset({JobState.STARTING}),
-    JobState.CANCELLING: frozenset({JobState.STARTING, JobState.RUNNING}),
-    JobState.DONE: frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}),
-    JobState.FAILED: frozenset({JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}),
-    JobState.CANCELLED: frozenset({JobState.STOPPED, JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}),
+    JobState.DRAINING: frozenset({JobState.STARTING, JobState.RUNNING}),
+    JobState.CANCELLING: _UNDER_WAY - {JobState.CANCELLING},
+    JobState.DONE: _UNDER_WAY,
+    JobState.DRAINED: _UNDER_WAY,
+    JobState.FAILED: _UNDER_WAY,
+    JobState.CANCELLED: _UNDER_WAY | {JobState.STOPPED},
+    # Suspended.
+    JobState.STOPPED: _UNDER_WAY,
 }
 """For each state, those that it may follow."""
 
@@ -65,14 +74,16 @@ class _Live:
 class Jobs:
     """All jobs of a server, running and past.
 
-    Jobs that were running when the last server died are FAILED, and say so.
+    Of the jobs that were running when the last server ended, those that can go on do so at `resume`; the others are
+    FAILED, and say so.
 
     Args:
         registry: where they are kept.
         executors: what runs them.
-        folder: for their staged files.
+        folder: for their staged files, and beside it for what they keep (`state`).
         defaults: pipeline options for jobs that do not set them.
         clock: seconds since 1970.
+        plain: the options by plain names, of the form that the registry keeps.
     """
 
     def __init__(
@@ -82,21 +93,30 @@ class Jobs:
         folder: Path,
         defaults: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.time,
+        plain: Callable[[bytes], Mapping[str, Any]] = lambda raw: {},
     ) -> None:
         self.registry = registry
         self._executors = executors
         self._folder = folder
         self._defaults = dict(defaults or {})
         self._clock = clock
+        self._plain = plain
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}  # jobs with a thread; guarded by _lock
         self._closed = False
+        # Jobs that go on when the next server starts: their ends here are none.
+        self._left: set[str] = set()
+        self._resumed: list[str] = []
         self._adopt()
 
     def _adopt(self) -> None:
         known = {record.id: record for record in self.registry.jobs()}
+        kept = {record.id for record in known.values() if record.state is JobState.STOPPED}
         for record in known.values():
-            if record.state in _MAY_BECOME[JobState.FAILED]:
+            if record.state in _UNDER_WAY - {JobState.CANCELLING} and self._goes_on(record):
+                self._resumed.append(record.id)
+                kept.add(record.id)
+            elif record.state in _UNDER_WAY:
                 self.registry.log(
                     record.id,
                     Level.ERROR,
@@ -106,8 +126,39 @@ class Jobs:
                 self._move(record.id, JobState.FAILED)
         if self._folder.is_dir():
             for left in self._folder.iterdir():
-                if left.name not in known or known[left.name].state is not JobState.STOPPED:
+                if left.name not in kept:
                     shutil.rmtree(left, ignore_errors=True)
+        if self._homes.is_dir():
+            for left in self._homes.iterdir():
+                if left.name not in known:
+                    shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def _homes(self) -> Path:
+        return self._folder.parent / "state"
+
+    def _goes_on(self, record: JobRecord) -> bool:
+        """Whether a job can go on that ran when the last server ended."""
+        if record.files is None:
+            return False
+        try:
+            return self._executors().resumable(self._submission(record, self._plain(record.options)))
+        except Exception:
+            _LOG.exception("whether %s can go on", record.id)
+            return False
+
+    def resume(self) -> None:
+        """Starts again what ran when the last server ended, and can go on. To be called when pipelines can run."""
+        for id in self._resumed:
+            self.registry.log(
+                id, Level.WARNING, "the job server had ended: this job goes on from what it has committed", self.now()
+            )
+            try:
+                self._start(id, self._plain(self.registry.job(id).options), (*_UNDER_WAY,))
+            except ArcbeamError as error:
+                self.registry.log(id, Level.ERROR, error_text(error), self.now())
+                self._move(id, JobState.FAILED)
+        self._resumed = []
 
     def now(self) -> int:
         """µs since 1970."""
@@ -136,6 +187,7 @@ class Jobs:
         old = self.registry.forget(KEPT_JOBS, self.now() - PREPARED_SECONDS * 1_000_000)
         for forgotten in old:
             shutil.rmtree(self.folder(forgotten), ignore_errors=True)
+            shutil.rmtree(self._homes / forgotten, ignore_errors=True)
         return id
 
     def folder(self, id: str) -> Path:
@@ -158,7 +210,7 @@ class Jobs:
         self.registry.set_files(id, json.dumps(rows))
 
     def run(self, id: str, options: Mapping[str, Any]) -> None:
-        """Starts a prepared job and returns.
+        """Starts a job that is prepared, or was suspended, and returns.
 
         Args:
             id: of the job.
@@ -168,6 +220,9 @@ class Jobs:
             JobNotFoundError: there is no such job.
             SubmissionError: it was started before, or its files are not staged.
         """
+        self._start(id, options, (JobState.STOPPED,))
+
+    def _start(self, id: str, options: Mapping[str, Any], of: Collection[JobState]) -> None:
         with self._lock:
             record = self.registry.job(id)
             if self._closed:
@@ -176,14 +231,11 @@ class Jobs:
                 raise SubmissionError(
                     f"the files of job '{id}' were not staged", "stage them at the endpoint that Prepare returned"
                 )
-            if not self._move(id, JobState.STARTING):
+            if record.state not in of or not self._move(id, JobState.STARTING):
                 raise SubmissionError(
                     f"job '{id}' cannot be started: it is {record.state}", "prepare the pipeline again"
                 )
-            artifacts = self._artifacts(id, record.files)
-            submission = Submission(
-                id, record.name, self.registry.pipeline(id), {**self._defaults, **options}, artifacts
-            )
+            submission = self._submission(record, options)
             executor = self._executors()
             thread = threading.Thread(target=self._work, args=(submission, executor), name=f"job-{id}", daemon=True)
             self._live[id] = _Live(executor, thread)
@@ -191,6 +243,16 @@ class Jobs:
             thread.start()
         except RuntimeError as e:  # no more threads
             self._end(id, e)
+
+    def _submission(self, record: JobRecord, options: Mapping[str, Any]) -> Submission:
+        return Submission(
+            record.id,
+            record.name,
+            self.registry.pipeline(record.id),
+            {**self._defaults, **options},
+            self._artifacts(record.id, record.files or "[]"),
+            self._homes / record.id,
+        )
 
     def _artifacts(self, id: str, files: str) -> Artifacts | None:
         folder = self.folder(id)
@@ -231,10 +293,36 @@ class Jobs:
                 self.registry.log(id, Level.ERROR, f"cancelling did not work: {texts.said(repr, error)}", self.now())
         return self.registry.job(id).state
 
+    def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
+        """Asks something of a job that runs in steps; see `PipelineExecutor.ask`.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            RequestRefusedError: it does not run, or nothing comes of it.
+        """
+        record = self.registry.job(id)
+        with self._lock:
+            live = self._live.get(id)
+        if live is None:
+            raise RequestRefusedError(f"job '{id}' cannot be asked for '{what}': it is {record.state}")
+        return live.executor.ask(what, savepoint)
+
+    def metrics(self, id: str) -> MetricsNow:
+        """The metrics of a job as they are now; empty if it has none.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+        """
+        with self._lock:
+            live = self._live.get(id)
+        now = None if live is None else live.executor.metrics()
+        kept = self.registry.metrics(id)
+        return now if now is not None else MetricsNow(kept.attempted, kept.committed)
+
     def follow(
         self, id: str, states_only: bool = False, alive: Callable[[], bool] = lambda: True
     ) -> Iterator[JobEvent]:
-        """All events of a job from its beginning, those to come too; ends with the job's end.
+        """All events of a job from its beginning, those to come too; ends with the job's end, or where it is suspended.
 
         Args:
             id: of the job.
@@ -244,7 +332,7 @@ class Jobs:
         Raises:
             JobNotFoundError: there is no such job.
         """
-        after = 0
+        after, started, state = 0, False, JobState.STOPPED
         self.registry.job(id)
         while alive():
             version = self.registry.version()
@@ -252,17 +340,31 @@ class Jobs:
             for event in events:
                 yield event
                 after = event.seq
-                if isinstance(event, StateChanged) and event.state.terminal:
-                    return
+                if isinstance(event, StateChanged):
+                    state, started = event.state, started or event.state is not JobState.STOPPED
+                    if state.terminal:
+                        return
+            if not events and started and state is JobState.STOPPED:
+                return
             if not events:
                 self.registry.wait(version, seconds=5.0)
 
     def close(self, grace: float) -> None:
-        """Cancels what runs and waits for it, some seconds at most; new jobs are refused."""
+        """Ends what runs and waits for it, some seconds at most; new jobs are refused.
+
+        What can go on when the next server starts is as it was; all else is cancelled.
+        """
         with self._lock:
             self._closed = True
             live = dict(self._live)
-        for id in live:
+        for id, each in live.items():
+            if self._goes_on(self.registry.job(id)):
+                self._left.add(id)
+                self.registry.log(
+                    id, Level.WARNING, "the job server is stopping: this job goes on when it starts again", self.now()
+                )
+                each.executor.cancel()
+                continue
             self.registry.log(id, Level.WARNING, "the job server is stopping: this job is cancelled", self.now())
             self.cancel(id)
         deadline = time.monotonic() + grace
@@ -277,23 +379,30 @@ class Jobs:
 
     def _work(self, submission: Submission, executor: PipelineExecutor) -> None:
         error: BaseException | None = None
+        state: JobState | None = None
         try:
-            executor.run(submission, _Events(self, submission.job_id))
+            state = executor.run(submission, _Events(self, submission.job_id))
         except BaseException as e:  # SystemExit too: one job never takes the server down
             error = e
         try:
-            self._end(submission.job_id, error)
+            self._end(submission.job_id, error, state or JobState.DONE)
         except (ArcbeamError, sqlite3.Error):
             _LOG.exception("the end of %s could not be recorded", submission.job_id)
 
-    def _end(self, id: str, error: BaseException | None) -> None:
-        # Before the last state: whoever sees that finds the files gone.
-        shutil.rmtree(self.folder(id), ignore_errors=True)
+    def _end(self, id: str, error: BaseException | None, state: JobState = JobState.DONE) -> None:
+        left = id in self._left and isinstance(error, JobCancelledError)
+        if not left and (error is not None or state is not JobState.STOPPED):
+            # Before the last state: whoever sees that finds the files gone.
+            shutil.rmtree(self.folder(id), ignore_errors=True)
+        if error is None and state is JobState.DONE:
+            shutil.rmtree(self._homes / id, ignore_errors=True)
         with self._lock:
             self._live.pop(id, None)
+            if left:
+                return
             cancelled = self.registry.job(id).state is JobState.CANCELLING or isinstance(error, JobCancelledError)
             if error is None:
-                self._move(id, JobState.DONE)
+                self._move(id, state)
             elif cancelled:
                 self.registry.log(
                     id, Level.DEBUG, f"how the cancelled run ended: {texts.said(repr, error)}", self.now()
@@ -318,6 +427,10 @@ class _Events:
     def running(self) -> None:
         """See `JobEvents.running`."""
         self._safely(lambda: self._jobs._move(self._id, JobState.RUNNING))
+
+    def turned(self, state: JobState) -> None:
+        """See `JobEvents.turned`."""
+        self._safely(lambda: self._jobs._move(self._id, state))
 
     def message(self, level: Level, text: str, time: float | None = None) -> None:
         """See `JobEvents.message`."""

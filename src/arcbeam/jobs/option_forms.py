@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
-from google.protobuf import json_format
+from google.protobuf import json_format, struct_pb2
 
 from arcbeam.options import ArcbeamOptions
 
@@ -20,6 +20,11 @@ def plain(options: Any) -> dict[str, Any]:
     """The options of a Struct by their plain names; whole numbers are integers again (a Struct has only floats)."""
     found = json_format.MessageToDict(options)
     return {name.removeprefix(_PREFIX).removesuffix(_SUFFIX): _whole(value) for name, value in found.items()}
+
+
+def plain_of_bytes(raw: bytes) -> dict[str, Any]:
+    """The same of a serialized Struct."""
+    return plain(struct_pb2.Struct.FromString(raw))
 
 
 def _whole(value: Any) -> Any:

@@ -22,8 +22,10 @@ from arcbeam.jobs.artifacts import StagingServicer
 from arcbeam.jobs.execution import ExecutorFactory
 from arcbeam.jobs.guard import Guard
 from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.jobs.option_forms import plain_of_bytes
 from arcbeam.jobs.registry import Registry
 from arcbeam.jobs.service import JobServicer
+from arcbeam.jobs.steerservice import steering
 
 _THREADS = 512
 """Every open stream holds one; they are started as needed."""
@@ -91,7 +93,9 @@ class JobServer:
                 ],
             )
             self.port = self._bind(credentials)
-            self.jobs = Jobs(self._registry, executors, settings.folder / "staged", settings.defaults)
+            self.jobs = Jobs(
+                self._registry, executors, settings.folder / "staged", settings.defaults, plain=plain_of_bytes
+            )
             ready()
         except BaseException:
             if self.port:
@@ -100,7 +104,9 @@ class JobServer:
             raise
         job_grpc.add_JobServiceServicer_to_server(JobServicer(self.jobs, lambda: self.endpoint), self._server)
         artifact_grpc.add_ArtifactStagingServiceServicer_to_server(StagingServicer(self.jobs), self._server)
+        self._server.add_generic_rpc_handlers((steering(self.jobs),))
         self._server.start()
+        self.jobs.resume()
 
     def _bind(self, credentials: Any) -> int:
         host, port = self._settings.host, self._settings.port
@@ -133,7 +139,7 @@ class JobServer:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     def stop(self, grace: float = 10.0) -> None:
-        """Cancels running jobs, waits for their ends (some seconds at most), and closes everything."""
+        """Ends running jobs, waits for that (some seconds at most), and closes everything; see `Jobs.close`."""
         self.jobs.close(grace)
         self._server.stop(1.0).wait()
         self._registry.close()

@@ -21,8 +21,9 @@ from arcbeam.jobs.artifacts import check_names, declared
 from arcbeam.jobs.execution import JobState
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.naming import script_of
-from arcbeam.jobs.option_forms import described, plain
+from arcbeam.jobs.option_forms import described, plain, plain_of_bytes
 from arcbeam.jobs.registry import JobEvent, StateChanged
+from arcbeam.store.log.requests import Asked
 
 _SDK_DEFAULT_NAME = "job"
 """What the Python SDK calls every job; the option `job_name`, or the script, says more."""
@@ -77,7 +78,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
             SubmissionError: it was started before, or its files were not staged.
         """
         record = self._jobs.registry.job(request.preparation_id)
-        self._jobs.run(record.id, plain(struct_pb2.Struct.FromString(record.options)))
+        self._jobs.run(record.id, plain_of_bytes(record.options))
         return job_pb.RunJobResponse(job_id=record.id)
 
     def GetJobs(self, request: Any, context: Any = None) -> Any:
@@ -108,13 +109,13 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return job_pb.CancelJobResponse(state=_state(self._jobs.cancel(request.job_id)))
 
     def Drain(self, request: Any, context: Any = None) -> Any:
-        """Refused: there is no draining yet.
+        """Has a job in steps finish what it has; DRAINING until it has ended.
 
         Raises:
-            NotImplementedError: always.
+            RequestRefusedError: it does not run, or not in steps.
         """
-        id = self._jobs.registry.job(request.job_id).id
-        raise NotImplementedError(f"Drain is not supported for job '{id}': there is no draining yet; use Cancel")
+        self._jobs.ask(request.job_id, Asked.DRAIN)
+        return job_pb.DrainJobResponse(state=_state(self._jobs.registry.job(request.job_id).state))
 
     def GetStateStream(self, request: Any, context: Any = None) -> Iterator[Any]:
         """All states of a job, past and to come; ends with its last one."""
@@ -145,8 +146,8 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
         return self._jobs.follow(id, states_only, context.is_active)
 
     def GetJobMetrics(self, request: Any, context: Any = None) -> Any:
-        """A job's metrics, user's and system's; empty until it reports some."""
-        metrics = self._jobs.registry.metrics(request.job_id)
+        """A job's metrics as they are now, user's and system's; empty until it reports some."""
+        metrics = self._jobs.metrics(request.job_id)
         return job_pb.GetJobMetricsResponse(
             metrics=job_pb.MetricResults(
                 attempted=[metrics_pb2.MonitoringInfo.FromString(info) for info in metrics.attempted],

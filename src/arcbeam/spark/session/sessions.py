@@ -6,6 +6,7 @@ Owns finding, building and preparing sessions, classic and Connect alike. Must n
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -319,6 +320,32 @@ def _is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+FAIR = "spark.scheduler.mode=FAIR"
+"""The setting of a session on which jobs run beside each other."""
+
+_POOL = "spark.scheduler.pool"
+_pools: dict[str, int] = {}
+_pools_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def pooled(spark: SparkSession, job: str) -> Iterator[None]:
+    """Gives a job a pool of its own while it runs, if the session schedules fairly: each gets its share of slots.
+
+    Pools stay in Spark for good, so their names are used again.
+    """
+    if _is_connect(spark) or spark.conf.get("spark.scheduler.mode", "FIFO") != "FAIR":
+        yield
+        return
+    with _pools_lock:
+        _pools[job] = next(number for number in itertools.count() if number not in _pools.values())
+    try:
+        yield
+    finally:
+        with _pools_lock:
+            _pools.pop(job, None)
+
+
 @contextlib.contextmanager
 def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
     """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI."""
@@ -329,6 +356,8 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
     else:
         spark.sparkContext.addJobTag(tag)
         spark.sparkContext.setJobDescription(about or job)
+        if (pool := _pools.get(job)) is not None:
+            spark.sparkContext.setLocalProperty(_POOL, f"arcbeam-{pool}")
     try:
         yield
     finally:
@@ -339,6 +368,8 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
                 spark.removeTag(tag)
             else:
                 spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None is what unsets it
+                if job in _pools:
+                    spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
                 spark.sparkContext.removeJobTag(tag)
 
 

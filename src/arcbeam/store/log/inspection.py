@@ -6,13 +6,14 @@ Owns what is gathered from manifests. Must not know how it is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from arcbeam.model.files import ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
+from arcbeam.store.log import programs, requests
 from arcbeam.store.log.chain import (
     UnreadableHead,
     floor_below,
@@ -76,6 +77,25 @@ class StepReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramReport:
+    """What runs the job after the step: its name, and with which versions it was submitted."""
+
+    file: str
+    name: str
+    versions: Mapping[str, str]
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReport:
+    """Something that was asked of the job, and is not settled."""
+
+    what: str
+    savepoint: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """A job after one step.
 
@@ -86,6 +106,8 @@ class Inspection:
         damaged: what is missing or cannot be read of all this, and what can be done about it; the newest manifest, if
             it is among them, first.
         problems: what is missing, damaged or too new among the files; None if they were not looked at.
+        program: what the job is resumed with; None: its script is needed, or what was kept cannot be read.
+        requests: that wait for whoever runs the job, the oldest first.
     """
 
     location: str
@@ -107,6 +129,8 @@ class Inspection:
     steps: tuple[StepReport, ...]
     damaged: tuple[str, ...]
     problems: tuple[str, ...] | None
+    program: ProgramReport | None = None
+    requests: tuple[RequestReport, ...] = ()
 
 
 def inspect(
@@ -150,6 +174,7 @@ def inspect(
         damaged.append(str(newest.error))
         if manifest is head:
             latest = newest.step - 1
+    program = _program(blobs, manifest, damaged)
     listed = tuple(_steps(blobs, latest, steps, damaged, to_floor=check))
     damaged += _damaged_floors(blobs)
     return Inspection(
@@ -172,7 +197,31 @@ def inspect(
         steps=listed,
         damaged=tuple(damaged),
         problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
+        program=program,
+        requests=tuple(_requests(blobs)),
     )
+
+
+def _program(blobs: DurableBlobs, manifest: Manifest, damaged: list[str]) -> ProgramReport | None:
+    """What runs the job. What cannot be read of it is told in `damaged`."""
+    if not manifest.program:
+        return None
+    try:
+        program = programs.read(blobs, manifest.program)
+    except (MissingFileError, DamagedFileError, NewerFormatError) as e:
+        damaged.append(str(e))
+        return None
+    return ProgramReport(manifest.program, program.name, program.versions, len(program.files))
+
+
+def _requests(blobs: DurableBlobs) -> Iterator[RequestReport]:
+    for id in requests.waiting(blobs):
+        try:
+            request = requests.read(blobs, id)
+        except ValueError:
+            continue  # whoever runs the job says what is wrong with it
+        if request is not None:
+            yield RequestReport(str(request.what), request.savepoint, request.step)
 
 
 def _driver(blobs: DurableBlobs, epoch: int) -> str:

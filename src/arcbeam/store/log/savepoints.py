@@ -6,6 +6,7 @@ Owns names and copying. That a savepoint's files are kept is the sweep's (`sweep
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -64,6 +65,11 @@ def checked_name(head: Manifest, name: str) -> str:
     if taken is not None:
         raise StoreError(f"savepoint '{name}' exists already, of step {taken.step}", "choose another name")
     return name
+
+
+def named_now(what: str) -> str:
+    """A name for a savepoint that nobody has named: what it is for, and when this was."""
+    return f"{what}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
 
 def path_of(url: str, name: str) -> str:

@@ -1,0 +1,242 @@
+"""The commands that steer a job: `arcbeam savepoint`, `drain`, `suspend`, `cancel`.
+
+Owns their arguments and their way of telling. JOB is a job of a job server, or the folder of one, wherever that runs:
+then a file in the folder is how it is asked. Imports gRPC and Beam only when a command runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from arcbeam.errors import JobFailedError, RequestRefusedError, SetupError
+from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
+from arcbeam.output import Output
+
+if TYPE_CHECKING:
+    from arcbeam.store.blobs.durable import DurableBlobs
+    from arcbeam.store.log.requests import Answer, Asked, Request
+
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.2
+_STATES = {"done": "DONE", "drained": "DRAINED", "suspended": "STOPPED"}
+
+_WAIT = click.option(
+    "--wait",
+    "seconds",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until it is done. 0, of a folder: only leave the request there, for whoever runs the job.",
+)
+
+
+def _is_folder(job: str) -> bool:
+    return "/" in job or Path(job).is_dir()
+
+
+@click.argument("job")
+@click.argument("name", default="")
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
+@_WAIT
+def savepoint(
+    out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+) -> None:
+    """Give the next step of JOB a name, and keep it; the job goes on. Prints the savepoint's path.
+
+    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). NAME is of up
+    to 100 letters, digits, '.', '_' and '-'; without it, one that says when this was.
+    """
+    from arcbeam.store.log.requests import Asked
+
+    if _is_folder(job):
+        path = _asked_of_folder(out, job, Asked.SAVEPOINT, name, seconds)
+    else:
+        with client_of(endpoint, token_file, tls_ca) as client:
+            path = client.ask(Asked.SAVEPOINT, job, name, _some(seconds))
+    if path:
+        out.text(path, path=path)
+
+
+@click.argument("job")
+@click.option("--savepoint", "name", default="", help="Name of the step with which it stops.")
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
+@_WAIT
+def suspend(
+    out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+) -> None:
+    """Stop JOB so that it can go on later: no window and no timer fires for it. Prints the savepoint's path.
+
+    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). It goes on
+    when its pipeline is submitted again with that folder, or with `arcbeam resume`.
+    """
+    from arcbeam.store.log.requests import Asked
+
+    if _is_folder(job):
+        path = _asked_of_folder(out, job, Asked.SUSPEND, name, seconds)
+    else:
+        with client_of(endpoint, token_file, tls_ca) as client:
+            path = client.ask(Asked.SUSPEND, job, name, _some(seconds))
+    if path:
+        out.text(path, path=path, state="STOPPED")
+
+
+@click.argument("job")
+@click.option("--savepoint", "name", default="", help="Name of the last step; of a folder only.")
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
+@_WAIT
+def drain(
+    out: Output, job: str, name: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float
+) -> None:
+    """Have JOB finish what it has, and take in nothing more: all windows and timers fire. Waits for its end.
+
+    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). A job that
+    drains goes on draining whatever happens to whoever runs it.
+    """
+    if _is_folder(job):
+        state = _drained(out, job, name, seconds)
+    elif name:
+        raise click.UsageError("a job server names the last step itself: leave out --savepoint")
+    else:
+        with client_of(endpoint, token_file, tls_ca) as client:
+            state = client.drain(job)
+            if state in ("DRAINING", "RUNNING"):
+                out.progress(f"{job} is draining", id=job, state="DRAINING")
+                state = client.end(job, seconds) or state
+    if state in ("DRAINING", "RUNNING"):
+        raise JobFailedError(f"{job} drains, and has not ended within {seconds:g} s", "it goes on: look again later")
+    if state:
+        out.text(f"{job} is {state}", id=job, state=state)
+
+
+@click.argument("job")
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
+@_WAIT
+def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca: Path | None, seconds: float) -> None:
+    """Cancel JOB and wait for its end.
+
+    JOB is the id of a job at the job server, or the folder or URL of one in steps (its --checkpoint_dir). What a job in
+    steps has committed stays, and it can be resumed.
+    """
+    from arcbeam.store.log.requests import Asked
+
+    if _is_folder(job):
+        _asked_of_folder(out, job, Asked.CANCEL, "", seconds)
+        if seconds > 0:
+            out.text(f"{job} is CANCELLED", id=job, state="CANCELLED")
+        return
+    with client_of(endpoint, token_file, tls_ca) as client:
+        state = client.cancel(job)
+        if state == "CANCELLING" and seconds > 0:
+            out.progress(f"{job} is being cancelled", id=job, state=state)
+            state = client.end(job, seconds) or state
+            if state == "CANCELLING":
+                raise JobFailedError(f"{job} has not ended within {seconds:g} s", "look again with `arcbeam jobs`")
+    out.text(f"{job} is {state}", id=job, state=state)
+
+
+def _some(seconds: float) -> float:
+    """A server is always waited for: what it does not say is lost."""
+    if seconds <= 0:
+        raise click.UsageError("--wait=0 is for a folder, where the request stays")
+    return seconds
+
+
+def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
+    """Drains the job in a folder; its state then, "" if nobody waits for it."""
+    from arcbeam.store.log.requests import Asked
+
+    began = time.monotonic()
+    if not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
+        return ""
+    out.progress(f"{folder} is draining", id=folder, state="DRAINING")
+    blobs = _opened(folder)
+
+    def state() -> str:
+        from arcbeam.store.log.chain import known, read_newest
+
+        newest = read_newest(blobs)
+        return "" if newest is None else _STATES.get(str(known(newest).mode), "")
+
+    return _within(seconds - (time.monotonic() - began), state) or "DRAINING"
+
+
+def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float) -> str:
+    """Asks the job in a folder, and waits until that is settled.
+
+    Returns:
+        The savepoint's path, or what stands for it; "" if nobody waits.
+
+    Raises:
+        RequestRefusedError: nothing comes of it.
+        JobFailedError: nothing has come of it in time.
+    """
+    from arcbeam.model.timestamps import Timestamp
+    from arcbeam.store.log import requests
+    from arcbeam.store.log.savepoints import named_now, path_of
+
+    name = "" if what is requests.Asked.CANCEL else name or named_now(what)
+    blobs = _opened(folder)
+    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000))
+    if seconds <= 0:
+        out.text(f"{folder} is asked for '{what}'", id=folder, request=request.id)
+        return ""
+    answer = _answered(blobs, request, seconds)
+    if answer is None or not answer.settled:
+        if answer is None:
+            requests.withdraw(blobs, request)
+            raise JobFailedError(
+                f"nobody has answered in '{folder}' within {seconds:g} s: the request is withdrawn",
+                "see that something runs the job; --wait=0 leaves a request for whoever runs it next",
+            )
+        raise JobFailedError(
+            f"'{what}' is under way in '{folder}', and was not done within {seconds:g} s",
+            "it goes on; look with `arcbeam inspect`",
+        )
+    if answer.said is requests.Said.REFUSED:
+        raise RequestRefusedError(f"nothing came of '{what}': {answer.text}")
+    return path_of(folder, name) if name else folder
+
+
+def _answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer | None:
+    """The last answer within some seconds; else the newest, if there is any."""
+    from arcbeam.store.log.requests import answer_to
+
+    found: list[Answer] = []
+
+    def settled() -> Answer | None:
+        answer = answer_to(blobs, request)
+        if answer is not None:
+            found.append(answer)
+        return answer if answer is not None and answer.settled else None
+
+    return _within(seconds, settled) or (found[-1] if found else None)
+
+
+def _within(seconds: float, look: Callable[[], T]) -> T:
+    """What somebody sees who looks again and again; the last, if it is nothing, when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not (seen := look()) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return seen
+
+
+def _opened(folder: str) -> DurableBlobs:
+    from arcbeam.store.blobs.backends import open_blobs
+
+    if "://" not in folder and not Path(folder).is_dir():
+        raise SetupError(f"there is no folder '{folder}'", "name the folder that was given as --checkpoint_dir")
+    return open_blobs(folder)

@@ -1,0 +1,142 @@
+"""`arcbeam savepoint`, `drain`, `suspend`, `cancel`: of a job at a server, and of a folder whose job runs anywhere."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam import cli
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.steplog import StepLog
+from tests.jobs.fakes import WAIT, Client, Fake
+from tests.store.samples import opened
+
+pytestmark = pytest.mark.contract("OPS-02")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, list(arguments))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> StepLog:
+    """A job that has begun in a folder."""
+    return opened(FolderBlobs(tmp_path / "job", sync=False))
+
+
+@contextmanager
+def driven(log: StepLog, *answers: Answer, mode: CommitMode | None = None) -> Iterator[list[Request]]:
+    """A driver that gives these answers to the first request, and then ends in that mode."""
+    seen: list[Request] = []
+    stopped = threading.Event()
+
+    def drive() -> None:
+        while not stopped.wait(0.01):
+            for id in requests.waiting(log.blobs)[:1]:
+                request = requests.read(log.blobs, id)
+                assert request is not None
+                seen.append(request)
+                for answer in answers:
+                    requests.answer(log.blobs, id, answer)
+                if mode is not None:
+                    log.propose(log.draft(Timestamp(1), mode=mode))
+                return
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stopped.set()
+        thread.join(WAIT)
+
+
+def test_a_savepoint_of_a_folder(log: StepLog, tmp_path: Path) -> None:
+    done = Answer(Said.DONE, "savepoint 'safe' is step 3", 3)
+    with driven(log, Answer(Said.TAKEN), done) as seen:
+        result = invoke("savepoint", str(tmp_path / "job"), "safe")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/safe\n"), result.output
+    assert [(request.what, request.savepoint, request.step) for request in seen] == [(Asked.SAVEPOINT, "safe", 0)]
+    with driven(log, done) as seen:
+        path = json.loads(invoke("savepoint", str(tmp_path / "job"), "--json").stdout)["path"]
+    assert path == f"{tmp_path / 'job'}/savepoints/{seen[0].savepoint}"
+    assert seen[0].savepoint.startswith("savepoint-")
+
+
+@pytest.mark.contract("END-02")
+def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.DONE), mode=CommitMode.DRAINED):
+        result = invoke("drain", str(tmp_path / "job"), "--savepoint=last")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is DRAINED\n"), result.output
+    result = invoke("suspend", str(tmp_path / "job"))
+    assert result.exit_code == 1
+    assert "is drained since step 1" in result.stderr
+
+
+@pytest.mark.contract("END-03")
+def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.DONE), mode=CommitMode.SUSPENDED):
+        result = invoke("suspend", str(tmp_path / "job"), "--savepoint=pause")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/pause\n"), result.output
+    assert "resume it first" in invoke("drain", str(tmp_path / "job")).stderr
+
+
+@pytest.mark.contract("END-04")
+def test_cancelling_a_folder(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.DONE)):
+        result = invoke("cancel", str(tmp_path / "job"))
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is CANCELLED\n"), result.output
+
+
+def test_a_refusal_is_told(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.REFUSED, "the job is draining already")):
+        result = invoke("suspend", str(tmp_path / "job"))
+    assert result.exit_code == 1
+    assert "nothing came of 'suspend': the job is draining already" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
+def test_where_nobody_answers_the_request_is_withdrawn_or_left(log: StepLog, tmp_path: Path, command: str) -> None:
+    result = invoke(command, str(tmp_path / "job"), "--wait=0.01")
+    assert result.exit_code == 1
+    assert "nobody has answered" in result.stderr
+    assert requests.waiting(log.blobs) == []
+    result = invoke(command, str(tmp_path / "job"), "--wait=0")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is asked for '{command}'\n")
+    assert len(requests.waiting(log.blobs)) == 1
+
+
+def test_what_takes_longer_is_not_withdrawn(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.TAKEN)):
+        result = invoke("drain", str(tmp_path / "job"), "--wait=0.5")
+    assert "'drain' is under way" in result.stderr
+    assert len(requests.waiting(log.blobs)) == 1
+
+
+def test_a_folder_without_a_job(tmp_path: Path) -> None:
+    assert "there is no job in" in invoke("drain", str(tmp_path)).stderr
+    assert "there is no folder" in invoke("drain", str(tmp_path / "none")).stderr
+
+
+def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
+    at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
+    fake.behave = fake.until_cancelled
+    id = client.run()
+    assert invoke("savepoint", id, "safe", at).stdout == "/jobs/savepoints/safe\n"
+    assert json.loads(invoke("suspend", id, at, "--json").stdout)["path"] == "/jobs/savepoints/named"
+    result = invoke("drain", id, at, "--wait=0.01")
+    assert "drains, and has not ended within 0.01 s" in result.stderr
+    assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
+    fake.answer = fake.cancelled.set
+    assert invoke("drain", id, at).stdout == f"{id} is CANCELLED\n"
+    assert "there is no job 'j-9'" in invoke("suspend", "j-9", at).stderr

@@ -1,0 +1,171 @@
+"""Jobs in steps on Spark that are stopped and go on: what comes out is what a job gives that was left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate, window
+from click.testing import CliRunner
+
+from arcbeam import ArcbeamRunner, cli
+from arcbeam.errors import RequestRefusedError
+from arcbeam.resume import resume
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.savepoints import copy_savepoint
+from tests.notes import note, noted
+from tests.spark.steps.fed import fed, feed
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+class Ordinal(beam.DoFn):
+    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+
+    def __init__(self) -> None:
+        self._count = beam.metrics.Metrics.counter("steering", "seen")
+
+    def process(self, pair: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[Any]:
+        seen.add(1)
+        self._count.inc()
+        yield pair[0], (pair[1], seen.read())
+
+
+class Job:
+    """A pipeline of a source that is fed, state, windows of ten seconds, and what comes out of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.state, self.out, self.read = (folder / name for name in ("source", "state", "out", "read"))
+        for each in (self.out, self.read):
+            each.mkdir(parents=True)
+
+    def submit(self, *more: str, keep: str = "Keep") -> Any:
+        options = PipelineOptions(["--streaming", "--shards=3", f"--checkpoint_dir={self.state}", *more])
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
+        numbers = fed(p, self.source) | "Read" >> beam.Map(lambda n, to: note(n, to) or n, str(self.read))
+        ordinals = numbers | "Key" >> beam.Map(lambda n: (n % 3, n)) | keep >> beam.ParDo(Ordinal())
+        windows = ordinals | beam.WindowInto(window.FixedWindows(10)) | "Group" >> beam.GroupByKey()
+        _ = windows | beam.Map(
+            lambda pair, to, of=beam.DoFn.WindowParam: note((int(of.start), pair[0], sorted(pair[1])), to),
+            str(self.out),
+        )
+        return p.run()
+
+    def panes(self) -> list[Any]:
+        return sorted(noted(self.out))
+
+
+def expected(start: int, until: int) -> list[Any]:
+    """What windows from a start on have of the numbers below `until`."""
+    panes = []
+    for first in range(start, until, 10):
+        for key in range(3):
+            numbers = [n for n in range(first, min(first + 10, until)) if n % 3 == key]
+            panes.append((first, key, [(n, n // 3 + 1) for n in numbers]))
+    return sorted(panes)
+
+
+def wait(result: Any, until: Callable[[], bool]) -> None:
+    while not until():
+        assert result.wait_until_finish(50) == "RUNNING"
+
+
+@pytest.mark.contract("END-03", "STORE-05", "API-06", "OPS-02")
+def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    feed(job.source, 15)
+    first = job.submit()
+    wait(first, lambda: len(job.panes()) == 3)
+    named = CliRunner().invoke(cli.main, ["savepoint", str(job.state), "early"])
+    assert named.stdout == f"{job.state}/savepoints/early\n", named.output
+    assert inspect(FolderBlobs(job.state), savepoint="early", check=True).problems == ()
+    assert first.suspend("pause") == f"{job.state}/savepoints/pause"
+    assert first.state == first.wait_until_finish() == "STOPPED"
+    assert job.panes() == expected(0, 10), "no window fires for it"
+    (seen,) = first.metrics().query(beam.metrics.MetricsFilter().with_name("seen"))["counters"]
+    assert (seen.attempted, seen.committed) == (15, 15)
+    with pytest.raises(RequestRefusedError, match="does not run any more"):
+        first.drain()
+
+    # From the folder alone, with other slots.
+    feed(job.source, 25)
+    second = resume(str(job.state), name="again")
+    assert second.job_id.startswith("again-")
+    wait(second, lambda: len(job.panes()) == 6)
+    second.suspend()
+    assert job.panes() == expected(0, 20)
+
+    # With a pipeline whose stage is called otherwise.
+    feed(job.source, 35, end=True)
+    with pytest.raises(IncompatibleStateError, match="stage 'Keep' has state, and the pipeline has no such stage"):
+        job.submit(keep="Count").wait_until_finish()
+    assert job.submit("--stage_mapping=Keep=Count", keep="Count").wait_until_finish() == "DONE"
+    assert job.panes() == expected(0, 35)
+    assert sorted(noted(job.read)) == list(range(35)), "nothing was read twice"
+
+    # From the savepoint, in a copy of the folder, while there is nothing left of its making.
+    head = known(read_newest(FolderBlobs(job.state)))  # type: ignore[arg-type]
+    copy = FolderBlobs(tmp_path / "copy")
+    copy_savepoint(FolderBlobs(job.state), head, "early", copy, tmp_path / "scratch")
+    for file in job.out.iterdir():
+        file.unlink()
+    assert resume(str(tmp_path / "copy")).wait_until_finish() == "DONE"
+    assert job.panes() == expected(10, 35)
+
+
+@pytest.mark.contract("END-02", "API-06", "PLAN-03", "OPS-02")
+def test_a_job_that_is_drained_fires_all_windows_and_is_drained_for_good(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    feed(job.source, 15)
+    result = job.submit()
+    wait(result, lambda: len(noted(job.read)) == 15)
+    assert result.drain("last") in ("DRAINING", "DRAINED")
+    with pytest.raises(RequestRefusedError, match=r"draining already|does not run any more"):
+        result.suspend()
+    feed(job.source, 30)
+    assert result.wait_until_finish() == "DRAINED"
+    assert job.panes() == expected(0, 15)
+    assert job.submit().wait_until_finish() == "DRAINED"
+    with pytest.raises(StoreError, match=r"has ended \(drained"):
+        resume(f"{job.state}/savepoints/last").wait_until_finish()
+    assert job.panes() == expected(0, 15)
+
+
+@pytest.mark.contract("END-04", "OPS-02")
+def test_a_job_that_is_cancelled_by_its_folder_goes_on_from_what_it_has_committed(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    feed(job.source, 12)
+    result = job.submit()
+    wait(result, lambda: len(job.panes()) == 3)
+    result.savepoint()
+    cancelled = CliRunner().invoke(cli.main, ["cancel", str(job.state)])
+    assert cancelled.stdout == f"{job.state} is CANCELLED\n", cancelled.output
+    assert result.wait_until_finish() == "CANCELLED"
+    feed(job.source, 20, end=True)
+    done = CliRunner().invoke(cli.main, ["resume", str(job.state)])
+    assert done.stdout.endswith(" is DONE\n"), done.output
+    assert job.panes() == expected(0, 20)
+
+
+def test_what_a_job_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
+    p = beam.Pipeline(runner=ArcbeamRunner())
+    _ = p | beam.Create([1])
+    bounded = p.run()
+    with pytest.raises(RequestRefusedError, match="does not run in steps"):
+        bounded.drain()
+    bounded.wait_until_finish()
+    feed(tmp_path, 1)
+    q = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming"]))
+    _ = fed(q, tmp_path)
+    own = q.run()
+    with pytest.raises(RequestRefusedError, match="is in a folder that goes with it"):
+        own.savepoint()
+    assert own.drain() in ("DRAINING", "DRAINED")
+    assert own.wait_until_finish() == "DRAINED"
