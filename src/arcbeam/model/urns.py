@@ -53,7 +53,8 @@ class WriteSpec:
     Attributes:
         channel: index of the channel.
         routing: value of `model.plan.Routing`.
-        explode: write an element that is in several windows once per window.
+        explode: the elements are pairs of a restriction and its size: write one that is in several windows once per
+            window, and spread them by size.
     """
 
     channel: int

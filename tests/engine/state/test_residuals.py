@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from arcbeam.engine.state.residuals import Crowded, Remainder, Residuals, Restriction
+from arcbeam.engine.state.residuals import Crowded, Remainder, Residuals, Restriction, Standing
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -243,7 +243,10 @@ def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_tol
     assert held is not None
     assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
     assert held.name.startswith("orders~")
-    assert list(residuals.silent()) == [(rest, ("errors",))]
+    assert rest.silent(("main", "errors")) == ("errors",)
+    assert residuals.standing(_NOW) == Standing(1, 1, rest.remainder.size, ("errors",))
+    residuals.admit("late", Remainder(b"all", 7.0, Timestamp(_NOW + 1), {"main": _NOW, "errors": _NOW}), _NOW)
+    assert residuals.standing(_NOW) == Standing(2, 1, rest.remainder.size + 7.0, ("errors",))
 
 
 @pytest.mark.contract("SDF-05")

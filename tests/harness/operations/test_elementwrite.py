@@ -68,10 +68,11 @@ class TestElements:
     def test_explode_gives_one_element_per_window(self) -> None:
         rig = Rig()
         windows = FixedWindows(1), [IntervalWindow(i, i + 1) for i in range(3)]
-        elements = [WindowedValue(v, Timestamp(0), windows[1][:n]) for v, n in ((1, 1), (2, 3), (3, 2), (4, 1))]
-        op = rig.op(Routing.SPREAD, coders.VarIntCoder(), IntervalWindowCoder(), explode=True)
-        found = self._values(rig.written(op, elements), coders.VarIntCoder(), IntervalWindowCoder())
-        assert sorted((o.value, o.windows[0].start) for o in found) == [
+        elements = [WindowedValue((v, 1.0), Timestamp(0), windows[1][:n]) for v, n in ((1, 1), (2, 3), (3, 2), (4, 1))]
+        sized = coders.TupleCoder([coders.VarIntCoder(), coders.FloatCoder()])
+        op = rig.op(Routing.SPREAD, sized, IntervalWindowCoder(), explode=True)
+        found = self._values(rig.written(op, elements), sized, IntervalWindowCoder())
+        assert sorted((o.value[0], o.windows[0].start) for o in found) == [
             (1, 0),
             (2, 0),
             (2, 1),
@@ -81,6 +82,21 @@ class TestElements:
             (4, 0),
         ]
         assert all(len(o.windows) == 1 for o in found)
+
+    @pytest.mark.contract("SDF-08")
+    @pytest.mark.parametrize("held", [1, 1000])
+    def test_restrictions_are_spread_by_size_also_those_that_come_later(self, held: int) -> None:
+        rig = Rig(shards=3, partition=2)
+        sized = coders.TupleCoder([coders.VarIntCoder(), coders.FloatCoder()])
+        op = rig.op(Routing.SPREAD, sized, explode=True)
+        op._longest = held
+        sizes = [9.0, 1.0, 1.0, 1.0, 2.0, 1.0, 2.0, 1.0]
+        rows = rig.written(op, globally(enumerate(sizes)))
+        loads: dict[int, float] = defaultdict(float)
+        for row in rows:
+            loads[row.shard] += sum(o.value[1] for o in self._values([row], sized))
+        assert sorted(loads.values()) in ([4.0, 5.0, 9.0], [4.5, 4.5, 9.0])
+        assert loads[2] == 9.0, "each task begins with a shard of its own"
 
     def test_large_elements_after_small_ones_do_not_wait(self) -> None:
         rig = Rig()

@@ -197,3 +197,58 @@ def test_one_large_restriction_is_shared_by_all_tasks_and_told_of_if_it_has_no_w
     told = [record.getMessage() for record in caplog.records if "reports no watermark" in record.getMessage()]
     assert len(told) == 1
     assert "'Slow one/Process'" in told[0]
+
+
+class Acknowledged(beam.DoFn):
+    """Reads on only when it was told that what it has read is committed; ends with its third reading."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: Any,
+        finalizer: Any = beam.DoFn.BundleFinalizerParam,
+        tracker: Any = beam.DoFn.RestrictionParam(Offsets()),
+    ) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        if at == 3:
+            tracker.try_claim(NO_END)
+        elif len(noted(self._folder)) < at:
+            tracker.defer_remainder(Duration(0.1))
+        elif tracker.try_claim(at):
+            finalizer.register(lambda: note(at, str(self._folder)))
+            yield at
+            tracker.defer_remainder(Duration(0.1))
+
+
+@pytest.mark.contract("SDF-13")
+def test_what_is_read_is_acknowledged_by_its_commit_while_the_job_goes_on(tmp_path: Path) -> None:
+    with pipeline() as p:
+        numbers = p | beam.Create(["a"], reshuffle=False) | beam.ParDo(Acknowledged(tmp_path))
+        assert_that(numbers, equal_to([0, 1, 2]))
+    assert noted(tmp_path) == [0, 1, 2]
+
+
+class WithSide(beam.DoFn):
+    """Numbers below an element, each with what a side input has; two at a time."""
+
+    def process(
+        self, element: int, side: list[int], tracker: Any = beam.DoFn.RestrictionParam(Offsets(5))
+    ) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        while tracker.try_claim(at):
+            yield element, at, sorted(side)
+            at += 1
+            if at % 2 == 0:
+                tracker.defer_remainder()
+                return
+
+
+@pytest.mark.contract("SDF-12", "ENG-05")
+def test_a_side_input_is_there_for_all_parts_of_a_restriction_and_outputs_are_apart() -> None:
+    with pipeline() as p:
+        side = p | "Side" >> beam.Create([7, 8])
+        found = p | beam.Create([1, 2]) | beam.ParDo(WithSide(), beam.pvalue.AsList(side))
+        assert_that(found, equal_to([(n, at, [7, 8]) for n in (1, 2) for at in range(5)]))

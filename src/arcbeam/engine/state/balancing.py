@@ -34,7 +34,7 @@ class Move:
     target: int
 
 
-def pack(sizes: Sequence[float], shards: int) -> list[int]:
+def pack(sizes: Sequence[float], shards: int, loads: list[float] | None = None) -> list[int]:
     """Spreads things over shards, so that no shard has much more than another: the largest first, to the emptiest.
 
     The fullest shard has at most four thirds of the least that is possible.
@@ -42,17 +42,21 @@ def pack(sizes: Sequence[float], shards: int) -> list[int]:
     Args:
         sizes: of the things, as in `Sized`.
         shards: how many there are.
+        loads: what each shard has already; added to. None: nothing.
 
     Returns:
         The shard of each.
     """
     weights = _weights(sizes)
-    loads = [(0.0, shard) for shard in range(shards)]
+    loads = [0.0] * shards if loads is None else loads
+    emptiest = [(load, shard) for shard, load in enumerate(loads)]
+    heapq.heapify(emptiest)
     places = [0] * len(sizes)
     for i in sorted(range(len(sizes)), key=lambda i: (-weights[i], i)):
-        load, shard = loads[0]
+        load, shard = emptiest[0]
         places[i] = shard
-        heapq.heapreplace(loads, (load + weights[i], shard))
+        loads[shard] = load + weights[i]
+        heapq.heapreplace(emptiest, (loads[shard], shard))
     return places
 
 

@@ -94,6 +94,23 @@ class Crowded:
         return f"{self.live} restrictions of {self.root!r} are not done; {self.bound} should be enough"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The restrictions of a stage in a shard, taken together.
+
+    Attributes:
+        live: how many are not done.
+        ready: how many of them are due.
+        size: of all.
+        silent: outputs that some of them report no watermark for.
+    """
+
+    live: int = 0
+    ready: int = 0
+    size: float = 0.0
+    silent: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class _Run:
     """A restriction that is running; `parts` counts what it was split into."""
@@ -318,11 +335,18 @@ class Residuals:
             if live > self._bound:
                 yield Crowded(value[4:].decode(), live, self._bound)
 
-    def silent(self) -> Iterator[tuple[Restriction, tuple[str, ...]]]:
-        """The restrictions that hold outputs at the beginning of time, because no watermark was reported for them."""
-        for restriction in self.all():
-            if outputs := restriction.silent(self._outputs):
-                yield restriction, outputs
+    def standing(self, now: Timestamp) -> Standing:
+        """All together, at that processing time. Thousands may wait, so rows are not taken apart for it."""
+        live, ready, size = 0, 0, 0.0
+        silent: dict[str, None] = {}
+        for row, value in self._view.scan(self._rows, after(self._rows)):
+            _, due, of_one, _, told = _HEADER.unpack_from(value)
+            live += 1
+            ready += due <= now
+            size += of_one
+            if told < len(self._outputs):
+                silent.update(dict.fromkeys(_unpacked(row[3:], value).silent(self._outputs)))
+        return Standing(live, ready, size, tuple(silent))
 
     def validate(self) -> None:
         """Checks that rows, due times, holds and counts agree; AssertionError if not."""

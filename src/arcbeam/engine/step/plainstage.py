@@ -129,15 +129,10 @@ class SplittableLogic(PlainLogic):
 
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
-        live, ready, size = 0, 0, 0.0
-        silent: dict[str, None] = {}
-        for restriction in self._residuals.all():
-            live += 1
-            ready += restriction.due <= self._place.now
-            size += restriction.remainder.size
-            silent.update(dict.fromkeys(restriction.silent(self._place.placed.flow.outputs)))
+        known = self._residuals.standing(self._place.now)
         movable = tuple(
             Movable(restriction.id, restriction.remainder.size, handed)
             for restriction, handed in self._residuals.movable(_MOVABLE, _MOVABLE_BYTES)
         )
-        return Restrictions(live, size, tuple(silent), tuple(self._residuals.crowded()), movable, ready)
+        crowded = tuple(self._residuals.crowded())
+        return Restrictions(known.live, known.size, known.silent, crowded, movable, known.ready)

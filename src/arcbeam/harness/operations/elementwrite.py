@@ -5,11 +5,13 @@ Owns when encoded elements are enough for a blob. Must not know Spark.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from apache_beam.coders.coder_impl import create_OutputStream
 from apache_beam.utils.windowed_value import PaneInfoTiming, create
 
+from arcbeam.engine.state.balancing import pack
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, WholeBlock, gathered
 from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.harness.operations.write import STREAMS_BYTES, Write
@@ -26,7 +28,10 @@ _MOST_WINDOWS = 4096
 
 
 class ElementWrite(Write):
-    """FORWARD and SPREAD: blocks, to one place or element by element in turn to all shards; some batches whole."""
+    """FORWARD and SPREAD: blocks, to one place or element by element in turn to all shards; some batches whole.
+
+    Restrictions of a splittable DoFn (what is exploded) are spread by their sizes.
+    """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         super().__init__(name, factory, spec, coder)
@@ -47,6 +52,7 @@ class ElementWrite(Write):
         super().begin_task()
         self._streams = [create_OutputStream() for _ in range(self._targets)]
         self._first = self._wiring.partition % self._targets
+        self._loads = [0.0] * self._targets
         self._clear()
 
     def _clear(self) -> None:
@@ -114,25 +120,37 @@ class ElementWrite(Write):
             self._encode(block)
 
     def _encode(self, block: Block) -> None:
-        """Encodes a block; element i of it goes to shard i, in turn, and of a batch as many, but in a row."""
-        count, targets = len(block), self._targets
-        parts = min(targets, count)
-        for i in range(parts):
-            target = (self._first + i) % targets
+        """Encodes a block for the shards that it goes to."""
+        for target, part in self._parts(block):
             stream = self._streams[target]
             try:
-                if isinstance(block, WholeBlock):
-                    part = block.slice(count * i // parts, count * (i + 1) // parts)
-                else:
-                    part = block if targets == 1 else block.slice(i, None, targets)
                 self._append(part, stream)
             except Exception as e:
                 raise self.coder_error(e, block.values) from e
             if stream.size() > self._blob_bytes:
                 self._streams[target] = create_OutputStream()
                 self._put(target, 0, stream.get())
-        self._first = (self._first + count) % targets
-        self._written += count
+        self._first = (self._first + len(block)) % self._targets
+        self._written += len(block)
+
+    def _parts(self, block: Block) -> Iterator[tuple[int, Block]]:
+        """What goes to each shard: element i to shard i, in turn, of a batch as many, but in a row; restrictions by
+        their sizes.
+        """
+        count, targets = len(block), self._targets
+        if self._explode and targets > 1:
+            parts: dict[int, list[Any]] = {}
+            places = pack([sized for _, sized in block.values], targets, self._loads)
+            for place, element in zip(places, block.elements(), strict=True):
+                parts.setdefault((place + self._wiring.partition) % targets, []).append(element)
+            yield from ((target, Block.of(some)) for target, some in parts.items())
+            return
+        for i in range(least := min(targets, count)):
+            if isinstance(block, WholeBlock):
+                part: Block = block.slice(count * i // least, count * (i + 1) // least)
+            else:
+                part = block if targets == 1 else block.slice(i, None, targets)
+            yield (self._first + i) % targets, part
 
     def drain(self) -> None:
         """See `Write`."""
