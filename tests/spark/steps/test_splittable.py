@@ -21,7 +21,6 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.engine.progress import DrainRequested
 from tests.notes import note, noted
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -165,9 +164,8 @@ def test_a_drain_ends_what_has_no_end_and_gives_out_what_has_come(tmp_path: Path
     result = p.run()
     while len(noted(tmp_path)) < 3:
         result.wait_until_finish(50)
-    run: Any = result._job._run
-    run._inbox.put(DrainRequested(Timestamp.now().micros, ""))  # type: ignore[arg-type]
-    assert result.wait_until_finish() == "DONE"
+    result.drain()
+    assert result.wait_until_finish() == "DRAINED"
 
 
 class Slow(beam.DoFn):
