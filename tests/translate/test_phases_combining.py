@@ -18,7 +18,7 @@ from apache_beam.transforms.trigger import (
     Repeatedly,
     TriggerFn,
 )
-from apache_beam.transforms.window import FixedWindows
+from apache_beam.transforms.window import FixedWindows, TimestampCombiner
 
 from arcbeam.model.plan import Routing
 from arcbeam.model.urns import PRECOMBINE_URN
@@ -52,6 +52,32 @@ def test_combiners_are_lifted_where_no_pane_depends_on_it(fn: TriggerFn | None, 
     # What the decision was made by is not what the plan says.
     (channel,) = channels(plan, Routing.GROUPED, Routing.KEYED)
     assert (type(fn).__name__ in ("NoneType", "DefaultTrigger")) == (channel.windowing == "fixed_windows")
+
+
+@pytest.mark.contract("PLAN-02", "ENG-11")
+@pytest.mark.parametrize(
+    ("fn", "pane_time", "lifted"),
+    [
+        (None, None, True),
+        (AfterWatermark(early=AfterProcessingTime(10)), None, True),
+        (None, TimestampCombiner.OUTPUT_AT_LATEST, True),
+        # In steps elements come late: those that a late pane counts must not be made one before.
+        (AfterWatermark(late=AfterCount(3)), None, False),
+        (Repeatedly(AfterCount(3)), None, False),
+        # Nor those of which some are behind the watermark: the earliest of the others is the time of the pane.
+        (None, TimestampCombiner.OUTPUT_AT_EARLIEST, False),
+    ],
+)
+def test_in_steps_they_are_lifted_less_often(fn: TriggerFn | None, pane_time: Any, lifted: bool) -> None:
+    def build(p: Any) -> None:
+        mode = AccumulationMode.DISCARDING if fn else None
+        windowed = source(p) | beam.WindowInto(
+            FixedWindows(1), trigger=fn, accumulation_mode=mode, timestamp_combiner=pane_time
+        )
+        windowed | beam.CombinePerKey(sum)
+
+    urns = [t.urn for stage in plan_of(build, bounded=False).stages for t in stage.transforms]
+    assert (PRECOMBINE_URN in urns) == lifted
 
 
 @pytest.mark.contract("PLAN-02", "ENG-08")

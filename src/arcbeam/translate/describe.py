@@ -16,9 +16,15 @@ from arcbeam.model.plan import Firings
 from arcbeam.model.urns import KEY_CODER_URN
 
 
-def may_lift(strategy: Any) -> bool:
-    """Whether values may be combined before they are grouped: no pane depends on how many elements there were."""
-    return not (may_fire_early(strategy.trigger) and _counts(strategy.trigger))
+def may_lift(strategy: Any, bounded: bool) -> bool:
+    """Whether values may be combined before they are grouped: no pane depends on what is lost by that.
+
+    What is lost is how many elements there were; and in steps, where elements come behind the watermark, which of them
+    the earliest time of a pane is of: one that is behind does not count there, and would take all others with it.
+    """
+    if bounded:
+        return not (may_fire_early(strategy.trigger) and _counts(strategy.trigger))
+    return not _counts(strategy.trigger) and strategy.output_time != runner_pb.OutputTime.EARLIEST_IN_PANE
 
 
 def one_plain_pane(strategy: Any) -> bool:

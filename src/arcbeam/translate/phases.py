@@ -10,6 +10,7 @@ import contextlib
 import copy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -134,7 +135,7 @@ def _expand_exchanges(stages: Iterable[Any], context: Any) -> Iterator[Any]:
         )
 
 
-def _lift_combiners(stages: Iterable[Any], context: Any) -> list[Any]:
+def _lift_combiners(bounded: bool, stages: Iterable[Any], context: Any) -> list[Any]:
     """The SDK's lifting, but the decision is ours.
 
     The SDK lifts where a trigger fires after one element, which then is as many as a bundle has put together; and it
@@ -143,7 +144,7 @@ def _lift_combiners(stages: Iterable[Any], context: Any) -> list[Any]:
     strategies = context.components.windowing_strategies.values()
     kept = [runner_pb.Trigger.FromString(strategy.trigger.SerializeToString()) for strategy in strategies]
     for strategy in strategies:
-        lift = describe.may_lift(strategy)
+        lift = describe.may_lift(strategy, bounded)
         strategy.trigger.CopyFrom(_LIFTED if lift else _NOT_LIFTED)
     lifted = list(translations.lift_combiners(stages, context))
     for strategy, trigger in zip(strategies, kept, strict=True):
@@ -310,7 +311,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         _break_before(lambda payload: payload.requires_stable_input),
         # In steps a combine keeps its state under its own name, whatever other combines there are.
         *([translations.pack_combiners] if bounded else []),
-        _lift_combiners,
+        partial(_lift_combiners, bounded),
         translations.expand_sdf,
         _expand_scripts,
         _expand_exchanges,
