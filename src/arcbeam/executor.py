@@ -21,7 +21,9 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
+from arcbeam.store.blobs.backends import shown
 from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.savepoints import split_path
 from arcbeam.translate import validate
 from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of
 
@@ -78,6 +80,10 @@ class SparkExecutor:
         """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
+        if submission.again:
+            # What says where it begins was for its beginning.
+            ours.from_savepoint, ours.force_resume = None, False
+            ours.checkpoint_dir = split_path(ours.checkpoint_dir or "")[0] or None
         proto = _proto(submission)
         plan = plan_of(proto, ours, name=submission.name or "beam")
         spark = open_session(session_options(ours))
@@ -93,6 +99,7 @@ class SparkExecutor:
             if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
                 ours.checkpoint_dir = str(submission.home)
             if ours.checkpoint_dir:
+                events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
                 program = kept_program(plan.name, proto.SerializeToString(), submission.options, prelude)
             else:
                 events.message(

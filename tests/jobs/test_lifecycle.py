@@ -314,6 +314,7 @@ def test_a_job_that_can_go_on_does_when_the_next_server_starts(
     jobs.resume()
     assert states(jobs, id) == [*ENDED, JobState.STARTING, JobState.RUNNING, JobState.DONE]
     assert [each.options for each in fake.ran[-2:]] == [{"shards": 3, "no_fusion": True}] * 2
+    assert [each.again for each in fake.ran[-2:]] == [False, True]
     assert [(tmp_path / kind / id).exists() for kind in ("staged", "state")] == [False, False]
 
 

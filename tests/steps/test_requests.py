@@ -224,6 +224,25 @@ def test_who_asks_in_this_process_hears_of_it() -> None:
     assert files.waiting(world.blobs) == []
 
 
+def test_who_asks_before_the_job_is_taken_over_is_heard_then() -> None:
+    blobs = MemoryBlobs()
+    before = Steered("more", blobs=blobs)
+    before.at = {1: [(Asked.SAVEPOINT, "there")]}
+    while not before.pins:
+        before.driver.handle(before.todo.pop(0))
+    world = Steered("more", "more", blobs=blobs)
+    world.desk = RequestDesk(world, world)
+    new, taken = world.desk.ask(Asked.SAVEPOINT, "new"), world.desk.ask(Asked.DRAIN, "there")
+    assert not new.heard.is_set()
+    world.desk.opened(world.blobs, world.log.head)
+    world.play()
+    assert taken.answer is not None
+    assert "'there' exists already" in taken.answer.text
+    assert world.driver.end == End(EndState.DONE), "what is refused is not done"
+    assert new.answer is not None
+    assert new.answer.said is Said.DONE
+
+
 def test_a_driver_that_could_not_begin_says_why() -> None:
     desk = RequestDesk(World(), World())
     ticket = desk.ask(Asked.SAVEPOINT, "a")

@@ -126,6 +126,7 @@ class Submission:
             may come as strings; `PipelineOptions.from_dictionary` gives them their types.
         artifacts: the staged files; None while nothing was staged (always so in `check`).
         home: a folder of the job's own on the server, for what it keeps from run to run; None: there is none.
+        again: it ran before, and goes on where it is.
     """
 
     job_id: str
@@ -134,6 +135,7 @@ class Submission:
     options: Mapping[str, Any]
     artifacts: Artifacts | None = None
     home: Path | None = None
+    again: bool = False
 
 
 class JobEvents(Protocol):

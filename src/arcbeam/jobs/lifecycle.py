@@ -252,7 +252,12 @@ class Jobs:
             {**self._defaults, **options},
             self._artifacts(record.id, record.files or "[]"),
             self._homes / record.id,
+            self._has_run(record.id),
         )
+
+    def _has_run(self, id: str) -> bool:
+        states = self.registry.events(id, 0, states_only=True)
+        return any(isinstance(event, StateChanged) and event.state is JobState.RUNNING for event in states)
 
     def _artifacts(self, id: str, files: str) -> Artifacts | None:
         folder = self.folder(id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from arcbeam.engine.progress import (
     CancelRequested,
@@ -83,9 +83,20 @@ class RequestDesk:
         """The driver has taken the job over; `blobs` is its folder, if others may ask there."""
         with self._lock:
             self._blobs, self._head = blobs, head
+            held = self._open()
+            for ticket in held:
+                ticket.request = replace(ticket.request, step=head.step, epoch=head.epoch)
+                if ticket.request.what is not Asked.CANCEL:
+                    try:
+                        files.refuse_name(head, ticket.request.savepoint)
+                    except RequestRefusedError as e:
+                        self._settle(ticket, Answer(Said.REFUSED, str(e)))
+        for ticket in held:
+            if not ticket.settled.is_set():
+                self._inbox.put(self._event(ticket.request))
 
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
-        """Asks something, from this process.
+        """Asks something, from this process. It may come before the driver has taken the job over.
 
         Raises:
             RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
@@ -100,7 +111,8 @@ class RequestDesk:
             step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
             ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, step, epoch), filed=False)
             self._tickets[ticket.request.id] = ticket
-        self._inbox.put(self._event(ticket.request))
+        if head is not None:
+            self._inbox.put(self._event(ticket.request))
         return ticket
 
     def look(self) -> None:

@@ -221,3 +221,40 @@ def test_a_pipeline_over_spark_connect(tmp_path: Path) -> None:
     )
     assert "step Fail state CANCELLED True" in done.stdout, done.stderr[-5000:]
     assert "CANNOT_MODIFY" not in done.stderr
+
+
+class Fair:
+    """What is asked of a session that schedules fairly, or not."""
+
+    def __init__(self, mode: str) -> None:
+        self.conf = {"spark.scheduler.mode": mode}
+        self.sparkContext = self
+        self.properties: list[tuple[str, str | None]] = []
+
+    def setLocalProperty(self, name: str, value: str | None) -> None:
+        self.properties.append((name, value))
+
+    def addJobTag(self, tag: str) -> None: ...
+
+    def removeJobTag(self, tag: str) -> None: ...
+
+    def setJobDescription(self, text: str | None) -> None: ...
+
+
+def test_jobs_beside_each_other_have_pools_whose_names_are_used_again() -> None:
+    spark: Any = Fair("FAIR")
+
+    def pool(job: str) -> str | None:
+        spark.properties.clear()
+        with session.tagged(spark, job):
+            return spark.properties[0][1] if spark.properties else None
+
+    with session.pooled(spark, "a"):
+        with session.pooled(spark, "b"):
+            assert (pool("a"), pool("b"), pool("none")) == ("arcbeam-0", "arcbeam-1", None)
+        with session.pooled(spark, "c"):
+            assert pool("c") == "arcbeam-1"
+    assert pool("a") is None
+    spark = Fair("FIFO")
+    with session.pooled(spark, "a"):
+        assert pool("a") is None
