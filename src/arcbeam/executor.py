@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, TypeOptions
+from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.job import Follower, Job, session_options
@@ -25,7 +25,7 @@ from arcbeam.store.blobs.backends import shown
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.savepoints import split_path
 from arcbeam.translate import validate
-from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of
+from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of, runs_in_steps
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -74,7 +74,7 @@ class SparkExecutor:
         """See `PipelineExecutor`: a job in steps goes on from its folder."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         folder = options.view_as(ArcbeamOptions).checkpoint_dir or submission.home
-        return bool(options.view_as(StandardOptions).streaming and folder)
+        return bool(folder) and runs_in_steps(_proto(submission), options)
 
     def run(self, submission: Submission, events: JobEvents) -> JobState:
         """See `PipelineExecutor`."""

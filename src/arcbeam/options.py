@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
 
@@ -100,7 +100,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=False,
             help="Leave the job's temporary files for inspection.",
         )
-        steps = parser.add_argument_group("arcbeam: streaming (with --streaming)")
+        steps = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
         steps.add_argument(
             "--checkpoint_dir",
             default=None,
@@ -203,11 +203,6 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         ]
         if wrong:
             raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
-        if self.checkpoint_dir and not self.view_as(StandardOptions).streaming:
-            raise InvalidPipelineError(
-                f"--checkpoint_dir={self.checkpoint_dir} is for jobs that run in steps",
-                "give --streaming, or leave it out",
-            )
         _ = self.renamed_stages  # raises
         for name in ("from_savepoint", "stage_mapping", "force_resume"):
             if getattr(self, name) and not self.checkpoint_dir:

@@ -27,6 +27,7 @@ from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
+from arcbeam.translate import teststream
 from arcbeam.translate.lower import translate
 
 
@@ -134,12 +135,30 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
         name=name,
         fusion=not options.no_fusion,
         drain=drain,
-        bounded=not options.view_as(StandardOptions).streaming,
+        bounded=not runs_in_steps(proto, options),
         allow_non_deterministic_keys=bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders),
     )
     if not plan.stages:
         raise InvalidPipelineError("the pipeline has no transforms", "apply at least one before run()")
+    if options.checkpoint_dir and plan.bounded:
+        raise InvalidPipelineError(
+            f"--checkpoint_dir={options.checkpoint_dir} is for streaming jobs; all input of this one is bounded",
+            "give --streaming, or leave it out",
+        )
     return plan
+
+
+def runs_in_steps(proto: Any, options: PipelineOptions) -> bool:
+    """Whether a pipeline makes a streaming job: it is asked for, or some input is unbounded.
+
+    A splittable DoFn whose elements may be unbounded says so of its output.
+    """
+    components = proto.components
+    return bool(
+        options.view_as(StandardOptions).streaming
+        or any(p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in components.pcollections.values())
+        or any(t.spec.urn == teststream.URN for t in components.transforms.values())
+    )
 
 
 class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
