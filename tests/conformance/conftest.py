@@ -11,6 +11,7 @@ _BEAM_MARKS = (
     "no_sickbay_streaming",
     "no_xdist",
     "sickbay_direct",
+    "timeout",
     "uses_dill",
 )
 

@@ -152,12 +152,14 @@ class Proof:
     Args:
         expectation: what the test must leave behind.
         folder: where marks are left; removed by `close`.
+        noted: assertions that are no transform, of every pipeline that runs.
     """
 
     expectation: Expectation = Expectation()
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="conformance-")))
     built: list[Check] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
+    noted: list[Check] = field(default_factory=list)
     _running: list[Run] = field(default_factory=list)
 
     def close(self) -> None:
@@ -203,7 +205,7 @@ class Proof:
         pipeline.visit(search)
         if search.assertions != len(search.checks):
             raise UnprovenError(f"{search.assertions} assertions, but {len(search.checks)} that leave marks")
-        record = Run(search.checks)
+        record = Run([*search.checks, *self.noted])
         self.runs.append(record)
         self._running.append(record)
         try:

@@ -83,12 +83,14 @@ class Conformance(unittest.TestCase):
         variant: the options of the runner.
         make_runner: makes the runner under test.
         suite: the SDK's class.
+        expectation: of its tests, where nothing else is said.
         proof: the evidence of the test that runs.
     """
 
     variant: ClassVar[Variant] = DEFAULT
     make_runner: ClassVar[Callable[..., PipelineRunner]] = staticmethod(runners.arcbeam)
     suite: ClassVar[type[unittest.TestCase]]
+    expectation: ClassVar[Expectation] = Expectation()
     proof: Proof
 
     def __init_subclass__(cls, only: Collection[str] | None = None, **kwargs: Any) -> None:
@@ -110,7 +112,7 @@ class Conformance(unittest.TestCase):
                 setattr(cls, name, test)
 
     def setUp(self) -> None:
-        self.proof = Proof(self._reviewed(reviewed.EXPECTATIONS, self._testMethodName) or Expectation())
+        self.proof = Proof(self._reviewed(reviewed.EXPECTATIONS, self._testMethodName) or self.expectation)
         self.addCleanup(self.proof.close)
         self.enterContext(self.proof.recording())
         self.enterContext(self._test_pipelines())
@@ -149,7 +151,8 @@ class Conformance(unittest.TestCase):
 
         @functools.wraps(init)
         def __init__(pipeline: TestPipeline, runner: Any = None, *args: Any, **kwargs: Any) -> None:
-            init(pipeline, test.new_runner() if runner is None else runner, *args, **kwargs)
+            named = runner is None or isinstance(runner, str)
+            init(pipeline, test.new_runner() if named else runner, *args, **kwargs)
             test.configured(pipeline.get_pipeline_options())
 
         # The option is what keeps a TestPipeline(is_integration_test=True) from skipping its test.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import new_class
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
@@ -14,7 +15,7 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner_test
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.testing.util import assert_that, equal_to
 
-from tests.conformance import reviewed, runners, suites
+from tests.conformance import modules, reviewed, runners, suites
 from tests.conformance.proof import Expectation, Proof, UnprovenError
 
 _EMPTY: dict[str, Any] = {"make_runner": staticmethod(runners.empty)}
@@ -28,7 +29,16 @@ def _on_empty_runner() -> Iterator[type[suites.Conformance]]:
     yield from suites.bound(suites.Variant("Empty"), runners.empty).values()
 
 
-@pytest.mark.parametrize("case", list(_on_empty_runner()), ids=lambda case: case.__name__)
+def _of_modules() -> Iterator[type[suites.Conformance]]:
+    for module in modules.MODULES:
+        yield from modules.bound(suites.Variant("OfModulesEmpty"), module, **_EMPTY).values()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*_on_empty_runner(), *(pytest.param(case, marks=pytest.mark.long) for case in _of_modules())],
+    ids=lambda case: case.__name__,
+)
 def test_no_test_passes_on_a_runner_that_does_nothing(case: type[suites.Conformance]) -> None:
     names = unittest.defaultTestLoader.getTestCaseNames(case)
     assert names
@@ -51,8 +61,35 @@ def test_no_test_of_the_sdk_is_left_out() -> None:
     assert _tests(suites.FnApiSplit) == _tests(fn_runner_test.FnApiRunnerSplitTest)
 
 
+def test_what_is_said_to_run_no_pipeline_runs_none() -> None:
+    left = {name: set(tests) for name, tests in reviewed.WITHOUT_PIPELINES.items()}
+    for case in (case for module in modules.MODULES for case in modules.cases(module)):
+        without = left.pop(case.__name__, set())
+        tests = _tests(case)
+        left_out = tests if "*" in without else without
+        assert left_out <= tests, f"{case.__name__} has no {left_out - tests}"
+        body = {**_EMPTY, "variant": suites.STREAMING, "ran": []}
+        made = new_class(
+            "Left", (_Noticing, case), {"only": left_out}, lambda namespace, body=body: namespace.update(body)
+        )
+        for name in _tests(made) & left_out:
+            made(name).run(unittest.TestResult())
+            assert made.ran == [], f"{case.__name__}.{name} runs a pipeline"
+    assert left == {}
+
+
+class _Noticing(modules.AnyPipeline):
+    """Keeps what was run."""
+
+    ran: ClassVar[list[Any]]
+
+    def tearDown(self) -> None:
+        super().tearDown()
+        self.ran.extend(self.proof.runs)
+
+
 def test_no_test_is_skipped() -> None:
-    for case in _on_empty_runner():
+    for case in (*_on_empty_runner(), *_of_modules()):
         for name in _tests(case):
             assert not getattr(getattr(case, name), "__unittest_skip__", False), f"{case.__name__}.{name}"
 
@@ -72,7 +109,10 @@ def test_reviewed_tests_exist() -> None:
     there |= {f"{case.__name__}.{test}" for case, marked in suites.validates_runner() for test in marked}
     for suite in (suites.FnApi, suites.FnApiMetrics, suites.FnApiSplit):
         there |= {f"{suite.suite.__name__}.{test}" for test in _tests(suite)}
-    named = {*reviewed.EXPECTATIONS, *reviewed.GAPS, *reviewed.NOT_RUN}
+    cases = [case for module in modules.MODULES for case in modules.cases(module)]
+    there |= {f"{case.__name__}.{test}" for case in cases for test in _tests(case)}
+    there |= {f"{base.__name__}.{test}" for case in cases for base in case.__mro__ for test in _tests(case)}
+    named = {*reviewed.SAMPLE, *reviewed.EXPECTATIONS, *reviewed.GAPS, *reviewed.NOT_RUN}
     assert named - there == set()
 
 

@@ -8,6 +8,7 @@ import random
 import re
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -153,3 +154,14 @@ def test_picture_without_igraph_says_what_to_install(plan: Plan, monkeypatch: py
     monkeypatch.setitem(sys.modules, "igraph", None)
     with pytest.raises(SetupError, match=r"igraph.*\n.*arcbeam\[explain\]"):
         as_svg(plan)
+
+
+@pytest.mark.contract("ENG-09")
+def test_an_output_of_a_script_is_told_from_an_impulse(plan: Plan) -> None:
+    read, *others = plan.stages
+    scripted = replace(plan, stages=(replace(read, scripted=True), *others))
+    assert as_text(plan).count("impulse") == as_svg(plan).count("impulse") == 2
+    assert as_text(scripted).count("impulse") == as_svg(scripted).count("impulse") == 1
+    assert "reads   script" in as_text(scripted)
+    assert ">script<" in as_svg(scripted)
+    assert [stage["scripted"] for stage in as_json(scripted)["stages"]] == [True, False, False]

@@ -1,0 +1,141 @@
+"""The SDK's own modules about streams, with every test in them that runs a pipeline, bound to a runner.
+
+Their tests make pipelines in every way there is, some with the name of a runner: here all of them get the runner
+under test. Owns which modules, and what had to be put in the place of what works in one process only. Must not know how
+evidence is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import pickle
+import unittest
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import new_class
+from typing import Any
+from unittest import mock
+
+import apache_beam as beam
+from apache_beam.runners.runner import PipelineResult
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.transforms import trigger_test, userstate_test
+
+from tests.conformance import reviewed, suites
+from tests.conformance.proof import Check, Expectation, marking
+
+MODULES = (
+    "testing.test_stream_test",
+    "transforms.trigger_test",
+    "transforms.userstate_test",
+    "transforms.periodicsequence_test",
+    "transforms.sideinputs_test",
+    "transforms.combiners_test",
+    "transforms.deduplicate_test",
+    "transforms.util_test",
+    "io.fileio_test",
+)
+
+
+class AnyPipeline(suites.Conformance):
+    """Mixed in before a suite of these modules: a pipeline of whatever kind runs on the runner under test."""
+
+    def setUp(self) -> None:
+        self.enterContext(self._all_pipelines())
+        super().setUp()
+
+    def _all_pipelines(self) -> contextlib.AbstractContextManager[Any]:
+        """While open, a runner that is given by its name, or by the options, is ours."""
+        test, init = self, beam.Pipeline.__init__
+
+        @functools.wraps(init)
+        def __init__(pipeline: Any, runner: Any = None, *args: Any, **kwargs: Any) -> None:
+            named = runner is None or isinstance(runner, str)
+            init(pipeline, test.new_runner() if named else runner, *args, **kwargs)
+            if named and not isinstance(pipeline, TestPipeline):
+                test.configured(pipeline._options)
+
+        return mock.patch.object(beam.Pipeline, "__init__", __init__)
+
+
+class Keeping(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Adds what it gets to a file, from whatever process."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def process(self, element: Any) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, pickle.dumps(element))
+        finally:
+            os.close(file)
+
+
+class Records(AnyPipeline):
+    """In the place of a list of the test's own process, which DoFns append to: a file."""
+
+    expectation = Expectation(reads_results=True)
+
+    @property
+    def _path(self) -> Path:
+        return self.proof.folder / "records"
+
+    def record_dofn(self) -> beam.DoFn:
+        """What the suite asks for."""
+        return Keeping(str(self._path))
+
+    def finished(self, result: PipelineResult) -> None:
+        records: list[Any] = []
+        if self._path.exists():
+            with self._path.open("rb") as file, contextlib.suppress(EOFError):
+                while True:
+                    records.append(pickle.load(file))
+        userstate_test.StatefulDoFnOnDirectRunnerTest.all_records = records
+
+
+class Transcripts(AnyPipeline):
+    """They compare panes in a DoFn of their own: what compares leaves the marks of an assertion."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        check = Check("transcript", self.proof.folder / "transcript.marks")
+        compare = trigger_test._windowed_value_info_check
+        marked = marking(lambda args: compare(*args), str(check.marks))
+        self.enterContext(mock.patch.object(trigger_test, compare.__name__, lambda *args: marked(args)))
+        self.proof.noted.append(check)
+
+
+_MIXINS: dict[type, type[suites.Conformance]] = {
+    userstate_test.StatefulDoFnOnDirectRunnerTest: Records,
+    trigger_test.TestStreamTranscriptTest: Transcripts,
+    trigger_test.WeakTestStreamTranscriptTest: Transcripts,
+}
+
+
+def cases(module: str) -> Iterator[type[unittest.TestCase]]:
+    """The classes of tests that a module of the SDK has."""
+    loaded = importlib.import_module(f"apache_beam.{module}")
+    for case in vars(loaded).values():
+        own = isinstance(case, type) and issubclass(case, unittest.TestCase) and case.__module__ == loaded.__name__
+        if own and unittest.defaultTestLoader.getTestCaseNames(case):
+            yield case
+
+
+def bound(variant: suites.Variant, module: str, **of_class: Any) -> dict[str, type[suites.Conformance]]:
+    """The classes of a module with a variant, each with the tests that run a pipeline."""
+    classes: dict[str, type[suites.Conformance]] = {}
+    for case in cases(module):
+        tests = unittest.defaultTestLoader.getTestCaseNames(case)
+        without: Collection[str] = reviewed.WITHOUT_PIPELINES.get(case.__name__, ())
+        running = [] if "*" in without else [test for test in tests if test not in without]
+        body = {"variant": variant, **of_class}
+        name = f"{case.__name__.removesuffix('Test')}{variant.name}"
+        bases = (_MIXINS.get(case, AnyPipeline), case)
+        made = new_class(name, bases, {"only": running}, lambda namespace, body=body: namespace.update(body))
+        if unittest.defaultTestLoader.getTestCaseNames(made):
+            classes[name] = made
+    return classes

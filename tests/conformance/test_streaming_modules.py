@@ -1,0 +1,34 @@
+"""What the SDK's own modules about streams test, in steps: pipelines with a TestStream, and all others too."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import pytest
+
+from tests.conformance import modules, reviewed, suites
+
+_CONTRACTS = {
+    "testing.test_stream_test": ("ENG-09",),
+    "transforms.trigger_test": ("ENG-11",),
+    "transforms.userstate_test": ("ENG-12",),
+    "transforms.sideinputs_test": ("ENG-05",),
+}
+
+
+def _mark(case: Any) -> None:
+    """All but a sample of the tests are long; and so are all of them together."""
+    for name in unittest.defaultTestLoader.getTestCaseNames(case):
+        if f"{case.suite.__name__}.{name}" not in reviewed.SAMPLE:
+            setattr(case, name, pytest.mark.long(getattr(case, name)))
+
+
+for _module in modules.MODULES:
+    for _name, _case in modules.bound(suites.STREAMING, _module).items():
+        _mark(_case)
+        _carried = [pytest.mark.contract(*_CONTRACTS[_module])] if _module in _CONTRACTS else []
+        _case.__module__ = __name__
+        _case.pytestmark = [pytest.mark.usefixtures("spark"), *_carried]  # type: ignore[attr-defined]
+        globals()[_name] = _case
+del _case
