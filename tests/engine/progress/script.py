@@ -75,7 +75,7 @@ LAYOUT = Layout(
 )
 SETTINGS = Settings(
     budget=StepBudget(Duration(100), 1000, 1000),
-    pace=Pace(Duration(100), Duration(10), Duration(1000)),
+    pace=Pace(Duration(100), Duration(10), Duration(1000), Duration(100), Duration(1000)),
     patience=Patience(2, Duration(5), Duration(20)),
     retry=Retry(2, Duration(10), Duration(40)),
     prepares=2,

@@ -232,7 +232,8 @@ class JobMachine:
             state.drained = state.drained or cut.plan.drain
             state.prepares += cut.plan.prepare
             used_up = any(report.leftover for report in cut.places.values())
-            self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up)
+            is_behind = state.settings.pace.is_behind(cut.places, cut.times, state.now)
+            self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up, is_behind)
         committing.committed(state, proposal)
         if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.told(state.fruitless):
             state.warn(

@@ -26,7 +26,7 @@ class PlainLogic:
     def __init__(self, place: StageContext) -> None:
         self._place = place
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, drain: bool, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
@@ -72,7 +72,7 @@ class SplittableLogic(PlainLogic):
         self._drain = False
         self._admitted = 0
 
-    def begin(self, drain: bool, moves: Sequence[Handover]) -> None:
+    def begin(self, drain: bool, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
         self._drain = drain
         for move in moves:

@@ -76,7 +76,9 @@ class StageStep:
         place, work = self._place, self._work
         here = (place.placed.name, place.shard)
         work.begin(
-            plan.drain, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
+            plan.drain,
+            [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))],
+            upstream,
         )
         self._unpark()
         for key, elements in place.exchange.elements(place.placed.name, place.shard):

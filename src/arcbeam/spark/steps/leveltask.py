@@ -27,7 +27,7 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow
-from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
+from arcbeam.spark.steps.usercode import LevelCode
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
@@ -209,7 +209,7 @@ class _Run:
             copies.keep({file.name for file in of.order.side_files})
             sides = SideFileReader(files.blobs, files.scratch, of.order.side_files, placing.side_parts, copies)
             code = self._code = LevelCode(
-                placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time
+                placing, of.level, self.task, self._open, sent, sides, files.scratch, plan.time, plan.budget
             )
             received = Received(self._batches, placing, of.level, sent)
             name = f"{plan.step}.{plan.attempt}.{of.level}.{self.task}.{uuid.uuid4().hex[:8]}"
@@ -224,7 +224,7 @@ class _Run:
                 LevelRows(received, sent, code.elements, self._end),
                 code,
                 code,
-                TaskBudget(plan.budget, lambda: sent.bytes, code.written),
+                code.budget,
             )
             report = attempt.run()
         named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}

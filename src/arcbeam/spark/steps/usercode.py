@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
@@ -17,6 +17,7 @@ from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.step.bundles import Runner
+from arcbeam.model.plan import Routing
 from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp, shifted
@@ -46,9 +47,11 @@ class LevelCode:
         sides: the side inputs of the head.
         scratch: a local folder, for side inputs that are written.
         now: the step's recorded time.
+        budget: of the step.
 
     Attributes:
         latest: uid of the stage that had its turn last.
+        budget: what the task may do.
     """
 
     def __init__(
@@ -61,11 +64,15 @@ class LevelCode:
         sides: SideFileReader,
         scratch: Path,
         now: Timestamp,
+        budget: StepBudget,
     ) -> None:
         self._placing = placing
         self._placed = {each.name: each for each in placing.layout.at(level)}
         self._open, self._sent, self._task, self._now = open, sent, task, now
-        self._first_shard = placing.layout.range_of(level, task)[0]
+        shards = placing.layout.range_of(level, task)
+        self._first_shard = shards[0]
+        askers = len([name for name in self._placed if _may_leave_work(placing, name)])
+        self.budget = TaskBudget(budget, askers * len(shards), lambda: sent.bytes, self.written)
         self._sides, self._scratch = sides, scratch
         self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, StepStage] = {}
@@ -94,6 +101,7 @@ class LevelCode:
         """See `UserCode`."""
         from arcbeam.harness.step.runner import StepRunner
 
+        self.budget.begin()
         return StepRunner(self._stage(stage), view, self._placed[stage], self._now)
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
@@ -178,6 +186,13 @@ class LevelCode:
         stage.processor.begin_task(_Written(self._sent, multimaps), self._task, side_writer, self._sides)
 
 
+def _may_leave_work(placing: Placing, name: str) -> bool:
+    """Whether a stage has restrictions, timers or panes."""
+    stage = placing.stages[name]
+    keyed = stage.source is not None and placing.plan.channels[stage.source].routing is Routing.KEYED
+    return stage.splittable or keyed
+
+
 class _Written:
     """Where the rows of a stage go; see `arcbeam.model.rows.Outbox`."""
 
@@ -199,17 +214,57 @@ class _Written:
 class TaskBudget:
     """How much a task may do; see `arcbeam.engine.step.bundles.Budget`.
 
+    Each stage in each shard has its share, and what those before it have left of theirs, from the moment on at which it
+    first asks. What it does before that, with what has come by the exchange, cannot be left: if that counted, a task
+    that has much of it would fire next to nothing, step after step.
+
     Args:
         budget: of the step.
+        places: how many stages that may ask there are in the task's shards, together.
         sent: bytes that the task has sent so far.
         written: elements that its user code has put out so far.
     """
 
-    def __init__(self, budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> None:
-        self._until = time.monotonic() + budget.time / 1e6
-        self._bytes, self._sent = budget.bytes, sent
-        self._elements, self._written = budget.elements, written
+    def __init__(self, budget: StepBudget, places: int, sent: Callable[[], int], written: Callable[[], int]) -> None:
+        self._budget, self._places = budget, places
+        self._sent, self._written = sent, written
+        # Of all that were before.
+        self._used = _Used(0.0, 0, 0)
+        self._limit: _Used | None = None
+        self._began = self._used
+
+    def begin(self) -> None:
+        """The next stage has its turn, in the next shard."""
+        if self._limit is not None:
+            self._used = self._used.plus(self._now().minus(self._began))
+        self._limit = None
 
     def exhausted(self) -> bool:
         """See `Budget`."""
-        return time.monotonic() >= self._until or self._sent() >= self._bytes or self._written() >= self._elements
+        limit = self._limit
+        if limit is None:
+            self._began = self._now()
+            left = _Used(self._budget.time / 1e6, self._budget.elements, self._budget.bytes).minus(self._used)
+            limit = self._limit = self._began.plus(left.part(max(self._places, 1)))
+            self._places -= 1
+        return time.monotonic() >= limit.seconds or self._sent() >= limit.bytes or self._written() >= limit.elements
+
+    def _now(self) -> _Used:
+        return _Used(time.monotonic(), self._written(), self._sent())
+
+
+class _Used(NamedTuple):
+    """What a budget is of."""
+
+    seconds: float
+    elements: float
+    bytes: float
+
+    def plus(self, other: _Used) -> _Used:
+        return _Used(self.seconds + other.seconds, self.elements + other.elements, self.bytes + other.bytes)
+
+    def minus(self, other: _Used) -> _Used:
+        return _Used(self.seconds - other.seconds, self.elements - other.elements, self.bytes - other.bytes)
+
+    def part(self, of: int) -> _Used:
+        return _Used(self.seconds / of, self.elements / of, self.bytes / of)
