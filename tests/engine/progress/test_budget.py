@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arcbeam.engine.plan.reports import Restrictions, StageReport
 from arcbeam.engine.progress import Pace, StepBudget
-from arcbeam.model.timestamps import Duration
+from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 
-_PACE = Pace(Duration(1000), Duration(10), Duration(5000))
+_PACE = Pace(Duration(1000), Duration(10), Duration(5000), Duration(5000), Duration(10_000))
 
 
 def _budget(time: int) -> StepBudget:
@@ -37,6 +40,34 @@ def test_a_short_step_that_had_nothing_more_to_do_says_nothing() -> None:
     assert _PACE.after(_budget(100), Duration(4000), used_up=False).time == 50
 
 
+def _report(leftover: bool, live: int) -> StageReport:
+    return StageReport("s", 0, MIN_TIMESTAMP, Local(), leftover, restrictions=Restrictions(live))
+
+
+@pytest.mark.parametrize(
+    ("leftover", "live", "output", "is_behind"),
+    [
+        (False, 0, 0, False),
+        (False, 1, 0, False),
+        (True, 0, 100_000, True),
+        (True, 1, 100_000, False),
+        (True, 1, 90_001, False),
+        (True, 1, 89_999, True),
+        (True, 1, MIN_TIMESTAMP, True),
+    ],
+)
+def test_a_job_is_behind_if_what_is_left_was_due_long_ago(
+    leftover: bool, live: int, output: int, is_behind: bool
+) -> None:
+    times = Times({}, {Port("s", "main"): Timestamp(output), Port("other", "main"): MIN_TIMESTAMP})
+    assert _PACE.is_behind({("s", 0): _report(leftover, live)}, times, Timestamp(100_000)) is is_behind
+
+
+def test_steps_of_a_job_that_is_behind_are_longer() -> None:
+    assert _PACE.after(_budget(100), Duration(2500), used_up=True).time < 100
+    assert _PACE.after(_budget(100), Duration(2500), used_up=True, is_behind=True).time > 100
+
+
 def test_bounds_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="budget from 20 to 10 µs"):
-        Pace(Duration(1000), Duration(20), Duration(10))
+        Pace(Duration(1000), Duration(20), Duration(10), Duration(1000), Duration(1))

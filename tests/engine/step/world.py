@@ -48,7 +48,7 @@ class World:
         self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE, stable)
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
-        self.came: list[tuple[bytes, Sequence[WindowedElement]]] = []
+        self.came: Sequence[tuple[bytes, Elements]] = []
         self.drops: list[DropLate | DropHeld | Late] = []
         self.fired: list[Fired] = []
         self.committed_outputs = {RATES: MIN_TIMESTAMP, NAMES: MIN_TIMESTAMP}
@@ -66,6 +66,14 @@ class World:
         )
         if block is not None:
             self.came = [(b"k", block)]
+        return self._run(watermark, now, shard, of_plan)
+
+    def run(self, watermark: int, came: Sequence[tuple[bytes, Elements]]) -> StageReport:
+        """The same of whatever comes, by key."""
+        self.came = came
+        return self._run(watermark, 0, 3, {})
+
+    def _run(self, watermark: int, now: int, shard: int, of_plan: dict[str, Any]) -> StageReport:
         self.steps += 1
         budget = StepBudget(Duration(1), 1, 1)
         plan = StepPlan(self.steps, 0, Timestamp(now), self.steps - 1, Times(), budget, **of_plan)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
-from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.frames import BLOB_BYTES, key_groups, records
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
@@ -164,6 +164,40 @@ class TestGrouping:
         assert grouped(rows, coder) == {
             encode(key): [e.with_value(e.value[1]) for e in elements if e.value[0] == key] for key in ("k0", "k1", "k2")
         }
+
+    @pytest.mark.parametrize("memory", [1000, MIB])
+    @pytest.mark.parametrize("differs", [False, True])
+    def test_keyed_says_once_what_blocks_of_each_window_share(self, differs: bool, memory: int) -> None:
+        rig = Rig(memory=memory)
+        op = rig.op(Routing.KEYED, pairs(), IntervalWindowCoder())
+        windows = [(IntervalWindow(start, start + 10),) for start in (0, 10, 20)]
+        blocks = [
+            Block(
+                [(f"k{n % 2}", 4 * n + i) for i in range(4)],
+                windows[n % 3][0].end.micros - 1,
+                windows[n % 3],
+                PANE_INFO_UNKNOWN,
+            )
+            for n in range(24)
+        ]
+        if differs:
+            blocks.append(Block([("k0", 1000)], 7, windows[0], PANE_INFO_UNKNOWN))
+        op.begin_task()
+        op.setup()
+        op.start()
+        for block in blocks:
+            op.take(block)
+        op.finish()
+        op.drain()
+        coder = coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder())
+        encode = coders.FastPrimitivesCoder().get_impl().encode
+        found = grouped(rig.rows, coder)
+        for key in ("k0", "k1"):
+            expected = [e.with_value(e.value[1]) for block in blocks for e in block.elements() if e.value[0] == key]
+            for of in windows:
+                # In order within a window.
+                assert [e for e in found[encode(key)] if e.windows == of] == [e for e in expected if e.windows == of]
+            assert len(found[encode(key)]) == len(expected)
 
     def test_a_hot_key_is_cut_into_blobs(self) -> None:
         rig = Rig()

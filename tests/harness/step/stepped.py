@@ -54,7 +54,7 @@ class Step:
         until: the budget is not exhausted before it is set.
     """
 
-    came: Sequence[tuple[bytes, Sequence[WindowedElement]]]
+    came: Sequence[tuple[bytes, Elements]]
     upstream: Timestamp
     now: Timestamp = _BEGINNING
     looks: int = 1_000_000
@@ -74,7 +74,7 @@ class Stepped(Driven):
     """See `Driven`; stages that read by key run in steps.
 
     Args:
-        cut: into steps.
+        cut: into steps; None: all that comes is one step, as it comes, and the watermark is at the end behind it.
 
     Attributes:
         left: the rows of each such stage when all is done, but for those that stay.
@@ -84,7 +84,7 @@ class Stepped(Driven):
 
     _bounded = False
 
-    def __init__(self, cut: Cut, **settings: Any) -> None:
+    def __init__(self, cut: Cut | None, **settings: Any) -> None:
         super().__init__(shards=1, **settings)
         self._cut = cut
         self.left: list[bytes] = []
@@ -96,7 +96,7 @@ class Stepped(Driven):
 
 
 class _SteppedDrive(_Drive):
-    def __init__(self, stepped: Stepped, cut: Cut, *around: Any) -> None:
+    def __init__(self, stepped: Stepped, cut: Cut | None, *around: Any) -> None:
         super().__init__(*around)
         self._stepped, self._cut = stepped, cut
 
@@ -108,8 +108,10 @@ class _SteppedDrive(_Drive):
         rows = [row for rows in self._exchanged(self._plan.channels[stage.source]) for row in rows]
         shard = Shard(stage, self._settings, self._sides, self._stepped.run_id)
         try:
-            came = [(key, one) for key, some in shard.stage.elements(rows) for one in some]
-            self._cut(shard, came)
+            if self._cut is None:
+                shard.run(Step(list(shard.stage.elements(rows)), MAX_TIMESTAMP))
+            else:
+                self._cut(shard, [(key, one) for key, some in shard.stage.elements(rows) for one in some])
             shard.finish()
         finally:
             shard.stage.close()
@@ -143,7 +145,7 @@ class Shard:
         self.committed_output = MIN_TIMESTAMP
         self._looks = 0
         self._until: threading.Event | None = None
-        self._came: Sequence[tuple[bytes, Sequence[WindowedElement]]] = ()
+        self._came: Sequence[tuple[bytes, Elements]] = ()
 
     def run(self, step: Step) -> StageReport:
         """Runs a step; what it has done is real when this returns."""

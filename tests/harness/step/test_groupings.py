@@ -127,6 +127,24 @@ def test_a_grouping_in_steps_has_what_its_bounded_run_has(seed: int) -> None:
         assert len(on_time) <= 1
 
 
+@pytest.mark.contract("ENG-08", "ENG-11")
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_what_begins_and_ends_in_one_step_has_what_its_bounded_run_has(seed: int) -> None:
+    pipeline = Pipeline(seed)
+    p = Stepped(None)
+    with p:
+        pipeline.build(p)
+    there = by_window(run(pipeline))
+    for of_window, panes in by_window(p).items():
+        if isinstance(pipeline.trigger, trigger.DefaultTrigger):
+            assert panes == there.pop(of_window)
+        else:
+            every = sorted(chain.from_iterable(values for values, _, _ in panes))
+            assert {*every} == {*chain.from_iterable(values for values, _, _ in there.pop(of_window))}
+    assert not there
+    assert not p.left
+
+
 @pytest.mark.contract("ENG-08")
 @pytest.mark.parametrize("seed", range(6))
 def test_combined_values_in_steps_are_those_of_the_bounded_run(seed: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from arcbeam.engine.plan.stepplan import StepBudget
@@ -9,6 +11,18 @@ from arcbeam.model.timestamps import Duration
 from arcbeam.spark.steps.usercode import TaskBudget
 
 HOUR = Duration(3600 * 1_000_000)
+
+
+@dataclass
+class Done:
+    """What a task has done."""
+
+    bytes: int = 100
+    elements: int = 1_000
+
+
+def budget_of(done: Done, elements: int, bytes: int = 1_000_000, time: Duration = HOUR) -> TaskBudget:
+    return TaskBudget(StepBudget(time, elements, bytes), lambda: done.bytes, lambda: done.elements)
 
 
 @pytest.mark.contract("SDF-06")
@@ -19,19 +33,45 @@ HOUR = Duration(3600 * 1_000_000)
 def test_a_budget_is_exhausted_by_time_bytes_or_elements(
     time: Duration, bytes: int, elements: int, exhausted: bool
 ) -> None:
-    budget = TaskBudget.of(StepBudget(time, elements, bytes), lambda: 5, lambda: 4)
+    done = Done()
+    budget = budget_of(done, elements, bytes, time)
+    part = budget.part(1.0)
+    assert part.exhausted() is (time == 0)
+    done.bytes, done.elements = 105, 1004
+    assert part.exhausted() is exhausted
     assert budget.exhausted() is exhausted
 
 
+def test_what_came_by_the_exchange_uses_up_nothing() -> None:
+    done = Done()
+    budget = budget_of(done, 10)
+    for places in (2, 1):
+        part = budget.part(1 / places)
+        done.elements += 1_000_000
+        assert not part.exhausted()
+        done.elements += 4
+        assert not part.exhausted()
+        done.elements += 1
+        assert part.exhausted()
+    assert budget.exhausted()
+
+
 @pytest.mark.contract("SDF-06")
-def test_a_part_is_of_what_is_left_and_ends_before_the_whole() -> None:
-    written = [40]
-    budget = TaskBudget.of(StepBudget(HOUR, 100, 1000), lambda: 0, lambda: written[0])
-    third = budget.part(1 / 3)
-    written[0] = 59
-    assert not third.exhausted()
-    written[0] = 60
-    assert third.exhausted()
-    assert not budget.exhausted()
-    assert not budget.part(1 / 2).exhausted()
-    assert budget.part(0.0).exhausted()
+def test_who_comes_later_has_what_others_have_left() -> None:
+    done = Done()
+    budget = budget_of(done, 12)
+    shares = []
+    for places, wants in ((3, 1), (2, 100), (1, 100)):
+        part, before = budget.part(1 / places), done.elements
+        while not part.exhausted() and done.elements - before < wants:
+            done.elements += 1
+        shares.append(done.elements - before)
+    assert shares == [1, 6, 5]
+
+
+def test_a_part_of_a_part() -> None:
+    done = Done()
+    quarter = budget_of(done, 16).part(1 / 2).part(1 / 2)
+    assert not quarter.exhausted()
+    done.elements += 4
+    assert quarter.exhausted()

@@ -11,6 +11,7 @@ they are. When a key's windows have expired, there are none.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +32,7 @@ from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
+from arcbeam.engine.rows.keyspace import after
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Window
@@ -72,6 +74,29 @@ class Elements(Protocol):
     def __len__(self) -> int:
         """How many they are."""
 
+    def __iter__(self) -> Iterator[WindowedElement]:
+        """Each of them, in the order in which they came."""
+
+
+class Together(ABC):
+    """Elements that came together, of which more is known: `Elements` that can be handed on without a look at each.
+
+    Attributes:
+        window: the one that all of them are in, and no other; None if there is none, or it is not known. Fastest if it
+            is one object for elements of the same window.
+        size: how many bytes they take, about.
+    """
+
+    __slots__ = ()
+
+    window: Window | None
+    size: int
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many they are."""
+
+    @abstractmethod
     def __iter__(self) -> Iterator[WindowedElement]:
         """Each of them, in the order in which they came."""
 
@@ -122,6 +147,25 @@ class Grouping:
         turn = _Turn(self._rules, self._view, prefix, key, clocks)
         turn.fire(window, domain)
         return turn.finish()
+
+    # For what may pass without being stored.
+
+    @property
+    def passes(self) -> bool:
+        """Whether a window that begins and expires in one step may be told by itself; see `SinglePanes`."""
+        return self._short.passes
+
+    def is_empty(self) -> bool:
+        """Whether nothing is stored."""
+        return next(iter(self._view.scan(self._space, after(self._space))), None) is None
+
+    def is_stored(self, key: bytes, window: Window) -> bool:
+        """Whether there is such a window."""
+        return self._view.get(self._prefix(key) + b"w" + self._rules.bounds(window).ordered) is not None
+
+    def ends(self, window: Window) -> tuple[Timestamp, Timestamp]:
+        """Its last moment, and when it expires: when the input watermark is behind that."""
+        return self._rules.bounds(window)[:2]
 
     def _prefix(self, key: bytes) -> bytes:
         """What all entries of a key begin with."""

@@ -1,6 +1,6 @@
 """How much a step may do.
 
-Owns how the budget follows what steps took. Must not know a clock: durations are told.
+Owns how the budget follows what steps took. Must not know a clock: durations and times are told.
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from arcbeam.engine.plan.stepplan import StepBudget
-from arcbeam.model.timestamps import Duration
+from arcbeam.engine.progress.cut import Places
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +22,21 @@ class Pace:
     the way (the square root), and at most to a half or twice of what it was, so one step that was slow for another
     reason does not matter much.
 
+    Of short steps most is that fixed part. That is worth it where somebody waits for what has just happened, and not
+    for a job that is behind: that one has longer steps, until it has caught up.
+
     Attributes:
         target: how long a step should take.
         least, most: the time in a budget is between these.
+        behind: how long a step of a job that is behind should take.
+        late: a source is behind if its watermark is so much earlier than the clock.
     """
 
     target: Duration
     least: Duration
     most: Duration
+    behind: Duration
+    late: Duration
 
     def __post_init__(self) -> None:
         """Checks the bounds.
@@ -35,22 +44,39 @@ class Pace:
         Raises:
             ValueError: they contradict each other.
         """
-        if not 0 < self.least <= self.most or self.target <= 0:
+        if not 0 < self.least <= self.most or not 0 < self.target <= self.behind or self.late <= 0:
             raise ValueError(
-                f"steps have a target of {self.target} µs and a budget from {self.least} to {self.most} µs: all must "
-                "be more than nothing, and the least no more than the most"
+                f"steps have a target of {self.target} µs, of {self.behind} µs when the job is {self.late} µs behind, "
+                f"and a budget from {self.least} to {self.most} µs: all must be more than nothing, the least no more "
+                "than the most, and no target shorter for a job that is behind"
             )
 
-    def after(self, budget: StepBudget, took: Duration, used_up: bool) -> StepBudget:
+    def after(self, budget: StepBudget, took: Duration, used_up: bool, is_behind: bool = False) -> StepBudget:
         """The next step's budget.
 
         Args:
             budget: the step's.
             took: the step's whole duration.
             used_up: whether it ended some of the work. If not, a short step says nothing about the budget.
+            is_behind: see `is_behind`.
         """
-        ratio = self.target / max(took, 1)
+        ratio = (self.behind if is_behind else self.target) / max(took, 1)
         if ratio > 1 and not used_up:
             return budget
         time = round(budget.time * min(max(ratio**0.5, 0.5), 2.0))
         return replace(budget, time=Duration(min(max(time, self.least), self.most)))
+
+    def is_behind(self, places: Places, times: Times, now: Timestamp) -> bool:
+        """Whether what a step has left is due for long.
+
+        That is so for all that waits for a watermark, and was left when it had passed. A restriction that may go on at
+        once may have nothing to do but to look for what has just come: it is behind if its output's watermark is.
+        """
+        oldest: dict[str, Timestamp] = {}
+        for port, time in times.outputs.items():
+            oldest[port.stage] = min(time, oldest.get(port.stage, MAX_TIMESTAMP))
+        return any(
+            report.leftover
+            and (not report.restrictions.live or now - oldest.get(report.stage, MAX_TIMESTAMP) > self.late)
+            for report in places.values()
+        )

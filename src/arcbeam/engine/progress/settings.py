@@ -44,7 +44,9 @@ class Retry:
 
 _SECOND: Final = 1_000_000
 _BUDGET: Final = StepBudget(Duration(_SECOND // 2), 1_000_000, 256 << 20)
-_PACE: Final = Pace(Duration(_SECOND), Duration(_SECOND // 20), Duration(10 * _SECOND))
+_PACE: Final = Pace(
+    Duration(_SECOND), Duration(_SECOND // 20), Duration(10 * _SECOND), Duration(5 * _SECOND), Duration(10 * _SECOND)
+)
 _PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
 # A store may be away for a minute.
 _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))

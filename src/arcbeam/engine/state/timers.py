@@ -227,10 +227,14 @@ class Timers:
         start = self._keyed + part(key) + part(window, NAME_LIMIT) + _SECTION
         dropped = 0
         for row, place in self._view.scan(start, after(start)):
-            self._view.delete(row)
-            self._forget(row[3:], place)
+            self.drop_row(row, place)
             dropped += 1
         return dropped
+
+    def drop_row(self, row: bytes, place: bytes) -> None:
+        """Clears the timer that stands in a row of a user key and window."""
+        self._view.delete(row)
+        self._forget(row[3:], place)
 
     # Firing.
 

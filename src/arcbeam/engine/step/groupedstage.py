@@ -5,9 +5,11 @@ Owns their names there. Must not know windows and triggers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, assert_never
 
+from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.effects import (
     ClearHold,
     ClearTimer,
@@ -19,12 +21,13 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping
+from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
+from arcbeam.engine.grouping.passing import MOST_BYTES, MOST_PANES, Passing
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
-from arcbeam.engine.state.agenda import Agenda
+from arcbeam.engine.state.agenda import Agenda, Element
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
@@ -58,11 +61,17 @@ class GroupedLogic:
         # Most effects and timers are about the same window as the one before.
         self._window: Window | None = None
         self._encoded = b""
+        self._passing: Passing | None = None
+        self._panes: list[EmitPane] = []
+        self._pane_bytes = 0
         self._before: Clocks | None = None
         """What time it is as long as the watermark has not moved."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
+        if self._grouping.passes:
+            clock = self._place.clock
+            self._passing = Passing(self._grouping, clock.input, clock.ahead(upstream))
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: it has no side inputs, so all goes straight on."""
@@ -72,20 +81,54 @@ class GroupedLogic:
         """See `StageLogic`."""
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
+        if self._passing is not None:
+            if isinstance(elements, Together) and elements.window is not None:
+                if self._passing.take(key, elements):
+                    return
+            else:
+                for earlier in self._passing.withdraw(key):
+                    self._add(key, earlier, self._before)
+        self._add(key, elements, self._before)
+
+    def _add(self, key: bytes, elements: Elements, clocks: Clocks) -> None:
         try:
-            effects = self._grouping.add(key, elements, self._before)
+            effects = self._grouping.add(key, elements, clocks)
         except StateFormatError as e:
             raise self._located(e, key) from e
         self._carry_out(effects)
 
     def resume(self) -> bool:
         """See `StageLogic`."""
+        self._put_out()
         return False
 
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
-        place, clocks = self._place, self._clocks(watermark)
-        while (fired := self._agenda.next(watermark, place.now)) is not None:
+        clocks = self._clocks(watermark)
+        leftover = self._pass(clocks) or self._fire(lambda: self._agenda.next(watermark, self._place.now), clocks)
+        self._put_out()
+        return leftover
+
+    def _pass(self, clocks: Clocks) -> bool:
+        """What came to windows that are over goes on, each in its turn among those that are in the state.
+
+        All of it, whatever the budget: to keep it would cost more. Whether something in the state is left.
+        """
+        place, passing = self._place, self._passing
+        if passing is None:
+            return False
+        self._passing, exhausted = None, False
+        for end, window in passing.ends():
+            exhausted = exhausted or self._fire(partial(self._timers.take_event, end), clocks)
+            self._put_out()
+            for panes in passing.panes(window):
+                place.tally.fired += len(panes)
+                place.record(place.runner.panes(panes))
+        return exhausted
+
+    def _fire(self, take: Callable[[], Fired | Element | None], clocks: Clocks) -> bool:
+        place = self._place
+        while (fired := take()) is not None:
             assert isinstance(fired, Fired)
             place.tally.fired += 1
             if self._window is None or fired.window != self._encoded:
@@ -125,12 +168,13 @@ class GroupedLogic:
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         place = self._place
-        panes: list[EmitPane] = []
         for effect in effects:
             # Taken apart as tuples: a pattern with fields looks each of them up by its name.
             match effect:
                 case EmitPane():
-                    panes.append(effect)
+                    self._panes.append(effect)
+                    if isinstance(effect.contents, Values):
+                        self._pane_bytes += effect.contents.size
                 case SetHold():
                     key, window, at = effect
                     self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.committed_output)
@@ -147,8 +191,14 @@ class GroupedLogic:
                     place.drop(effect)
                 case _:
                     assert_never(effect)
+        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
+            self._put_out()
+
+    def _put_out(self) -> None:
+        """The panes that wait for others go on with them: one by one, each would cost as much as some together."""
+        panes, self._panes, self._pane_bytes = self._panes, [], 0
         if panes:
-            place.record(place.runner.panes(panes))
+            self._place.record(self._place.runner.panes(panes))
 
     def _ordered(self, window: Window) -> bytes:
         if window is not self._window:

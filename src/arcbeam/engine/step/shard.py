@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
 from arcbeam.engine.plan.reports import StageReport, TaskReport
-from arcbeam.engine.plan.stagekinds import Splittable, StageSpec
+from arcbeam.engine.plan.stagekinds import Grouped, Splittable, StageSpec, Stateful
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.rows.keyspace import claim
 from arcbeam.engine.state.residuals import Residuals
@@ -101,15 +101,20 @@ class TaskStep:
         )
 
     def _waiting(self, shards: Shards) -> set[tuple[str, int]]:
-        """Where restrictions are due that share the budget."""
+        """Who shares the budget: where restrictions are due, and where timers or panes may be."""
         return {
             (placed.name, shard)
             for placed in self._layout.at(self._level)
-            if isinstance(self._specs[placed.name].kind, Splittable)
             for shard in self._layout.range_of(self._level, self._task)
-            if (due := Residuals(shards.view(shard), placed.number, placed.flow.outputs).next_due()) is not None
-            and due <= self._plan.time
+            if self._may_leave(placed, shards, shard)
         }
+
+    def _may_leave(self, placed: Placed, shards: Shards, shard: int) -> bool:
+        kind = self._specs[placed.name].kind
+        if isinstance(kind, Splittable):
+            due = Residuals(shards.view(shard), placed.number, placed.flow.outputs).next_due()
+            return due is not None and due <= self._plan.time
+        return isinstance(kind, Grouped | Stateful)
 
     def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
         """The watermarks of all levels before, which this step has come to."""

@@ -81,7 +81,9 @@ class StageStep:
         place, work = self._place, self._work
         here = (place.placed.name, place.shard)
         work.begin(
-            plan, [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))]
+            plan,
+            [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))],
+            upstream,
         )
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from arcbeam.engine.grouping.effects import DropLate, DropReason
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Stateful
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, part, prefix
 from arcbeam.engine.state.agenda import Agenda, Element, Late, SortedInput
-from arcbeam.engine.state.cells import Cells
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
 from arcbeam.engine.step.bundles import CallResult, TimerSet
 from arcbeam.engine.step.stagecontext import StageContext
@@ -39,10 +39,10 @@ class StatefulLogic:
         self._timers = Timers(place.view, number, kind.families)
         self._ordered = None if kind.in_order is None else SortedInput(place.view, number, kind.in_order)
         self._agenda = Agenda(self._timers, self._ordered)
-        self._cells = Cells(place.view, number)
+        self._keyed = prefix(Kind.KEYED, number)
         self._holds = Holds(place.view, number)
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
 
     def deliver(self, key: bytes, elements: Elements) -> None:
@@ -56,13 +56,19 @@ class StatefulLogic:
                         self._place.drop(late)
             return
         if live := self.timely(key, elements):
-            for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
-                self._await_end(key, window, self._kind.expires(window))
+            if isinstance(live, Together) and live.window is not None:
+                self._await_end(key, live.window, self._kind.expires(live.window))
+            else:
+                for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
+                    self._await_end(key, window, self._kind.expires(window))
             self._record(self._place.runner.process(key, live), None)
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: the others are behind their windows, or, in order of time, behind their turn."""
         watermark = self._place.clock.input
+        known = elements.window if isinstance(elements, Together) and self._ordered is None else None
+        if known is not None and not passed(watermark, self._kind.expires(known)):
+            return elements
         over: dict[Window, bool] = {}
         live: list[WindowedElement] = []
         for value, time, windows, pane in elements:
@@ -136,9 +142,20 @@ class StatefulLogic:
         if self._kind.at_expiration:
             # What it sets would fire after the end of everything: it never does.
             place.record(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
-        self._timers.drop(fired.key, fired.window)
-        self._cells.drop(fired.key, fired.window)
-        self._holds.drop(fired.key, fired.window)
+        self._drop(fired.key, fired.window)
+
+    def _drop(self, key: bytes, window: bytes) -> None:
+        """Cells, timers and holds go. They stand together: one scan finds them all."""
+        view = self._place.view
+        start = self._keyed + part(key) + part(window, NAME_LIMIT)
+        for row, value in view.scan(start, after(start)):
+            match row[len(start)]:
+                case Section.CELL:
+                    view.delete(row)
+                case Section.TIMER:
+                    self._timers.drop_row(row, value)
+                case Section.HOLD:
+                    self._holds.drop_row(row, value)
 
     def _await_end(self, key: bytes, window: Window, expires: Timestamp) -> None:
         hold = min(window.max_timestamp, expires) if self._kind.at_expiration else None

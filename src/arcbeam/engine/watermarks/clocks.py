@@ -127,9 +127,7 @@ class Clock:
 
     def advance(self, upstream: Timestamp) -> Timestamp:
         """Moves the input watermark as far as the upstream watermark and pending work let it; where it is then."""
-        before = self.input
-        pending = self._pending.earliest()
-        now = max(before, upstream if pending is None else min(upstream, pending.time))
+        before, now = self.input, self.ahead(upstream)
         if now > before:
             self._view.put(self._row, moment(now))
         return now
@@ -140,6 +138,11 @@ class Clock:
             self._pending.set(_SCRIPT, watermark)
         else:
             self._pending.clear(_SCRIPT)
+
+    def ahead(self, upstream: Timestamp) -> Timestamp:
+        """Where `advance` would move it now."""
+        pending = self._pending.earliest()
+        return max(self.input, upstream if pending is None else min(upstream, pending.time))
 
     def estimate(self, source: str, output: str, time: Timestamp) -> Timestamp:
         """An estimator reports; what it reported before is not taken back.

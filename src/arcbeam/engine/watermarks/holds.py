@@ -182,8 +182,12 @@ class Holds:
         """Lets go of all that a user key holds in a window."""
         start = self._keyed + part(key) + part(window, NAME_LIMIT) + self._section
         for row, time in self._view.scan(start, after(start)):
-            self._view.delete(row)
-            self._view.delete(self._entry(row, _output_of(row), time))
+            self.drop_row(row, time)
+
+    def drop_row(self, row: bytes, time: bytes) -> None:
+        """Lets go of the hold that stands in a row of a user key and window."""
+        self._view.delete(row)
+        self._view.delete(self._entry(row, _output_of(row), time))
 
     def earliest(self, output: str | None = None) -> Hold | None:
         """The earliest hold.

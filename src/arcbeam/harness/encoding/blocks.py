@@ -24,7 +24,7 @@ _BULK = 8
 """The values are written in bulk; another bit of it."""
 _WHOLE = 16
 """The values are a batch (`harness.encoding.batchbytes`); another bit of it."""
-_ONE_BYTE = 128
+ONE_BYTE = 128
 """A count below this is one byte as a varint."""
 
 
@@ -323,12 +323,13 @@ class BlockCoder:
 
     Attributes:
         whole: the form of batches that may be written whole; None if none may.
+        values: of lists of values that are not written in bulk.
     """
 
     def __init__(self, windowed_coder: Any, *, bulk: bool = False) -> None:
         self._windows = coder_impl.TupleSequenceCoderImpl(windowed_coder.window_coder.get_impl())
         self._panes = coder_impl.PaneInfoCoderImpl()
-        self._values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
+        self.values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
         self._in_bulk = Bulk(windowed_coder.wrapped_value_coder)
         self._writes_bulk = bulk
         self.whole = whole_form(windowed_coder.wrapped_value_coder)
@@ -355,7 +356,7 @@ class BlockCoder:
                 impl.encode_to_stream(column, stream, True)
         encoded = bulk if batch is None else batch
         if encoded is None:
-            self._values.encode_to_stream(block.values, stream, True)
+            self.values.encode_to_stream(block.values, stream, True)
         else:
             stream.write(encoded)
 
@@ -379,8 +380,8 @@ class BlockCoder:
 
     def encoder_of_alike(self, micros: int, windows: Any, panes: Any) -> Callable[[list[Any]], bytes]:
         """Encodes values, at least one, that share time, windows and pane, as the bytes of one block."""
-        shared = self._shared(micros, windows, panes)
-        in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self._values.encode
+        shared = self.shared(micros, windows, panes)
+        in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self.values.encode
         # Most lists are short.
         heads = [bytes((0, count)) + shared for count in range(FEWEST)]
 
@@ -390,7 +391,7 @@ class BlockCoder:
             bulk = None if in_bulk is None else in_bulk(values)
             count = len(values)
             flags = _BULK if bulk is not None else 0
-            if count < _ONE_BYTE:
+            if count < ONE_BYTE:
                 head = bytes((flags, count))
             else:
                 stream = coder_impl.create_OutputStream()
@@ -401,7 +402,7 @@ class BlockCoder:
 
         return encode
 
-    def _shared(self, micros: int, windows: Any, panes: Any) -> bytes:
+    def shared(self, micros: int, windows: Any, panes: Any) -> bytes:
         """What a block's bytes say once, if its elements differ in nothing but their values."""
         stream = coder_impl.create_OutputStream()
         stream.write_bigendian_int64(micros)
@@ -419,7 +420,7 @@ class BlockCoder:
         if block.uniform:
             # The next is mostly at the same time, in the same windows and pane.
             stamp = [block.micros, block.windows, block.panes]
-            self._known = self._shared(*stamp), *stamp
+            self._known = self.shared(*stamp), *stamp
         return block
 
     def values_alike(self, blob: bytes, start: int, end: int) -> list[Any] | None:
@@ -428,8 +429,8 @@ class BlockCoder:
         None if it is a large one, or not known to share time, windows and pane with the one `read_one` read last.
         """
         shared = self._known[0]
-        if shared and blob[start] == 0 and blob[start + 1] < _ONE_BYTE and blob.startswith(shared, start + 2):
-            values: list[Any] = self._values.decode(blob[start + 2 + len(shared) : end])
+        if shared and blob[start] == 0 and blob[start + 1] < ONE_BYTE and blob.startswith(shared, start + 2):
+            values: list[Any] = self.values.decode(blob[start + 2 + len(shared) : end])
             return values
         return None
 
@@ -453,7 +454,7 @@ class BlockCoder:
             if flags & _BULK:
                 values = self._in_bulk.read(stream, count)
             else:
-                values = self._values.decode_from_stream(stream, True)
+                values = self.values.decode_from_stream(stream, True)
             yield Block(values, micros, *columns)
 
     def decode(self, encoded: bytes) -> list[Any]:

@@ -33,6 +33,9 @@ _POINTER = 16
 _OBJECT_OVERHEAD = 64
 """Bytes that a small Python object in a list costs beside its encoded size; for the memory budget."""
 _PRIME = 7919
+_Stamp = tuple[Any, Any, Any]
+"""Time, windows and pane."""
+_MOST_STAMPS = 64
 _ELEMENT_OVERHEAD = 100
 """Bytes that a windowed value costs beside its value."""
 _GROUP_OVERHEAD = 250
@@ -175,7 +178,7 @@ class GroupWrite(Write):
         return encode if keys is None else lambda form: encode(keys[form])
 
     def _flush(self) -> None:
-        encode, shards, places = self._encode_payload, self._shards, self._shards * self._buckets
+        shards, places = self._shards, self._shards * self._buckets
         # By place: a hash's rest, which is its shard and its bucket in one.
         parts_at: list[list[bytes] | None] = [None] * places
         sizes = [0] * places
@@ -188,7 +191,7 @@ class GroupWrite(Write):
             )
             for piece in pieces:
                 try:
-                    part = record(key, window, encode(piece))
+                    part = record(key, window, self._encode_payload(piece))
                 except Exception as e:
                     raise self._group_error(e, piece) from e
                 parts = parts_at[place]
@@ -268,52 +271,81 @@ class WindowedGroupWrite(GroupWrite):
 class KeyedWrite(GroupWrite):
     """KEYED: whole windowed values by key, in order of arrival; for state, timers and general triggers.
 
-    The tables hold values alone for as long as all elements share time, windows and pane, which are said once; they
-    hold windowed values from the first element on that differs, until they have been written out.
+    The tables hold values alone, which are of one *stamp*: time, windows and pane are said once. Elements of other
+    windows have another stamp, and tables of their own: what happens in a window does not depend on what is in others.
+    When elements of the same windows differ in time or pane, the tables hold windowed values, until they have been
+    written out.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
+        windowed = coders.WindowedValueCoder(coder.wrapped_value_coder.value_coder(), coder.window_coder)
+        self._blocks = BlockCoder(windowed, bulk=factory.data_channel_factory.settings.bulk_values)
+        self._window_bytes = WindowBytes(coder.window_coder)
         super().__init__(name, factory, spec, coder)
-        windowed = coders.WindowedValueCoder(self._value_coder, coder.window_coder)
-        self._blocks = BlockCoder(windowed, bulk=self._wiring.settings.bulk_values)
 
     def _clear(self) -> None:
         super()._clear()
-        self._stamp: tuple[Any, Any, Any] | None = None
+        self._stamp: _Stamp | None = None
+        # By encoded windows; the tables of the latest are `_tables`, too.
+        self._stamped: dict[tuple[bytes, ...], tuple[_Stamp, dict[Kind, dict[Any, Any]]]] = {}
+        self._seen: set[bytes] = set()
         self._alike = True
         self._overhead = 0
 
     def _absorb(self, block: Block) -> None:
-        if self._alike and block.uniform:
-            stamp = block.micros, block.windows, block.panes
-            if self._stamp is None:
-                self._stamp = stamp
-            if stamp == self._stamp:
-                super()._absorb(block)
-                return
+        if self._alike and block.uniform and self._has_stamp((block.micros, block.windows, block.panes)):
+            super()._absorb(block)
+            return
         if self._alike:
             self._differ()
         keyed = block.with_values([value for _, value in block.values])
         elements = zip([key for key, _ in block.values], keyed.elements(), strict=True)
         super()._absorb(Block(list(elements), 0, (), None))
 
+    def _has_stamp(self, stamp: _Stamp) -> bool:
+        """Makes the tables those of a stamp; not if there may be another stamp of one of its windows."""
+        if stamp == self._stamp:
+            return True
+        windows = self._window_bytes.of(stamp[1])
+        found = self._stamped.get(windows)
+        if found is None:
+            if len(self._stamped) >= _MOST_STAMPS or not self._seen.isdisjoint(windows):
+                return False
+            self._seen.update(windows)
+            tables = self._tables if self._stamp is None else defaultdict(self._table)
+            found = self._stamped[windows] = stamp, tables
+        elif found[0] != stamp:
+            return False
+        self._stamp, self._tables = found
+        return True
+
+    def _group_count(self) -> int:
+        if len(self._stamped) < 2:
+            return super()._group_count()
+        return sum(len(table) for _, tables in self._stamped.values() for table in tables.values())
+
     def _differ(self) -> None:
         """Makes windowed values of the values in the tables."""
         self._alike = False
-        if self._stamp is not None:
-            whole = create(None, *self._stamp).with_value
-            for table in self._tables.values():
-                for values in table.values():
-                    values[:] = map(whole, values)
+        joined: dict[Kind, dict[Any, Any]] = defaultdict(self._table)
+        for stamp, tables in self._stamped.values():
+            whole = create(None, *stamp).with_value
+            for kind, table in tables.items():
+                for form, values in table.items():
+                    joined[kind][form] += map(whole, values)
+        self._tables, self._stamped = joined, {}
         self._overhead = _ELEMENT_OVERHEAD
         self._held += self._count * _ELEMENT_OVERHEAD
         self._held_by_values += self._count * _ELEMENT_OVERHEAD
 
-    def _flush(self) -> None:
+    def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         self._encode_payload = self._blocks.encode
-        if self._alike and self._stamp is not None:
-            self._encode_payload = self._blocks.encoder_of_alike(*self._stamp)
-        super()._flush()
+        if not self._stamped:
+            yield from super()._groups()
+        for stamp, tables in self._stamped.values():
+            self._encode_payload = self._blocks.encoder_of_alike(*stamp)
+            self._tables = tables
+            yield from super()._groups()
 
     def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
         return super()._group_error(error, [v.value if isinstance(v, WindowedValue) else v for v in values])

@@ -7,17 +7,21 @@ is the SDK's object, which the engine does not look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from apache_beam.coders import coder_impl
 
 from arcbeam.engine.grouping.contents import Values
-from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
+from arcbeam.engine.grouping.passing import PassingValues
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import key_groups
+from arcbeam.harness.encoding.stamps import Stamp, Stamps
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane
 from arcbeam.model.rows import Row
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
 
 NO_KEY: Final = b""
 _EAGER_BYTES: Final = 1 << 20
@@ -51,7 +55,7 @@ class Codec:
 
     def block(self, elements: Elements) -> Block:
         """A block of what comes from the engine, at least one element."""
-        if isinstance(elements, BlockElements):
+        if isinstance(elements, BlockElements | EncodedElements):
             return elements.block
         values, times, windows, panes = zip(*elements, strict=True)
         return Block(
@@ -61,6 +65,13 @@ class Codec:
             _column(panes, their_pane),
         )
 
+    def window(self, block: Block) -> Window | None:
+        """The window that all elements are in; None if there is no one such, or it is not known."""
+        windows = block.windows
+        if type(windows) is Each or len(windows) != 1:
+            return None
+        return self._windows.all_ours(windows)[0]
+
 
 def _column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
     """A column of a block, said once if it is the same for all."""
@@ -68,21 +79,49 @@ def _column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
     return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
 
 
-class BlockElements:
-    """A block that is taken apart only if somebody looks. See `arcbeam.engine.grouping.groupings.Elements`.
+class BlockElements(Together):
+    """A block that is taken apart only if somebody looks. See `arcbeam.engine.grouping.groupings.Together`.
 
     Attributes:
         block: as it came.
     """
 
-    __slots__ = ("_codec", "block")
+    __slots__ = ("_codec", "block", "size", "window")
 
-    def __init__(self, block: Block, codec: Codec) -> None:
+    def __init__(self, block: Block, codec: Codec, size: int) -> None:
         self.block = block
+        self.size = size
         self._codec = codec
+        self.window = codec.window(block)
 
     def __len__(self) -> int:
         return len(self.block)
+
+    def __iter__(self) -> Iterator[WindowedElement]:
+        return self._codec.elements(self.block)
+
+
+class EncodedElements(Together):
+    """The same of a block's bytes, of which what the elements share is known. They are decoded each time."""
+
+    __slots__ = ("_codec", "_count", "_payload", "_stamp", "window")
+
+    def __init__(self, payload: bytes, stamp: Stamp, window: Window | None, codec: Codec) -> None:
+        self._payload, self._stamp, self._codec = payload, stamp, codec
+        self.window = window
+
+    @property
+    def block(self) -> Block:
+        """The block."""
+        return self._stamp.block(self._payload)
+
+    @property
+    def size(self) -> int:  # type: ignore[override]  # an attribute that is worked out
+        """See `Together`."""
+        return len(self._payload)
+
+    def __len__(self) -> int:
+        return self._payload[1]
 
     def __iter__(self) -> Iterator[WindowedElement]:
         return self._codec.elements(self.block)
@@ -92,7 +131,7 @@ def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iter
     """What comes to a stage without keys."""
     for row in rows:
         for block in coder.read(row.blob):
-            yield NO_KEY, BlockElements(block, codec)
+            yield NO_KEY, BlockElements(block, codec, len(row.blob))
 
 
 def keyed_elements(
@@ -106,10 +145,17 @@ def keyed_elements(
         codec: of values.
         memory: bytes of a bucket to hold; beyond it they move to a local file.
     """
+    stamps: Stamps[Window | None] = Stamps(coder)
     for key, chunks in key_groups(rows, memory):
         for payload in chunks[b""]:
+            known = stamps.of(payload)
+            if known is not None:
+                yield key, EncodedElements(payload, *known, codec)
+                continue
             for block in coder.read(payload):
-                yield key, BlockElements(block, codec)
+                came = BlockElements(block, codec, len(payload))
+                stamps.add(block, came.window)
+                yield key, came
 
 
 class PaneValues:
@@ -120,15 +166,20 @@ class PaneValues:
 
     __slots__ = ("_codec", "_contents")
 
-    def __init__(self, contents: Values, codec: Codec) -> None:
+    def __init__(self, contents: Values | PassingValues, codec: Codec) -> None:
         self._contents = contents
         self._codec = codec
 
     @staticmethod
-    def of(contents: Values, codec: Codec) -> Any:
+    def of(contents: Values | PassingValues, codec: Codec) -> Any:
         """The values of a pane, for the SDK: a list if they are few."""
-        values = PaneValues(contents, codec)
-        return list(values) if contents.size <= _EAGER_BYTES else values
+        if contents.size > _EAGER_BYTES:
+            return PaneValues(contents, codec)
+        if isinstance(contents, PassingValues):
+            # Each goes into this one pane, and nowhere else: it need not be encoded for that.
+            parts: Sequence[Any] = contents.parts
+            return list(parts[0].block.values if len(parts) == 1 else chain(*(part.block.values for part in parts)))
+        return list(map(codec.decode, contents))
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._codec.decode, self._contents)

@@ -6,9 +6,9 @@ Owns what a call of the engine is to the SDK, and what the call has led to. Must
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from apache_beam.utils.windowed_value import create
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
 
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
@@ -17,6 +17,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.step.elements import PaneValues
 from arcbeam.harness.step.restrictions import StepRestrictions, sdk_time
 from arcbeam.harness.step.stepstage import StepStage
@@ -24,6 +25,8 @@ from arcbeam.harness.step.windows import their_pane
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
+
+_stamp: Final = attrgetter("window", "timestamp", "pane")
 
 
 class StepRunner:
@@ -69,18 +72,10 @@ class StepRunner:
 
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         """See `Runner`."""
-        stage = self._stage
-        self._bundles.emit(
-            [
-                create(
-                    (self._decoded(pane.key), PaneValues.of(pane.contents, stage.codec)),
-                    pane.timestamp,
-                    (stage.windows.theirs(pane.window),),
-                    their_pane(pane.pane),
-                )
-                for pane in panes
-            ]
-        )
+        stage, decode = self._stage, self._stage.decode_key
+        for (window, timestamp, info), alike in groupby(panes, _stamp):
+            values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec)) for pane in alike]
+            self._bundles.emit_block(Block(values, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
         return CallResult()
 
     def fire(self, fired: Fired) -> CallResult:

@@ -235,7 +235,7 @@ class _Run:
                 LevelRows(received, sent, code.elements, self._end),
                 code,
                 code,
-                TaskBudget.of(plan.budget, lambda: sent.bytes, code.written),
+                TaskBudget(plan.budget, lambda: sent.bytes, code.written),
             )
             with self._showing(plan.time):
                 report = attempt.run()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements
@@ -49,6 +49,7 @@ class LevelCode:
 
     Attributes:
         latest: uid of the stage that had its turn last.
+        budget: what the task may do.
     """
 
     def __init__(
@@ -207,35 +208,84 @@ class _Written:
 class TaskBudget:
     """How much a task may do; see `arcbeam.engine.step.bundles.Budget`.
 
+    A part begins when it is first asked. What is done before that, with what has come by the exchange, cannot be left:
+    if that counted, a task that has much of it would fire next to nothing, step after step.
+
     Args:
-        until: when its time is over, as `time.monotonic` has it.
-        bytes, elements: how much there may be by then.
+        budget: of the step.
         sent: bytes that the task has sent so far.
         written: elements that its user code has put out so far.
     """
 
-    def __init__(
-        self, until: float, bytes: float, elements: float, sent: Callable[[], int], written: Callable[[], int]
-    ) -> None:
-        self._until, self._bytes, self._elements = until, bytes, elements
+    def __init__(self, budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> None:
+        self._left = _Amount(budget.time / 1e6, budget.elements, budget.bytes)
         self._sent, self._written = sent, written
-
-    @staticmethod
-    def of(budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> TaskBudget:
-        """The budget of a step, from now on."""
-        return TaskBudget(time.monotonic() + budget.time / 1e6, budget.bytes, budget.elements, sent, written)
+        self._part: _Part | None = None
 
     def exhausted(self) -> bool:
         """See `Budget`."""
+        self._settle()
+        return min(self._left) <= 0
+
+    def part(self, fraction: float) -> _Part:
+        """See `Budget`: one at a time, the last one ends with that."""
+        self._settle()
+        part = self._part = _Part(lambda: self._left.part(fraction), self._sent, self._written)
+        return part
+
+    def _settle(self) -> None:
+        if self._part is not None:
+            self._left = self._left.minus(self._part.used())
+        self._part = None
+
+
+class _Part:
+    """See `TaskBudget`.
+
+    Args:
+        amount: how much it has, asked for when it begins.
+        sent, written: of the task.
+    """
+
+    def __init__(self, amount: Callable[[], _Amount], sent: Callable[[], int], written: Callable[[], int]) -> None:
+        self._amount, self._sent, self._written = amount, sent, written
+        self._began: _Amount | None = None
+        self._until = self._elements = self._bytes = 0.0
+
+    def exhausted(self) -> bool:
+        """See `Budget`."""
+        if self._began is None:
+            began = self._began = self._now()
+            self._until, self._elements, self._bytes = began.plus(self._amount())
         return time.monotonic() >= self._until or self._sent() >= self._bytes or self._written() >= self._elements
 
-    def part(self, fraction: float) -> TaskBudget:
+    def part(self, fraction: float) -> _Part:
         """See `Budget`."""
-        now, sent, written = time.monotonic(), self._sent(), self._written()
-        return TaskBudget(
-            now + (self._until - now) * fraction,
-            sent + (self._bytes - sent) * fraction,
-            written + (self._elements - written) * fraction,
-            self._sent,
-            self._written,
-        )
+        return _Part(lambda: self._amount().part(fraction), self._sent, self._written)
+
+    def used(self) -> _Amount:
+        """What was done since it began."""
+        return _NOTHING if self._began is None else self._now().minus(self._began)
+
+    def _now(self) -> _Amount:
+        return _Amount(time.monotonic(), self._written(), self._sent())
+
+
+class _Amount(NamedTuple):
+    """What a budget is of."""
+
+    seconds: float
+    elements: float
+    bytes: float
+
+    def plus(self, other: _Amount) -> _Amount:
+        return _Amount(self.seconds + other.seconds, self.elements + other.elements, self.bytes + other.bytes)
+
+    def minus(self, other: _Amount) -> _Amount:
+        return _Amount(self.seconds - other.seconds, self.elements - other.elements, self.bytes - other.bytes)
+
+    def part(self, fraction: float) -> _Amount:
+        return _Amount(self.seconds * fraction, self.elements * fraction, self.bytes * fraction)
+
+
+_NOTHING: Final = _Amount(0.0, 0, 0)
