@@ -58,6 +58,11 @@ class Victim:
         """A driver in a process of its own, with all that it starts in one group."""
         first = [sys.executable, "-m", "tests.chaos.pipeline", str(self._output), f"--checkpoint_dir={self._state}"]
         later = [sys.executable, "-c", "from arcbeam.cli import main; main()", "resume", str(self._state)]
+        if self._by_folder:
+            # Its workers do not begin without what was staged, which is in the folder alone from here on.
+            staged = self._output.parent / "staged.txt"
+            staged.write_text("words", encoding="utf-8")
+            first.append(f"--files_to_stage={staged}")
         newest = read_newest(self.state)
         command = first if newest is None or not self._by_folder else later
         with open(self._log, "ab") as log:
