@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
-from arcbeam.steps.requests import Ticket
+from arcbeam.steps.requests import Ticket, settled
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
@@ -35,6 +36,9 @@ from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import named_now, path_of, split_path
 
 _LOG = logging.getLogger("arcbeam")
+
+_MESSAGES = 1000
+"""Of a job that runs for months only so many of its last messages are kept; all are in the log."""
 
 
 class Follower:
@@ -51,6 +55,21 @@ class Follower:
 
     def turned(self, state: str) -> None:
         """The job is DRAINING or CANCELLING from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something that a job in steps says to people.
+
+    Attributes:
+        time: seconds since 1970.
+        level: as `logging` has it: INFO for a step, or where the job is heading; WARNING.
+        text: for people.
+    """
+
+    time: float
+    level: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +138,7 @@ class Job:
         self._plan, self._options, self._prelude = plan, options, prelude
         self._follower, self._program = follower or Follower(), program
         self._run: BatchRun | streamjob.StreamRun | None = None
+        self._messages: deque[Message] = deque(maxlen=_MESSAGES)
         self._cancelled = threading.Event()
         self._begun = threading.Event()
         self._ended = threading.Event()
@@ -236,6 +256,9 @@ class Job:
                 f"{self.id} cannot be asked for '{what}': its state is in a folder that goes with it",
                 "give the job a --checkpoint_dir",
             )
+        if what is Asked.DRAIN and not savepoint and run.state() == "DRAINING":
+            # Whoever wants no more than that has it.
+            return Asking(settled(Answer(Said.DONE, "the job is draining already")), "")
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
         return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "")
 
@@ -246,6 +269,10 @@ class Job:
         while not self._ended.wait(0.2) and (deadline is None or time.monotonic() < deadline):
             if self._run is not None:
                 self._run.interrupt()
+
+    def messages(self) -> list[Message]:
+        """What the job has said, the last thousand of it."""
+        return list(self._messages)
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""
@@ -265,15 +292,21 @@ class Job:
 
     def stepped(self, line: str) -> None:
         """A step is committed."""
+        self._say(logging.INFO, line)
         self._follower.stepped(line)
 
     def warned(self, text: str) -> None:
         """Something that people should know."""
+        self._say(logging.WARNING, text)
         self._follower.warned(text)
 
     def turned(self, state: str) -> None:
         """The job is heading for something else."""
+        self._say(logging.INFO, f"the job is {state}")
         self._follower.turned(state)
+
+    def _say(self, level: int, text: str) -> None:
+        self._messages.append(Message(time.time(), level, text))
 
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:

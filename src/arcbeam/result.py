@@ -10,7 +10,7 @@ import threading
 from apache_beam.runners.runner import PipelineResult, PipelineState
 
 from arcbeam.errors import JobCancelledError, UserCodeError
-from arcbeam.job import Asking, Job
+from arcbeam.job import Asking, Job, Message
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.store.log.requests import Asked
@@ -133,6 +133,10 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         asking = self._job.ask(what, savepoint or "")
         asking.wait()
         return asking
+
+    def messages(self) -> list[Message]:
+        """What a job in steps has said so far, the last thousand: each step, where it is heading, warnings."""
+        return self._job.messages()
 
     def metrics(self) -> JobMetrics:
         """User metrics as they are now: committed values, and attempted ones of all that ran, committed or not."""

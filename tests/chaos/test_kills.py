@@ -18,6 +18,13 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.log.requests import Request
 from tests.chaos.pipeline import wrong
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -29,20 +36,35 @@ class Victim:
     Args:
         folder: for its output and state.
         seed: of all chance.
+        by_folder: who goes on with it has nothing but its folder.
 
     Attributes:
         kills: that were made.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, by_folder: bool = False) -> None:
+        self._by_folder = by_folder
         self._output, self._state, self._log = folder / "output", folder / "state", folder / "log"
         self._output.mkdir()
         self._chance = random.Random(seed)
         self.kills = 0
 
+    @property
+    def state(self) -> DurableBlobs:
+        """The job's folder."""
+        return FolderBlobs(self._state)
+
     def start(self) -> subprocess.Popen[bytes]:
         """A driver in a process of its own, with all that it starts in one group."""
-        command = [sys.executable, "-m", "tests.chaos.pipeline", str(self._output), f"--checkpoint_dir={self._state}"]
+        first = [sys.executable, "-m", "tests.chaos.pipeline", str(self._output), f"--checkpoint_dir={self._state}"]
+        later = [sys.executable, "-c", "from arcbeam.cli import main; main()", "resume", str(self._state)]
+        if self._by_folder:
+            # Its workers do not begin without what was staged, which is in the folder alone from here on.
+            staged = self._output.parent / "staged.txt"
+            staged.write_text("words", encoding="utf-8")
+            first.append(f"--files_to_stage={staged}")
+        newest = read_newest(self.state)
+        command = first if newest is None or not self._by_folder else later
         with open(self._log, "ab") as log:
             return subprocess.Popen(
                 [*command, "--spark_master=local[2,8]", "--shards=3"],
@@ -130,6 +152,24 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(what: str, tmp_pat
     victim.run(3, KILLS[what])
     assert victim.kills
     victim.check()
+
+
+@pytest.mark.contract("END-02", "STORE-04", "STORE-05")
+def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) -> None:
+    victim = Victim(tmp_path, seed=3, by_folder=True)
+    asked: list[Request] = []
+
+    def kill(group: int, chance: random.Random) -> bool:
+        if not asked:
+            asked.append(requests.ask(victim.state, requests.Asked.DRAIN, "last", Timestamp(time.time_ns() // 1000)))
+        return kill_driver(group, chance)
+
+    victim.run(2, kill)
+    victim.check()
+    head = known(read_newest(victim.state))  # type: ignore[arg-type]
+    assert head.mode is CommitMode.DRAINED
+    assert head.pin("last") is not None
+    assert requests.waiting(victim.state) == []
 
 
 def main(what: str, kills: int) -> None:

@@ -101,7 +101,7 @@ def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_ser
 
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=drained))
         assert states(client, drained)[-2:] == ["DRAINING", "DRAINED"]
-        assert noted(outs[0]) == [list(range(10)), list(range(10, 15))]
+        assert sorted(noted(outs[0])) == [list(range(10)), list(range(10, 15))]
 
         folder, name = split_path(asked_of(client.channel, Asked.SUSPEND, suspended, "pause"))
         assert states(client, suspended)[-1] == "STOPPED"

@@ -83,6 +83,15 @@ def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> No
     assert "is drained since step 1" in result.stderr
 
 
+def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path) -> None:
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINING))
+    result = invoke("drain", str(tmp_path / "job"), "--wait=0.01")
+    assert "drains, and has not ended within 0.01 s" in result.stderr
+    assert requests.waiting(log.blobs) == []
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
+    assert "is drained since step 2" in invoke("drain", str(tmp_path / "job")).stderr
+
+
 @pytest.mark.contract("END-03")
 def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.DONE), mode=CommitMode.SUSPENDED):

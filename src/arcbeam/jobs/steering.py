@@ -157,20 +157,22 @@ def _some(seconds: float) -> float:
 
 def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     """Drains the job in a folder; its state then, "" if nobody waits for it."""
+    from arcbeam.store.log.chain import known, read_newest
     from arcbeam.store.log.requests import Asked
 
-    began = time.monotonic()
-    if not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
-        return ""
-    out.progress(f"{folder} is draining", id=folder, state="DRAINING")
-    blobs = _opened(folder)
+    began, blobs = time.monotonic(), _opened(folder)
+
+    def mode() -> str:
+        newest = read_newest(blobs)
+        return "" if newest is None else str(known(newest).mode)
 
     def state() -> str:
-        from arcbeam.store.log.chain import known, read_newest
+        return _STATES.get(mode(), "")
 
-        newest = read_newest(blobs)
-        return "" if newest is None else _STATES.get(str(known(newest).mode), "")
-
+    # Whoever wants no more than that it drains has it if it does already.
+    if (name or mode() != "draining") and not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
+        return ""
+    out.progress(f"{folder} is draining", id=folder, state="DRAINING")
     return _within(seconds - (time.monotonic() - began), state) or "DRAINING"
 
 

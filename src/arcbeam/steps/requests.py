@@ -59,6 +59,14 @@ class Ticket:
     settled: threading.Event = field(default_factory=threading.Event)
 
 
+def settled(answer: Answer) -> Ticket:
+    """A ticket of what need not be asked any more."""
+    ticket = Ticket(Request("", Asked.DRAIN, "", -1, 0), filed=False, answer=answer)
+    ticket.heard.set()
+    ticket.settled.set()
+    return ticket
+
+
 class RequestDesk:
     """The requests to one driver. `ask` and `look` may be called by any thread; all others by the driver's.
 

@@ -169,3 +169,6 @@ def test_what_a_job_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
         own.savepoint()
     assert own.drain() in ("DRAINING", "DRAINED")
     assert own.wait_until_finish() == "DRAINED"
+    said = [message.text for message in own.messages()]
+    assert "the job is DRAINING" in said
+    assert [text for text in said if text.startswith("step ") and "elements, watermark " in text]

@@ -1,0 +1,64 @@
+"""Requests as files: asked, answered, withdrawn, in every store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.log import requests
+from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.savepoints import pinned
+from tests.store.samples import opened
+
+pytestmark = pytest.mark.contract("STORE-05")
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_request_stays_until_it_is_settled(blobs: DurableBlobs) -> None:
+    log = opened(blobs)
+    assert requests.waiting(blobs) == []
+    later = requests.ask(blobs, Asked.CANCEL, "", Timestamp(10_000_000))
+    first = requests.ask(blobs, Asked.SAVEPOINT, "safe", Timestamp(9_000_000))
+    assert requests.waiting(blobs) == [first.id, later.id], "in the order of time"
+    assert requests.read(blobs, first.id) == first
+    assert (first.step, first.epoch) == (log.head.step, log.epoch)
+    assert requests.answer_to(blobs, first) is None
+    for said in (Answer(Said.TAKEN, "at it"), Answer(Said.TAKEN, "at it")):
+        requests.answer(blobs, first.id, said)
+        assert requests.answer_to(blobs, first) == said
+    assert first.id in requests.waiting(blobs)
+    requests.answer(blobs, first.id, Answer(Said.DONE, "made", 7))
+    assert requests.waiting(blobs) == [later.id]
+    assert requests.answer_to(blobs, first) == Answer(Said.DONE, "made", 7)
+    assert requests.answer_to(blobs, first) is None
+    requests.withdraw(blobs, later)
+    assert requests.read(blobs, later.id) is None
+
+
+def test_who_asks_is_told_what_cannot_be(memory: DurableBlobs) -> None:
+    with pytest.raises(StoreError, match="there is no job"):
+        requests.ask(memory, Asked.DRAIN, "x", Timestamp(0))
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1)), "taken"))
+    with pytest.raises(RequestRefusedError, match="'taken' exists already, of step 1"):
+        requests.ask(memory, Asked.SAVEPOINT, "taken", Timestamp(0))
+    log.propose(replace(log.draft(Timestamp(2)), mode=CommitMode.SUSPENDED))
+    with pytest.raises(RequestRefusedError, match="is suspended since step 2"):
+        requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
+    opened(memory)
+    assert requests.ask(memory, Asked.CANCEL, "", Timestamp(0)).epoch == 2
+    assert len(requests.waiting(memory)) == 1
+
+
+def test_an_answer_that_cannot_be_read_is_told(memory: DurableBlobs) -> None:
+    opened(memory)
+    request = requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
+    memory.put(f"answers/{request.id}", b"{}")
+    with pytest.raises(StoreError, match="is no answer"):
+        requests.answer_to(memory, request)
