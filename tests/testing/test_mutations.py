@@ -12,7 +12,7 @@ SEEDS = {
     "a manifest created twice": 0,
     "a marker ignored": 2,
     "a timer fired at <=": 14,
-    "a compaction that loses a tombstone": 6,
+    "a compaction that loses a tombstone": 9,
     "a residual kept twice": 2,
     "a watermark taken as max": 1,
     "a late drop uncounted": 7,
