@@ -13,8 +13,10 @@ import pytest
 from apache_beam import coders
 from apache_beam.coders import VarIntCoder, coder_impl
 from apache_beam.internal import pickler
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import MonotonicWatermarkEstimator
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.runners import common
+from apache_beam.runners import common, sdf_utils
 from apache_beam.runners.worker import bundle_processor, opcounters, operations
 from apache_beam.transforms import core
 from apache_beam.transforms.timeutil import TimeDomain
@@ -25,6 +27,7 @@ from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, WindowedValue
 
+from arcbeam.harness.bundle import splittable
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.encoding import keycoders
 from arcbeam.harness.encoding.frames import COUNT
@@ -354,3 +357,22 @@ def test_a_context_of_user_state_makes_handles_on_ordered_lists() -> None:
     ordered.add((Timestamp(2), 7))
     ordered.commit()
     assert handler.keys() == [VarIntCoder().encode_nested(1)]
+
+
+def test_trackers_are_made_threadsafe_by_a_class_that_the_sdk_looks_up_when_it_makes_one() -> None:
+    assert splittable.SplittableOperation, "it gives our class to the SDK when it is imported"
+    assert issubclass(common.ThreadsafeRestrictionTracker, sdf_utils.ThreadsafeRestrictionTracker)
+    assert common.ThreadsafeRestrictionTracker is not sdf_utils.ThreadsafeRestrictionTracker
+    tracker = common.ThreadsafeRestrictionTracker(OffsetRestrictionTracker(OffsetRange(0, 2)))
+    view = sdf_utils.RestrictionTrackerView(tracker)
+    assert [view.try_claim(at) for at in range(3)] == [True, True, False]
+
+
+def test_the_monotonic_estimator_begins_with_nothing_and_is_at_the_last_it_has_seen() -> None:
+    provider = MonotonicWatermarkEstimator.default_provider()
+    estimator = provider.create_watermark_estimator(provider.initial_estimator_state(None, None))
+    assert estimator.current_watermark() is None
+    for seen, watermark in ((5, 5), (9, 9), (7, 9)):
+        estimator.observe_timestamp(Timestamp(seen))
+        assert estimator.current_watermark() == Timestamp(watermark)
+    assert estimator.get_estimator_state() == Timestamp(9)

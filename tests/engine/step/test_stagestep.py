@@ -114,3 +114,19 @@ def test_a_step_that_prepares_calls_user_code_behind_all_else() -> None:
     world.step(0, 7)
     world.step(MAX_TIMESTAMP, prepare=True)
     assert world.told() == ["pane 7", "prepare"]
+
+
+@pytest.mark.contract("SDF-04", "SDF-06")
+def test_what_got_somewhere_goes_on_in_the_same_step_and_what_was_split_off_does_not() -> None:
+    world = World(Splittable())
+    world.on = {
+        "resume 3": RestrictionResult((Remainder(b"split"),), Remainder(b"rest"), goes_on=True),
+        "resume rest": RestrictionResult((), Remainder(b"vain")),
+    }
+    report = world.step(MAX_TIMESTAMP, 3, 4, 5)
+    told = world.told()
+    assert sorted(told) == ["resume 3", "resume 4", "resume 5", "resume rest"]
+    assert told.index("resume 3") < told.index("resume rest")
+    assert (report.restrictions.live, report.leftover) == (2, True)
+    world.step(MAX_TIMESTAMP)
+    assert sorted(world.told()) == ["resume split", "resume vain"]

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
+
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.engine.plan.reports import StageReport
 from arcbeam.model.timestamps import MAX_TIMESTAMP
-from tests.harness.bounded.splittables import gates
+from tests.harness.bounded.splittables import Numbers, gates
 from tests.harness.step.stepped import Shard, Step
 
 WAIT = 30
@@ -45,3 +47,14 @@ def stop() -> None:
     """The budget is exhausted; returns when what is left was split off."""
     gates["exhausted"].set()
     assert gates["split"].wait(WAIT)
+
+
+class UnsplitTracker(OffsetRestrictionTracker):  # type: ignore[misc]
+    """Lets only its own DoFn split it, by deferring: however slow the machine is, what is left is always the same."""
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        return None if threading.current_thread().name == "splitter" else super().try_split(fraction_of_remainder)
+
+
+class Unsplit(Numbers):
+    tracker = UnsplitTracker

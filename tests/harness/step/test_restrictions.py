@@ -20,6 +20,7 @@ from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.bounded.splittables import Claimed, Numbers, gates
 from tests.harness.drive import Collect, Driven, _collected
+from tests.harness.step.restricting import Unsplit
 from tests.harness.step.stepped import Shard, Step, Stepped
 
 SECOND = 1_000_000
@@ -98,12 +99,13 @@ def test_what_an_estimator_promises_lets_the_output_watermark_move() -> None:
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
         some = [(key, [one]) for key, one in came]
-        for step in (Step(some, MAX_TIMESTAMP), *[Step((), MAX_TIMESTAMP)] * 3):
+        for number in range(3):
+            step = Step(some if number == 0 else (), MAX_TIMESTAMP, Timestamp(2 * number * SECOND))
             promised.append(output_time(MAX_TIMESTAMP, shard.run(step).local, "main"))
 
     with Stepped(cut) as p:
-        build(p, [10], InParts())
-    assert promised == [3 * SECOND, 6 * SECOND, 9 * SECOND, MAX_TIMESTAMP]
+        build(p, [7], InParts())
+    assert promised == [3 * SECOND, 6 * SECOND, MAX_TIMESTAMP]
 
 
 @pytest.mark.contract("ENG-01", "SDF-02")
@@ -190,7 +192,7 @@ def test_when_the_budget_is_exhausted_the_rest_of_what_runs_is_split_off() -> No
     assert p.left == []
 
 
-class UpToTen(Numbers):
+class UpToTen(Unsplit):
     def truncate(self, element: int, restriction: OffsetRange) -> OffsetRange | None:
         if restriction.start >= 10:
             return None
@@ -213,9 +215,9 @@ class Truncated(beam.DoFn):
 @pytest.mark.parametrize(("drain", "expected"), [(0, 10), (1, 10), (2, 10), (3, 12)])
 def test_a_drain_truncates_what_waits_though_the_plan_has_no_truncation(drain: int, expected: int) -> None:
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
-        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, drain=drain == 0))
+        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1, drain=drain == 0))
         for number in range(1, 4):
-            shard.run(Step((), MAX_TIMESTAMP, drain=number >= drain))
+            shard.run(Step((), MAX_TIMESTAMP, looks=1, drain=number >= drain))
 
     with Stepped(cut) as p:
         build(p, [40], Truncated())

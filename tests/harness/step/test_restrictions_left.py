@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.bounded.splittables import Numbers, Range, calls, gates
 from tests.harness.drive import Collect
-from tests.harness.step.restricting import FirstOf, exhausted, exhausted_when_told, stop
+from tests.harness.step.restricting import FirstOf, Unsplit, exhausted, exhausted_when_told, stop
 from tests.harness.step.stepped import Shard, Step, Stepped
 from tests.harness.step.test_restrictions import SECOND, build
 
@@ -88,7 +88,7 @@ class DefersTo(beam.DoFn):
         self._to = to
 
     @beam.DoFn.unbounded_per_element()
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Unsplit())) -> Iterator[Any]:
         calls.append(("process",))
         at = tracker.current_restriction().start
         if at == 0:
@@ -123,13 +123,49 @@ def test_it_is_due_to_the_microsecond_and_not_looked_at_before(seconds: float) -
 
 
 @pytest.mark.contract("SDF-04")
-def test_what_is_deferred_without_a_delay_is_due_at_once_but_not_in_the_same_step() -> None:
+def test_what_is_deferred_without_a_delay_goes_on_at_once_if_the_budget_lasts() -> None:
     cut = FirstOf(exhausted(), exhausted())
     with Stepped(cut) as p:
         build(p, [3], DefersTo(None))
-    assert [report.next_due for report in cut.reports] == [Timestamp(0), None]
-    assert [report.leftover for report in cut.reports] == [True, False]
+    assert [(report.next_due, report.leftover) for report in cut.reports] == [(Timestamp(0), True), (None, False)]
     assert sorted(p.values()) == [(3, at) for at in range(3)]
+    cut = FirstOf(lambda came: Step(came, MAX_TIMESTAMP))
+    with Stepped(cut) as p:
+        build(p, [3, 3], DefersTo(None))
+    assert [(report.next_due, report.counts.resumed) for report in cut.reports] == [(None, 4)]
+    assert len(p.values()) == 6
+
+
+class Looks(beam.DoFn):
+    """Looks three times, and defers with nothing put out; or waits for its commits."""
+
+    def process(
+        self,
+        element: Any,
+        finalizer: Any = beam.DoFn.BundleFinalizerParam,
+        tracker: Any = beam.DoFn.RestrictionParam(Unsplit()),
+    ) -> Iterator[Any]:
+        yield from self.look(element, tracker)
+
+    def look(self, element: Any, tracker: Any) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield element
+            tracker.defer_remainder()
+
+
+class LooksInVain(Looks):
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Unsplit())) -> Iterator[Any]:
+        yield from (found for found in self.look(element, tracker) if not found)
+
+
+@pytest.mark.contract("SDF-04", "SDF-13")
+@pytest.mark.parametrize("dofn", [Looks(), LooksInVain()])
+def test_who_gets_nowhere_or_waits_for_a_commit_has_one_turn_in_a_step(dofn: beam.DoFn) -> None:
+    cut = FirstOf(*[lambda came: Step(came, MAX_TIMESTAMP)] * 3)
+    with Stepped(cut) as p:
+        build(p, [3, 3], dofn)
+    assert [(report.counts.resumed, report.leftover) for report in cut.reports] == [(2, True)] * 2 + [(2, False)]
 
 
 class Unwatched(DefersTo):
@@ -181,7 +217,7 @@ class InThrees(beam.DoFn):
     def process(
         self,
         element: int,
-        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+        tracker: Any = beam.DoFn.RestrictionParam(Unsplit()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(BehindProvider()),
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start
@@ -197,7 +233,7 @@ class InThreesInOrder(InThrees):
     def process(
         self,
         element: int,
-        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+        tracker: Any = beam.DoFn.RestrictionParam(Unsplit()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(MonotonicWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         yield from super().process(element, tracker, estimator)
@@ -221,7 +257,7 @@ class Observes(beam.DoFn):
         self,
         element: int,
         of: Any = beam.DoFn.WindowParam,
-        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+        tracker: Any = beam.DoFn.RestrictionParam(Unsplit()),
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start
         while tracker.try_claim(at):

@@ -46,7 +46,7 @@ def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
 
 def pieces(layout: Layout, places: Places) -> dict[str, int]:
     """The stages that have less to do at once than there are tasks, and into how many parts what runs is to be cut
-    where a checkpoint is made of it: with them there is enough for each task, and no more.
+    where a checkpoint is made of it: with them there is enough for each task, and less than for twice as many.
     """
     wanted: dict[str, int] = {}
     for stage, reports in _by_stage(places).items():

@@ -80,12 +80,15 @@ class RestrictionResult:
         deferred: what it left when it returned; None if it is done.
         watermarks: what its estimator reported last, by output.
         call: what it has led to.
+        goes_on: what it deferred may run again in the same step, if it is due: it got somewhere, and does not wait for
+            anything that only a commit brings.
     """
 
     splits: Sequence[Remainder] = ()
     deferred: Remainder | None = None
     watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
     call: CallResult = CallResult()
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,25 +100,33 @@ class SplittableLogic(PlainLogic):
                 self._residuals.truncate(admitted.id, place.runner.truncate(admitted), place.now)
 
     def resume(self) -> bool:
-        """Runs what is due, each once: what a restriction leaves waits for the next step, also if it is due at once.
+        """Runs what is due: each once, but what was deferred without a delay, and got somewhere, as long as the budget
+        lasts. What else a restriction leaves waits for the next step, also if it is due at once.
 
         At least one is run, however little is allowed.
         """
         place, residuals = self._place, self._residuals
-        made: set[bytes] = set()
+        later: set[bytes] = set()
+        aside: list[bytes] = []
         while (restriction := residuals.take(place.now)) is not None:
-            if restriction.id in made or (place.tally.resumed and place.budget.exhausted()):
-                residuals.put_back(restriction.id)
+            if place.tally.resumed and place.budget.exhausted():
+                aside.append(restriction.id)
                 break
+            if restriction.id in later:
+                aside.append(restriction.id)
+                continue
             place.tally.resumed += 1
             pieces = max(1, min(self._pieces, residuals.room(restriction.root)))
             result = place.runner.resume(restriction, place.budget, pieces)
             place.record(result.call)
             # What the estimator has promised after a split is no promise for what was split off.
-            made.update(residuals.split(restriction.id, split, place.now).id for split in result.splits)
+            later.update(residuals.split(restriction.id, split, place.now).id for split in result.splits)
             residuals.advance(restriction.id, result.watermarks)
-            if (left := residuals.finish(restriction.id, result.deferred, place.now)) is not None:
-                made.add(left.id)
+            left = residuals.finish(restriction.id, result.deferred, place.now)
+            if left is not None and not result.goes_on:
+                later.add(left.id)
+        for id in aside:
+            residuals.put_back(id)
         residuals.settled()
         due = residuals.next_due()
         return due is not None and due <= place.now

@@ -7,6 +7,7 @@ decided by `harness.bounded.restrictions`. Must not know Spark.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import traceback
@@ -26,8 +27,6 @@ _NUDGES = (0.0, 1 / 64, 1 / 8, 1 / 2)
 right where it is (a BoundedSource never can); then it is asked to stop a little later."""
 
 _MAX_BACKOFF = 5.0
-_PATIENCE = 10.0
-"""Seconds past the deadline until somebody is told that a process goes on; again each time they have doubled."""
 
 _claiming = threading.local()
 
@@ -76,7 +75,7 @@ class Splitter:
         pieces: into how many pieces to split the rest, asked for at the time of a split.
         exhausted: whether the time is up earlier; asked on the splitter's thread, too.
         interval: seconds between two looks; None: a twentieth of `seconds`.
-        patience: seconds past the deadline until a process that goes on is told of.
+        patience: seconds past the deadline until a process that goes on is told of, and again when they have doubled.
 
     Attributes:
         tracker: of the restriction that runs.
@@ -91,7 +90,7 @@ class Splitter:
         pieces: Callable[[], int],
         exhausted: Callable[[], bool] = lambda: False,
         interval: float | None = None,
-        patience: float = _PATIENCE,
+        patience: float = math.inf,
     ) -> None:
         self._op, self._apply, self._seconds, self._pieces, self._exhausted = op, apply, seconds, pieces, exhausted
         self._interval = min(0.1, max(0.005, seconds / 20)) if interval is None else interval

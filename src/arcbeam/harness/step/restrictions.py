@@ -77,7 +77,7 @@ class StepRestrictions:
         operation, sized = self._operation, _sized(remainder)
         coder = operation.root_coder if sized.fresh else operation.op_coder
         # SUBTLE: half of a restriction without an end is a time, or a place, that may never come.
-        self._budget, self._pieces = budget, 1 if operation.endless else pieces
+        self._budget, self._pieces = budget, 1 if pieces > 1 and operation.endless else pieces
         try:
             element = coder.decode_nested(sized.element)
             processed = operation.process(element, self._watching(), fresh=sized.fresh)
@@ -89,7 +89,10 @@ class StepRestrictions:
             raise
         # There is one at most: an element is in one window here.
         last = deferred.pop() if deferred else None
-        return RestrictionResult((*splits, *deferred), last, {} if last is None else last.watermarks, CallResult())
+        # What asks for finalization may wait for the commit.
+        goes_on = processed.progressed and not self._processor.stage.finalizes
+        promised = {} if last is None else last.watermarks
+        return RestrictionResult((*splits, *deferred), last, promised, CallResult(), goes_on)
 
     def close(self) -> None:
         """No restriction is processed for now. Again does nothing."""

@@ -117,4 +117,6 @@ class StepStage:
 
     def close(self) -> None:
         """Tears down; the stage is not used again."""
+        if self.restrictions is not None:
+            self.restrictions.close()
         self.processor.close()

@@ -250,7 +250,9 @@ class _Splittable(Runner, ABC):
                     splits.append(self.rest(what, hi - (hi - at) // pieces, hi, polls, None, cut))
                     hi, polls = hi - (hi - at) // pieces, 0
                 rest = self.rest(what, at, hi, polls, pause, cut)
-                return RestrictionResult(splits, rest, rest.watermarks, CallResult(count))
+                # Half of the sources hand back at once, and want to go on in the same step.
+                goes_on = pause is None and pace.piece % 2 == 0
+                return RestrictionResult(splits, rest, rest.watermarks, CallResult(count), goes_on)
             self.read(what, at)
         if polls:
             rest = self.rest(what, hi, hi, polls - 1, now + pace.pause, cut)
