@@ -89,14 +89,14 @@ def open_session(options: SessionOptions) -> SparkSession:
         active = None
     if active is None:
         return new_session(options)
-    if not is_own(active) and not _is_connect(active) and is_local(active):
+    if not is_own(active) and not is_connect(active) and is_local(active):
         interpreter.check(active)
     return active
 
 
 def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
     """The options that this session, which was there before, does not have as they say."""
-    if _is_connect(spark):
+    if is_connect(spark):
         return []  # what its server has is not ours to ask
     found = [f"--spark_remote={options.remote}"] if options.remote else []
     if options.master and options.master != _master(spark):
@@ -315,7 +315,8 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
                 spark.conf.set(key, old)
 
 
-def _is_connect(spark: SparkSession) -> bool:
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session talks to a Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -324,7 +325,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
     """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI."""
     tag = _tag(job)
     # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.addTag(tag)
     else:
         spark.sparkContext.addJobTag(tag)
@@ -335,7 +336,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
         with contextlib.suppress(Exception):  # the session may be gone by now
             if driver.death(spark) is not None:
                 pass
-            elif _is_connect(spark):
+            elif is_connect(spark):
                 spark.removeTag(tag)
             else:
                 spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None is what unsets it
@@ -344,7 +345,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
 
 def interrupt(spark: SparkSession, job: str) -> None:
     """Cancels the running Spark jobs of a job; from any thread."""
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.interruptTag(_tag(job))
     else:
         spark.sparkContext.cancelJobsWithTag(_tag(job))
@@ -387,4 +388,4 @@ def is_local(spark: SparkSession) -> bool:
     """Whether the workers run on this machine, with its files."""
     if _LOCAL.fullmatch(_master(spark)) is None:
         return False
-    return not _is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")
+    return not is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")
