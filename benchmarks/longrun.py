@@ -138,9 +138,10 @@ def main() -> None:
         spark.mkdir()
         # Copies of other jobs are not counted.
         os.environ["TMPDIR"] = tempfile.tempdir = where
+        os.environ["SPARK_LOCAL_DIRS"] = str(spark)
         Table(options.every, spark, state).watch()
         flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={state}"]
-        flags += [f"--spark_conf={conf}" for conf in [f"spark.local.dir={spark}", *options.conf]]
+        flags += [f"--spark_conf={conf}" for conf in options.conf]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
         numbers = p | beam.Create([options.steps]) | beam.ParDo(EachStep())
         always = beam.WindowInto(
