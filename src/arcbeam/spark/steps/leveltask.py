@@ -88,8 +88,9 @@ class _JobHere:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.files = TaskStore(open_blobs(job.store), HostCache(folder), folder / "scratch")
 
-    def sides(self, level: int, files: tuple[SideFile, ...]) -> SideFileReader:
+    def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
         """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""
+        files = tuple(file for file in given if file.channel in self.job.placing.sides_read[level])
         known = self._sides.get(level)
         if known is not None and known[0] == files:
             return known[1]
