@@ -1,6 +1,7 @@
 """Jobs in steps whose processes are killed at random moments: what comes out is what an undisturbed run gives.
 
-More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`.
+More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`; with `s3` behind it, the job's folder is
+in an object store (moto's, in this process). Executors are processes of their own on a small cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from arcbeam.store.log import requests
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.requests import Request
 from tests.chaos.pipeline import wrong
+from tests.store.backends import s3_server
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,14 +39,27 @@ class Victim:
         folder: for its output and state.
         seed: of all chance.
         by_folder: who goes on with it has nothing but its folder.
+        master: Spark's.
+        state: where the job's folder is; None: in `folder`.
+        environ: what its processes have in their environment beside ours.
 
     Attributes:
         kills: that were made.
     """
 
-    def __init__(self, folder: Path, seed: int, *, by_folder: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        master: str = "local[2,8]",
+        state: str | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        by_folder: bool = False,
+    ) -> None:
         self._by_folder = by_folder
-        self._output, self._state, self._log = folder / "output", folder / "state", folder / "log"
+        self._output, self._log = folder / "output", folder / "log"
+        self._state, self._master, self._environ = state or str(folder / "state"), master, environ or {}
         self._output.mkdir()
         self._chance = random.Random(seed)
         self.kills = 0
@@ -52,7 +67,7 @@ class Victim:
     @property
     def state(self) -> DurableBlobs:
         """The job's folder."""
-        return FolderBlobs(self._state)
+        return FolderBlobs(Path(self._state))
 
     def start(self) -> subprocess.Popen[bytes]:
         """A driver in a process of its own, with all that it starts in one group."""
@@ -63,12 +78,12 @@ class Victim:
             staged = self._output.parent / "staged.txt"
             staged.write_text("words", encoding="utf-8")
             first.append(f"--files_to_stage={staged}")
-        newest = read_newest(self.state)
-        command = first if newest is None or not self._by_folder else later
+        command = later if self._by_folder and read_newest(self.state) is not None else first
         with open(self._log, "ab") as log:
             return subprocess.Popen(
-                [*command, "--spark_master=local[2,8]", "--shards=3"],
+                [*command, f"--spark_master={self._master}", "--shards=3", "--spark_conf=spark.executor.memory=512m"],
                 cwd=_ROOT,
+                env={**os.environ, **self._environ},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -120,36 +135,48 @@ def processes() -> Iterator[tuple[int, int, str]]:
                 yield int(entry.name), int(stat.rpartition(")")[2].split()[1]), command
 
 
+def below(group: int) -> dict[int, tuple[int, str]]:
+    """The processes below a driver: parent and command line, by number."""
+    rows = {pid: (parent, command) for pid, parent, command in processes()}
+    found = {group}
+    while more := {pid for pid, (parent, _) in rows.items() if parent in found} - found:
+        found |= more
+    return {pid: rows[pid] for pid in found - {group}}
+
+
 def kill_worker(group: int, chance: random.Random) -> bool:
     """Kills one of the Python workers below a driver; whether there was one."""
-    rows = sorted(processes())
-    below = {group}
-    workers: list[int] = []
-    # Parents have lower numbers, as a rule; a second look finds the others.
-    for _ in range(2):
-        for pid, parent, command in rows:
-            if parent in below and pid not in below:
-                below.add(pid)
-                # Workers are forks of the daemon, which the JVM has started.
-                workers += [pid] if "daemon" in command else []
-    daemons = {parent for pid, parent, _ in rows if pid in workers} & set(workers)
-    forks = [pid for pid in workers if pid not in daemons]
-    if not daemons or not forks:
-        return False
+    # Workers are forks of the daemon, which the JVM has started.
+    workers = {pid: parent for pid, (parent, command) in below(group).items() if "daemon" in command}
+    daemons = set(workers.values()) & set(workers)
+    return kill_one([pid for pid in workers if pid not in daemons] if daemons else [], chance)
+
+
+def kill_executor(group: int, chance: random.Random) -> bool:
+    """Kills one of the executors below a driver, whose workers end with it; whether there was one."""
+    executors = [pid for pid, (_, command) in below(group).items() if "CoarseGrainedExecutorBackend" in command]
+    return kill_one(executors, chance)
+
+
+def kill_one(pids: list[int], chance: random.Random) -> bool:
+    """Kills one of some processes; whether there was one."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(chance.choice(forks), signal.SIGKILL)
-        return True
+        if pids:
+            os.kill(chance.choice(sorted(pids)), signal.SIGKILL)
+            return True
     return False
 
 
-KILLS = {"driver": kill_driver, "worker": kill_worker}
+KILLS = {"driver": kill_driver, "worker": kill_worker, "executor": kill_executor}
+MASTERS = {"executor": "local-cluster[2,1,1024]"}
+TEST_KILLS = {"driver": 3, "worker": 3, "executor": 1}
 
 
 @pytest.mark.contract("STORE-01", "STORE-02", "STORE-04")
 @pytest.mark.parametrize("what", list(KILLS))
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(what: str, tmp_path: Path) -> None:
-    victim = Victim(tmp_path, seed=7)
-    victim.run(3, KILLS[what])
+    victim = Victim(tmp_path, 7, MASTERS.get(what, "local[2,8]"))
+    victim.run(TEST_KILLS[what], KILLS[what])
     assert victim.kills
     victim.check()
 
@@ -172,12 +199,27 @@ def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) ->
     assert requests.waiting(victim.state) == []
 
 
-def main(what: str, kills: int) -> None:
+@contextlib.contextmanager
+def object_store() -> Iterator[dict[str, str]]:
+    """An S3 server in this process, with the bucket "jobs"; the environment of those who use it."""
+    with s3_server() as endpoint:
+        yield {
+            "AWS_ENDPOINT": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "any",
+            "AWS_SECRET_ACCESS_KEY": "any",
+            "AWS_REGION": "us-east-1",
+        }
+
+
+def main(what: str, kills: int, on_s3: bool) -> None:
     """Kills until there were that many, in as many jobs as it takes."""
     made = jobs = 0
     while made < kills:
-        with tempfile.TemporaryDirectory() as folder:
-            victim = Victim(Path(folder), seed=jobs)
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            environ = stack.enter_context(object_store()) if on_s3 else None
+            state = f"s3://jobs/{jobs}" if on_s3 else None
+            victim = Victim(Path(folder), jobs, MASTERS.get(what, "local[2,8]"), state, environ)
             victim.run(kills - made, KILLS[what])
             victim.check()
         made, jobs = made + victim.kills, jobs + 1
@@ -186,4 +228,4 @@ def main(what: str, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), "s3" in sys.argv[3:])

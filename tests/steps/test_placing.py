@@ -69,6 +69,7 @@ def test_rows_of_a_channel_go_to_all_its_readers_and_side_channels_know_theirs()
     assert placing.side_parts == {3: (number,)}
     assert placing.side_readers == {number: ("the s3",)}
     assert placing.sides_of == (frozenset(), frozenset({number}), frozenset({number}))
+    assert placing.sides_read == (frozenset(), frozenset(), frozenset({number}))
     assert [placing.tended(level, 0) for level in range(3)] == [{}, {number: False}, {}]
     assert placing.side_lateness == {3: 9}
     assert placing.multimaps == frozenset()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import threading
+import urllib.request
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +124,29 @@ def location_of(request: pytest.FixtureRequest, folder: Path) -> JobLocation:
         case _:
             objects = ObjectBlobs(s3_store(request.getfixturevalue("s3_endpoint")), "s3://jobs/job")
             return JobLocation("test://remote/job", blobs=RemoteBlobs(objects, folder / "cache" / "job"))
+
+
+@contextlib.contextmanager
+def s3_server() -> Iterator[str]:
+    """An S3 server in this process, with the bucket "jobs"; its address."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    app, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        # moto looks whether a key exists, and then puts it: S3 does both in one.
+        with one_at_a_time:
+            return app(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/jobs", method="PUT")).close()
+    try:
+        yield endpoint
+    finally:
+        server.shutdown()
+        thread.join()

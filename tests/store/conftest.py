@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from obstore.store import MemoryStore, S3Store
@@ -17,31 +13,14 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.hadoop import HadoopBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
-from tests.store.backends import RenamesOnce, s3_store
+from tests.store.backends import RenamesOnce, s3_server, s3_store
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """An S3 server in this process, with one bucket."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    app, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
-
-    def answer(environ: Any, start_response: Any) -> Any:
-        # moto looks whether a key exists, and then puts it: S3 does both in one.
-        with one_at_a_time:
-            return app(environ, start_response)
-
-    server = make_server("127.0.0.1", 0, answer, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    endpoint = f"http://127.0.0.1:{server.server_port}"
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/jobs", method="PUT")).close()
-    yield endpoint
-    server.shutdown()
-    thread.join()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

@@ -84,8 +84,16 @@ class Placing:
         """For each level the numbers of the side inputs that its stages read or write."""
         levels = {placed.name: placed.level for placed in self.layout.stages}
         return tuple(
+            read | {number for port, number in self.side_numbers.items() if levels[port.stage] == level}
+            for level, read in enumerate(self.sides_read)
+        )
+
+    @cached_property
+    def sides_read(self) -> tuple[frozenset[int], ...]:
+        """For each level the numbers of the side inputs that its stages read."""
+        levels = {placed.name: placed.level for placed in self.layout.stages}
+        return tuple(
             frozenset(number for number, uids in self.side_readers.items() if level in map(levels.get, uids))
-            | frozenset(number for port, number in self.side_numbers.items() if levels[port.stage] == level)
             for level in range(len(self.layout.tasks))
         )
 

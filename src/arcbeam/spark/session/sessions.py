@@ -45,6 +45,12 @@ _OWN_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+    # A job in steps is many thousands of small Spark jobs. Their shuffle files are removed when Java has collected what
+    # stood for them; and what Spark keeps of each for its pages is kept whether there are pages or not.
+    "spark.cleaner.periodicGC.interval": "5min",
+    "spark.ui.retainedJobs": "200",
+    "spark.ui.retainedStages": "500",
+    "spark.sql.ui.retainedExecutions": "100",
 }
 
 _ANSWER_SECONDS = 5.0
@@ -90,14 +96,14 @@ def open_session(options: SessionOptions) -> SparkSession:
         active = None
     if active is None:
         return new_session(options)
-    if not is_own(active) and not _is_connect(active) and is_local(active):
+    if not is_own(active) and not is_connect(active) and is_local(active):
         interpreter.check(active)
     return active
 
 
 def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
     """The options that this session, which was there before, does not have as they say."""
-    if _is_connect(spark):
+    if is_connect(spark):
         return []  # what its server has is not ours to ask
     found = [f"--spark_remote={options.remote}"] if options.remote else []
     if options.master and options.master != _master(spark):
@@ -316,7 +322,8 @@ def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
                 spark.conf.set(key, old)
 
 
-def _is_connect(spark: SparkSession) -> bool:
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session talks to a Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -334,7 +341,7 @@ def pooled(spark: SparkSession, job: str) -> Iterator[None]:
 
     Pools stay in Spark for good, so their names are used again.
     """
-    if _is_connect(spark) or spark.conf.get("spark.scheduler.mode", "FIFO") != "FAIR":
+    if is_connect(spark) or spark.conf.get("spark.scheduler.mode", "FIFO") != "FAIR":
         yield
         return
     with _pools_lock:
@@ -351,7 +358,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
     """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI."""
     tag = _tag(job)
     # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.addTag(tag)
     else:
         spark.sparkContext.addJobTag(tag)
@@ -364,7 +371,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
         with contextlib.suppress(Exception):  # the session may be gone by now
             if driver.death(spark) is not None:
                 pass
-            elif _is_connect(spark):
+            elif is_connect(spark):
                 spark.removeTag(tag)
             else:
                 spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None is what unsets it
@@ -375,7 +382,7 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
 
 def interrupt(spark: SparkSession, job: str) -> None:
     """Cancels the running Spark jobs of a job; from any thread."""
-    if _is_connect(spark):
+    if is_connect(spark):
         spark.interruptTag(_tag(job))
     else:
         spark.sparkContext.cancelJobsWithTag(_tag(job))
@@ -418,4 +425,4 @@ def is_local(spark: SparkSession) -> bool:
     """Whether the workers run on this machine, with its files."""
     if _LOCAL.fullmatch(_master(spark)) is None:
         return False
-    return not _is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")
+    return not is_connect(spark) or str(spark.client.host) in ("localhost", "127.0.0.1", "::1")

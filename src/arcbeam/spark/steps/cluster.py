@@ -1,6 +1,6 @@
 """What runs the tasks of a job on Spark: each step is one Spark job, its levels one behind the other.
 
-Owns the data frames of a step, and what its failure means to the job. Must not know when a step is run.
+Owns what a step's failure means to the job, and the last calls in workers. Must not know when a step is run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql import SparkSession
 
 from arcbeam.engine.plan.markers import InconsistentCutError
 from arcbeam.engine.progress import Finalized, ShutDown, StepFailed, StepReported, TornDown
@@ -21,10 +20,10 @@ from arcbeam.errors import ArcbeamError, JobCancelledError, JobFailedError, Work
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
-from arcbeam.spark.steps.leveltask import LevelReport, LevelTask, StepJob, error_stage
-from arcbeam.spark.steps.rows import ORDER, SCHEMA, reports_in
+from arcbeam.spark.steps.leveltask import LevelReport, StepJob, error_stage
+from arcbeam.spark.steps.rows import reports_in
+from arcbeam.spark.steps.stepframes import StepFrames
 from arcbeam.spark.tasks.collecting import collected
-from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Clock, Inbox
@@ -34,7 +33,6 @@ _LOG = logging.getLogger("arcbeam.steps")
 
 _CLOSING_SECONDS = 30.0
 
-_ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
 _AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
 """What may go better when the step is run again."""
 _FOR_GOOD = (LostFileError, NewerFormatError)
@@ -68,6 +66,7 @@ class SparkCluster:
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
+        self._frames = StepFrames(spark, job)
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
         self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
         self._running: tuple[int, int, threading.Event] | None = None
@@ -87,7 +86,7 @@ class SparkCluster:
         try:
             rows = collected(
                 self._spark,
-                self._frame(order, confirmed),
+                self._frames.of(order, confirmed),
                 self._job.id,
                 self._job.location,
                 [placed.name for placed in self._job.placing.layout.stages],
@@ -113,18 +112,6 @@ class SparkCluster:
             _LOG.exception("step %d could not be run", plan.step)
             self.failure = JobFailedError(f"step {plan.step} could not be run: {type(e).__name__}: {e}")
             self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(self.failure), False))
-
-    def _frame(self, order: StepOrder, confirmed: tuple[Confirmed, ...]) -> DataFrame:
-        """What the last level of a step leaves: the reports of all tasks."""
-        tasks = self._job.placing.layout.tasks
-        frame: DataFrame = self._spark.range(0, tasks[0], 1, tasks[0])
-        for level, count in enumerate(tasks):
-            if level:
-                frame = frame.repartitionById(count, "task").sortWithinPartitions(*ORDER)
-            own = order.of_level(level, self._job.placing.sides_of[level])
-            task = LevelTask(self._job.location, own, level, confirmed)
-            frame = frame.mapInArrow(Guarded(task).__call__, _ROW)
-        return frame
 
     def abandon(self, step: int, attempt: int) -> None:
         """See `Cluster`."""

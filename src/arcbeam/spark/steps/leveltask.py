@@ -6,9 +6,11 @@ shards, files and user code is `arcbeam.steps.task`'s.
 
 from __future__ import annotations
 
+import base64
 import pickle
 import uuid
 import warnings
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -88,8 +90,9 @@ class _JobHere:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.files = TaskStore(open_blobs(job.store), HostCache(folder), folder / "scratch")
 
-    def sides(self, level: int, files: tuple[SideFile, ...]) -> SideFileReader:
+    def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
         """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""
+        files = tuple(file for file in given if file.channel in self.job.placing.sides_read[level])
         known = self._sides.get(level)
         if known is not None and known[0] == files:
             return known[1]
@@ -139,24 +142,57 @@ class LevelReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LevelTask:
-    """All tasks of a level in a step; pickled into the plan of its Spark job.
+class Given:
+    """What is new in a step, for the tasks of a level.
 
     Attributes:
-        location: the job's temporary location, where the job itself is.
         order: of the step, with the state of this level.
-        level: of the tasks.
         confirmed: attempts that have been committed meanwhile.
     """
 
-    location: JobLocation
     order: StepOrder
-    level: int
     confirmed: tuple[Confirmed, ...] = ()
+
+    def encoded(self) -> str:
+        """As a property of a Spark job."""
+        return base64.b85encode(zlib.compress(pickle.dumps(self, protocol=5), 1)).decode()
+
+    @staticmethod
+    def told(level: int) -> Given:
+        """What the Spark job of the task that runs here has as a property."""
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(property_of(level))
+        if text is None:
+            raise RuntimeError(f"the Spark job does not say what the tasks of level {level} are to do")
+        given = pickle.loads(zlib.decompress(base64.b85decode(text)))
+        assert isinstance(given, Given)
+        return given
+
+
+def property_of(level: int) -> str:
+    """The property of a step's Spark job that says what is new for the tasks of a level."""
+    return f"arcbeam.level.{level}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTask:
+    """All tasks of a level; pickled into the plan of their Spark job.
+
+    Attributes:
+        location: the job's temporary location, where the job itself is.
+        level: of the tasks.
+        given: what is new in the step; None: a property of the Spark job says so.
+    """
+
+    location: JobLocation
+    level: int
+    given: Given | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
-        earlier = failure.recorded(self.location, error_stage(self.order.plan))
+        given = self.given or Given.told(self.level)
+        plan = given.order.plan
+        earlier = failure.recorded(self.location, error_stage(plan))
         if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
             raise failure.one_line(earlier) from None
@@ -165,22 +201,22 @@ class LevelTask:
         if job.settings.quick_tasks:
             enable_quickack()
         rows: RowQueue[StepRow] = RowQueue()
-        run = _Run(self, here, batches, rows)
-        name = f"step-{self.order.plan.step}-{self.level}-{run.task}"
+        run = _Run(given, self.level, here, batches, rows)
+        name = f"step-{plan.step}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
         thread.start()
         yield from batches_of(rows.drain(), SCHEMA)
         thread.join()
         if thread.error is not None:
             open_stages.close_job(job.id)
-            raise self._escaped(thread.error, thread.step or run.stage) from None
+            raise self._escaped(plan, thread.error, thread.step or run.stage) from None
 
-    def _escaped(self, error: BaseException, step: str) -> BaseException:
+    def _escaped(self, plan: StepPlan, error: BaseException, step: str) -> BaseException:
         """What to raise to Spark. Of this run of the step, all other tasks are told; another run may go better."""
         if isinstance(error, InputLostError):
             return error
         described = failure.described(error, step)
-        return error if described is None else failure.record(self.location, error_stage(self.order.plan), described)
+        return error if described is None else failure.record(self.location, error_stage(plan), described)
 
 
 def error_stage(plan: StepPlan) -> str:
@@ -192,8 +228,9 @@ class _Run:
     """What one task does."""
 
     def __init__(
-        self, of: LevelTask, here: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
+        self, of: Given, level: int, here: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
     ) -> None:
+        self._level = level
         self._of, self._here, self._job, self._batches, self._rows = of, here, here.job, batches, rows
         context = TaskContext.get()
         self.task = context.partitionId() if context else 0
@@ -214,21 +251,21 @@ class _Run:
         of, job = self._of, self._job
         plan, placing = of.order.plan, job.placing
         job.versions.check()
-        workerlog.at(job.id, f"step {plan.step}, level {of.level}")
+        workerlog.at(job.id, f"step {plan.step}, level {self._level}")
         for each in of.confirmed:
             callbacks.confirm(job.id, each)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
-            sent = Sent(placing, of.level, self._rows.put)
-            files, sides = self._here.files, self._here.sides(of.level, of.order.side_files)
-            code = self._code = LevelCode(placing, of.level, self.task, self._open, sent, sides, files.scratch)
-            received = Received(self._batches, placing, of.level, sent)
-            name = f"{plan.step}.{plan.attempt}.{of.level}.{self.task}.{uuid.uuid4().hex[:8]}"
+            sent = Sent(placing, self._level, self._rows.put)
+            files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
+            code = self._code = LevelCode(placing, self._level, self.task, self._open, sent, sides, files.scratch)
+            received = Received(self._batches, placing, self._level, sent)
+            name = f"{plan.step}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
             attempt = TaskAttempt(
                 placing.layout,
                 code.specs(),
                 of.order,
-                of.level,
+                self._level,
                 self.task,
                 name,
                 files,

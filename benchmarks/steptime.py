@@ -1,0 +1,189 @@
+"""What a step costs that has next to nothing to do: median and slowest, and where the time goes.
+
+    python benchmarks/steptime.py [--steps 200] [--warm 50] [--master local[2,4]] [--json] [--toggle KEY=A,B]
+
+A source puts out three numbers in each step, which go over two exchanges to a DoFn with state; two shards. After `warm`
+steps it prints seconds of the wall clock a step (median, 99th percentile), and means of its parts: building the data
+frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal, manifest, publishing). With
+`cpu`, seconds of processor time a step of driver, JVM and workers: on a machine with other work, compare those. With
+`--toggle`, ten steps run with one value of one or more of the session's settings, ten with the other, and so on: what
+compares best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate
+
+from arcbeam import ArcbeamRunner
+from arcbeam.spark.steps import cluster, stepframes, streamjob
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bench.processes import cpu_by_kind
+
+_AT_ONCE = 3
+_BLOCK = 10
+
+
+class EachStep(beam.DoFn, beam.RestrictionProvider):
+    """Puts out some numbers, and defers the rest: to the next step."""
+
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, element)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return int(restriction.size())
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[tuple[int, int]]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield from ((n, at) for n in range(_AT_ONCE))
+            tracker.defer_remainder()
+
+
+class Seen(beam.DoFn):
+    """Counts what comes to a key."""
+
+    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+
+    def process(self, pair: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> None:
+        seen.add(1)
+
+
+class Times:
+    """When what happened, by step."""
+
+    def __init__(self) -> None:
+        self.begun: list[float] = []
+        self.built: list[float] = []
+        self.ran: list[float] = []
+        self.ended: list[float] = []
+        self.levels: list[dict[str, float]] = []
+        self.cpu: list[dict[str, float]] = []
+
+    def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
+        """Looks over the cluster's shoulder."""
+        frame, run, reported = stepframes.StepFrames.of, cluster.SparkCluster._run, streamjob.StreamRun._note
+
+        def timed_frame(this: Any, *args: Any) -> Any:
+            start = time.perf_counter()
+            found = frame(this, *args)
+            self.built.append(time.perf_counter() - start)
+            return found
+
+        def timed_run(this: Any, *args: Any) -> None:
+            if toggled and len(self.begun) % _BLOCK == 0:
+                for key, values in toggled.items():
+                    this._spark.conf.set(key, values[len(self.begun) // _BLOCK % 2])
+            self.begun.append(time.perf_counter())
+            if len(self.begun) % _BLOCK == 1 if toggled else len(self.begun) == warm:
+                self.cpu.append(cpu_by_kind())
+            run(this, *args)
+            self.ended.append(time.perf_counter())
+
+        def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
+            seconds: dict[str, float] = {}
+            for report in reports:
+                seconds[report.stage] = max(seconds.get(report.stage, 0.0), report.seconds)
+            self.levels.append(seconds)
+            reported(this, step, reports)
+
+        stepframes.StepFrames.of = timed_frame  # type: ignore[method-assign]
+        cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
+        streamjob.StreamRun._note = noted  # type: ignore[method-assign]
+
+
+def figures(times: Times, warm: int) -> dict[str, Any]:
+    """What came out, without the first steps."""
+    begun, built, ended = times.begun[warm:], times.built[warm:], times.ended[warm:]
+    whole = sorted(after - before for before, after in itertools.pairwise(begun))
+    jobs = [end - start - build for start, end, build in zip(begun, ended, built, strict=False)]
+    between = [after - end for end, after in zip(ended, begun[1:], strict=False)]
+    stages = {name: statistics.mean(level.get(name, 0.0) for level in times.levels[warm:]) for name in times.levels[-2]}
+    spent = {kind: seconds - times.cpu[0].get(kind, 0.0) for kind, seconds in times.cpu[-1].items()}
+    return {
+        "steps": len(whole),
+        "median": statistics.median(whole),
+        "p99": whole[int(len(whole) * 0.99)],
+        "build": statistics.mean(built),
+        "job": statistics.mean(jobs),
+        "between": statistics.mean(between),
+        "stages": stages,
+        "cpu": {kind: seconds / len(begun) for kind, seconds in spent.items()},
+    }
+
+
+def compared(times: Times, warm: int) -> str:
+    """The figures of both settings, without the first steps."""
+    lines = []
+    for which in range(2):
+        blocks = [n for n in range(warm // _BLOCK, len(times.cpu) - 2) if n % 2 == which]
+        whole = [
+            times.begun[i + 1] - times.begun[i] for n in blocks for i in range(n * _BLOCK + 1, n * _BLOCK + _BLOCK - 1)
+        ]
+        cpu = {
+            kind: statistics.median(times.cpu[n + 1][kind] - times.cpu[n][kind] for n in blocks) / _BLOCK
+            for kind in times.cpu[0]
+        }
+        told = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in cpu.items())
+        lines.append(f"{'AB'[which]}: median {statistics.median(whole):.3f} s; cpu a step: {told}\n")
+    return "".join(lines)
+
+
+def main() -> None:
+    """Runs the steps, and prints what they took."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--warm", type=int, default=50)
+    parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--toggle", action="append", default=[], metavar="KEY=A,B")
+    options = parser.parse_args()
+    times = Times()
+    toggled = {key: tuple(values.split(",")) for key, _, values in (each.partition("=") for each in options.toggle)}
+    times.watch(options.warm, toggled)
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={folder}/state"]
+        flags += [f"--spark_conf={conf}" for conf in options.conf]
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
+        _ = p | beam.Create([options.steps]) | beam.ParDo(EachStep()) | beam.ParDo(Seen())
+        result = p.run()
+        result.wait_until_finish()
+        times.cpu.append(cpu_by_kind())
+    if toggled:
+        sys.stdout.write(compared(times, options.warm))
+        os._exit(0)
+    found = figures(times, options.warm)
+    if options.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    sys.stdout.write(f"{found['steps']} steps: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n")
+    sys.stdout.write(f"  build {found['build']:.3f}, job {found['job']:.3f}, between {found['between']:.3f}\n")
+    for name, seconds in found["stages"].items():
+        sys.stdout.write(f"  tasks of '{name}': {seconds:.3f}\n")
+    cpu = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in found["cpu"].items())
+    sys.stdout.write(f"  cpu a step: {cpu}\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
