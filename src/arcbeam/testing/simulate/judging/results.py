@@ -89,7 +89,8 @@ def _difference(found: Counter[_Counted], due: Counter[_Counted]) -> str:
 Placed = Counter[tuple[bytes, bytes, Window | None]]
 
 
-def _assigned(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
+def places_due(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window | None]]:
+    """All atoms that have come to a stage, with their keys and windows; of windows that merge, without."""
     assert stage.windowing is not None
     for item, count in came.items():
         for window in assigned(stage.windowing, item.time):
@@ -97,7 +98,7 @@ def _assigned(stage: Stage, came: Items) -> Iterator[tuple[bytes, bytes, Window 
                 yield item.key, item.atom, None if stage.windowing.merges else window
 
 
-def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, bytes, Window | None]]:
+def outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, bytes, Window | None]]:
     """All atoms that went out or were dropped, with their windows."""
     assert stage.windowing is not None
     for record in records:
@@ -107,14 +108,14 @@ def _outcomes(stage: Stage, records: Iterable[Record]) -> Iterator[tuple[bytes, 
 
 def _grouped(stage: Stage, group: Group, records: Sequence[Record], came: Items) -> None:
     what = f"what {stage.name} has put out and dropped"
-    due: Placed = Counter(_assigned(stage, came))
+    due: Placed = Counter(places_due(stage, came))
     if not group.accumulating:
-        _same_places(what, Counter(_outcomes(stage, records)), due)
+        _same_places(what, Counter(outcomes(stage, records)), due)
         return
-    drops: Placed = Counter(_outcomes(stage, [record for record in records if isinstance(record, Drop)]))
+    drops: Placed = Counter(outcomes(stage, [record for record in records if isinstance(record, Drop)]))
     if group.windowing.merges:
         # Windows grow, and each begins its panes anew: nothing must be missing, and nothing come from nowhere.
-        found = set(_outcomes(stage, records))
+        found = set(outcomes(stage, records))
         if found != set(due):
             raise Broken(f"{what} is not what has come: {set(due) ^ found}")
         return
@@ -142,8 +143,8 @@ def _same_places(what: str, found: Placed, due: Placed) -> None:
 
 
 def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
-    due: Placed = Counter(_assigned(stage, came))
-    _same_places(f"what {stage.name} has put out and dropped", Counter(_outcomes(stage, records)), due)
+    due: Placed = Counter(places_due(stage, came))
+    _same_places(f"what {stage.name} has put out and dropped", Counter(outcomes(stage, records)), due)
 
 
 def _joined(stage: Stage, records: Iterable[Record], side: Items) -> None:
