@@ -51,7 +51,6 @@ EXPECTATIONS = {
     "TranscriptTest.test_missing_output_at_end": Expectation(error="Unexpected output", failing_check=True),
     "TriggerPipelineTest.test_on_pane_watermark_hold_no_pipeline_stall": Expectation(probe=True),
     "GroupIntoBatchesTest.test_output_typehints": Expectation(probe=True),
-    "CombineGloballyTest.test_combine_globally_for_unbounded_source_with_default": Expectation(probe=True),
     "CombineGloballyTest.test_combine_globally_for_unbounded_source_without_defaults": Expectation(probe=True),
     "MatchTest.test_match_files_one_directory_failure1": Expectation(error="."),
     "ReadTest.test_fail_on_directories": Expectation(error="."),
@@ -91,6 +90,13 @@ NOT_RUN = {
     "GroupByEncryptedKeyTest.test_gbk_with_gbek_option_fake_secret_manager_roundtrips": _GOOGLE,
     "GroupByEncryptedKeyTest.test_gbek_gcp_secret_manager_throws": _GOOGLE,
     "MatchIntegrationTest.test_transform_on_gcs": _GOOGLE,
+    "CombineGloballyTest.test_combine_globally_for_unbounded_source_with_default": (
+        "reads, as one value, a side input whose trigger fires again and again by the clock: the SDK says that this is "
+        "ill-defined, and what the test asks is that it does"
+    ),
+    "PeriodicImpulseTest.test_processing_time": (
+        "reads the clock, and wants elements within half a second of it; the SDK leaves it out for every runner"
+    ),
     "LogElementsTest.test_setting_level_uses_appropriate_log_channel": _IN_A_FIXTURE,
     "LogElementsTest.test_stdout_logs": _IN_A_FIXTURE,
     "LogElementsTest.test_stdout_logs_without_rfc3339": _IN_A_FIXTURE,
