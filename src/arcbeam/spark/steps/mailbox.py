@@ -11,7 +11,7 @@ import threading
 import time
 
 from arcbeam.engine.progress import Event
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.requests import RequestDesk
 from arcbeam.store.blobs.errors import StoreError
 
@@ -25,11 +25,29 @@ _LOOKS_SECONDS = 1.0
 
 
 class WallClock:
-    """See `arcbeam.steps.seams.Clock`."""
+    """See `arcbeam.steps.seams.Clock`: the system's time, but it never goes back.
+
+    When the system's clock is set back, this one goes on as fast as time does, until the other has come to where it is:
+    what is due in ten seconds is due in ten seconds.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last, self._looked = MIN_TIMESTAMP, time.monotonic_ns()
 
     def now(self) -> Timestamp:
         """See `Clock`."""
-        return Timestamp(time.time_ns() // 1000)
+        with self._lock:
+            looked = time.monotonic_ns()
+            passed = max(0, looked - self._looked) // 1000
+            self._last = Timestamp(max(time.time_ns() // 1000, self._last + passed))
+            self._looked = looked
+            return self._last
+
+    def start_at(self, moment: Timestamp) -> None:
+        """It is not earlier than that now: what was recorded by another, whose clock may have been ahead."""
+        with self._lock:
+            self._last = max(self._last, moment)
 
 
 class EventQueue:

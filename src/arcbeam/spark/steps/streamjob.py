@@ -193,6 +193,7 @@ class StreamRun:
         began = self._clock.now() if self._plan.script is None else Timestamp(0)
         taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
         log = self._log = taken.log
+        self._clock.start_at(log.head.time)
         if log.head.mode in ENDED:
             self.warn(
                 f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"
