@@ -130,6 +130,10 @@ class UserCodeError(JobFailedError):
         self.traceback = traceback
         self.raised = raised
 
+    def about(self, what: str) -> UserCodeError:
+        """The same, of something that was being processed: a step, a key, a restriction."""
+        return type(self)(self.step, self.error, f"{self.traceback.rstrip()}\n  {what}\n", self.raised)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_user_code_error, (self._ours or type(self), self.step, self.error, self.traceback, self.raised))
 

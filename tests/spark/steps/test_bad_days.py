@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,7 +164,8 @@ def test_an_error_in_a_later_step_fails_the_job_and_mended_it_goes_on_from_the_s
     for _ in range(2):
         with pytest.raises(UserCodeError, match="not this one") as caught:
             run(17).wait_until_finish()
-        assert "Keep" in str(caught.value)
+        assert caught.value.step == "Keep"
+        assert re.search(r"\n  in step [0-9]+, key 'key'\n", str(caught.value))
     assert sorted(noted(out)) == [[(n, n + 1) for n in range(at, at + 5)] for at in (0, 5, 10)]
     assert run(None).wait_until_finish() == "DONE"
     assert sorted(noted(out)) == [[(n, n + 1) for n in range(at, at + 5)] for at in range(0, 30, 5)]
@@ -259,3 +261,9 @@ def test_a_store_that_is_full_for_a_while_ends_no_job(
     ballast.unlink()
     assert result.wait_until_finish() == "DONE"
     assert sorted({tuple(pane) for pane in noted(out)}) == list(map(tuple, in_fives()))
+
+
+def test_an_error_behind_a_source_names_the_restriction_that_was_read() -> None:
+    named = r"in step [0-9]+, restriction OffsetRange\(start=\d+, stop=30\) of element 30"
+    with pytest.raises(UserCodeError, match=named), pipeline() as p:
+        _ = ticks(p, 30) | "Divide" >> beam.Map(lambda n: 1 // (n - 7))

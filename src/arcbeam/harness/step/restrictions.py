@@ -16,6 +16,7 @@ from arcbeam.engine.step.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splittable import Sized, SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
+from arcbeam.model import texts
 from arcbeam.model.timestamps import Timestamp
 
 _FRESH: Final = b"\1"
@@ -25,6 +26,10 @@ _LOOK_SECONDS: Final = 0.01
 """Between two looks at what runs."""
 PATIENCE_SECONDS = 10.0
 """Behind the budget's end, until somebody is told of a process that goes on."""
+
+
+LONGEST_SHOWN = 200
+"""Characters of what an error is about."""
 
 
 def sdk_time() -> Timestamp:
@@ -45,6 +50,7 @@ class StepRestrictions:
         self._splitter: Splitter | None = None
         self._budget: Budget
         self._pieces = 1
+        self._running: Any = None
 
     def admitted(self, element: Any, outputs: tuple[str, ...]) -> Remainder:
         """A new one.
@@ -79,7 +85,7 @@ class StepRestrictions:
         # SUBTLE: half of a restriction without an end is a time, or a place, that may never come.
         self._budget, self._pieces = budget, 1 if pieces > 1 and operation.endless else pieces
         try:
-            element = coder.decode_nested(sized.element)
+            element = self._running = coder.decode_nested(sized.element)
             processed = operation.process(element, self._watching(), fresh=sized.fresh)
             self._processor.bundles.elements += 1
             splits = [self._left(application, outputs, None) for application in processed.split_off]
@@ -93,6 +99,13 @@ class StepRestrictions:
         goes_on = processed.progressed and not self._processor.stage.finalizes
         promised = {} if last is None else last.watermarks
         return RestrictionResult((*splits, *deferred), last, promised, CallResult(), goes_on)
+
+    def about(self) -> str:
+        """The restriction that was processed last, for people."""
+        if self._running is None:
+            return ""
+        (element, (restriction, _)), _ = self._running.value
+        return f"restriction {_shown(restriction)} of element {_shown(element)}"
 
     def close(self) -> None:
         """No restriction is processed for now. Again does nothing."""
@@ -126,6 +139,10 @@ class StepRestrictions:
         if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
             due = Timestamp(clock() + delay)
         return Remainder(_bytes(left), left.size, due, _promised(application.application, outputs))
+
+
+def _shown(of: Any) -> str:
+    return texts.said(repr, of, LONGEST_SHOWN)
 
 
 def _promised(application: Any, outputs: tuple[str, ...]) -> Mapping[str, Timestamp]:

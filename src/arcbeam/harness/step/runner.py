@@ -19,9 +19,10 @@ from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.step.elements import PaneValues
-from arcbeam.harness.step.restrictions import StepRestrictions, sdk_time
+from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions, sdk_time
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
+from arcbeam.model import texts
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
@@ -114,6 +115,12 @@ class StepRunner:
         self._bundles.close()
         result = CallResult(self._taken_so_far() - self._taken)
         return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)
+
+    def about(self) -> str:
+        """What the last call was about, for people: a key, a restriction; "" if it was about neither."""
+        if self._stage.restrictions is not None:
+            return self._stage.restrictions.about()
+        return "" if self._encoded_key is None else f"key {texts.said(repr, self._key, LONGEST_SHOWN)}"
 
     def _enter(self, key: bytes) -> Any:
         """A call about a user key begins; the key, for the SDK."""

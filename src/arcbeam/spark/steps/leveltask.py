@@ -23,6 +23,7 @@ from pyspark import TaskContext
 
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.errors import UserCodeError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
 from arcbeam.model.files import SideFile
@@ -209,13 +210,15 @@ class LevelTask:
         thread.join()
         if thread.error is not None:
             open_stages.close_job(job.id)
-            raise self._escaped(plan, thread.error, thread.step or run.stage) from None
+            raise self._escaped(plan, thread.error, thread.step or run.stage, run.about) from None
 
-    def _escaped(self, plan: StepPlan, error: BaseException, step: str) -> BaseException:
+    def _escaped(self, plan: StepPlan, error: BaseException, step: str, about: Callable[[], str]) -> BaseException:
         """What to raise to Spark. Of this run of the step, all other tasks are told; another run may go better."""
         if isinstance(error, InputLostError):
             return error
         described = failure.described(error, step)
+        if isinstance(described, UserCodeError):
+            described = described.about(", ".join(filter(None, (f"in step {plan.step}", about()))))
         return error if described is None else failure.record(self.location, error_stage(plan), described)
 
 
@@ -241,6 +244,10 @@ class _Run:
     def stage(self) -> str:
         """The name of the stage that ran last."""
         return "" if self._code is None else self._code.latest
+
+    def about(self) -> str:
+        """What user code was called about last."""
+        return "" if self._code is None else self._code.about()
 
     def processor(self) -> Any:
         """Of the stage that ran last."""

@@ -29,6 +29,7 @@ from arcbeam.steps.sidefiles import SideFileReader, SideFileWriter
 
 if TYPE_CHECKING:
     from arcbeam.harness.bundle.finalization import Callbacks
+    from arcbeam.harness.step.runner import StepRunner
     from arcbeam.harness.step.stepstage import StepStage
 
 _NO_KEY: Final = b""
@@ -71,6 +72,7 @@ class LevelCode:
         self._begun: dict[str, StepStage] = {}
         self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
         self.latest = ""
+        self._runner: StepRunner | None = None
 
     def specs(self) -> dict[str, StageSpec]:
         """What the engine must know of the stages."""
@@ -79,6 +81,10 @@ class LevelCode:
             stage = self._stage(name)
             specs[name] = StageSpec(placed, stage.kind, stage.windows.decode, stage.stable)
         return specs
+
+    def about(self) -> str:
+        """What user code was called about last, for people; "" if nothing is known of it."""
+        return "" if self._runner is None else self._runner.about()
 
     @property
     def processor(self) -> Any:
@@ -94,7 +100,8 @@ class LevelCode:
         """See `UserCode`."""
         from arcbeam.harness.step.runner import StepRunner
 
-        return StepRunner(self._stage(stage), view, self._placed[stage])
+        runner = self._runner = StepRunner(self._stage(stage), view, self._placed[stage])
+        return runner
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
         """See `UserCode`: an impulse, in the first shard."""
