@@ -67,12 +67,17 @@ def test_status() -> None:
 def test_document() -> None:
     document = features.render(
         features.contracts(TABLE),
-        [features.Shown("ONE-01", "tests/a.py::t"), features.Shown("ONE-02", "tests/b.py::t", "no stream")],
+        [
+            features.Shown("ONE-01", "tests/spark/batch/test_a.py::t"),
+            features.Shown("ONE-01", "tests/conformance/test_fn_api.py::FnApiStreaming"),
+            features.Shown("ONE-02", "tests/spark/steps/test_b.py::t", "no stream"),
+        ],
     )
     assert "1 of 3 contracts shown, 0 in part, 1 expected failures, 1 not yet." in document
-    assert "| ONE-01 | It holds. | shown | `tests/a.py::t` |" in document
-    assert "| ONE-02 | It is known not to. | xfail (no stream) | `tests/b.py::t` |" in document
-    assert "| TWO-01 | Nobody tried. | not yet |  |" in document
+    names = "`tests/conformance/test_fn_api.py::FnApiStreaming`<br>`tests/spark/batch/test_a.py::t`"
+    assert f"| ONE-01 | It holds. | shown | batch, streaming | {names} |" in document
+    assert "| ONE-02 | It is known not to. | xfail (no stream) |  | `tests/spark/steps/test_b.py::t` |" in document
+    assert "| TWO-01 | Nobody tried. | not yet |  |  |" in document
 
 
 def test_unknown_contract_is_refused() -> None:
@@ -122,7 +127,7 @@ def test_the_page_for_users() -> None:
         "## Works",
         "- It holds. (ONE-01)",
         "## Works in part",
-        "| It is known not to. (ONE-02) | the second half |",
+        "| It is known not to. (ONE-02) |  | the second half |",
         "## Refused",
         "- Streams.",
         "- `Test.test_a`: needs a stream",
