@@ -110,8 +110,8 @@ class Transcripts(AnyPipeline):
         self.proof.noted.append(check)
 
 
-ONE_SHARD = ("BatchElementsTest", "SortAndBatchElementsTest", "GroupIntoBatchesTest")
-"""What is in a batch is said by what is in a bundle, and the SDK's tests assume one: so there is one shard."""
+ONE_SHARD = ("BatchElementsTest", "SortAndBatchElementsTest", "GroupIntoBatchesTest", "WriteFilesTest")
+"""What is in a batch, or a file, is said by what is in a bundle, and the SDK's tests assume one."""
 
 _MIXINS: dict[type, type[suites.Conformance]] = {
     userstate_test.StatefulDoFnOnDirectRunnerTest: Records,

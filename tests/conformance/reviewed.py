@@ -23,6 +23,12 @@ _PAIR_WITH_TIMING = "is about a primitive that only the SDK's local runner has (
 
 _IN_PROCESS = "reads what user code has left in the memory of the test's own process"
 
+_OLD_RESHUFFLE = (
+    "wants what Reshuffle lost when it was made of other transforms, in versions that an option asks for; here it is "
+    "an exchange of the runner's own, which keeps it"
+)
+_LOCAL_PANES = "wants the panes of the SDK's local runner, which does not say that a session's only one is its last"
+
 EXPECTATIONS = {
     # The pipeline must fail, and in the way that the test is about.
     f"{_FN}.test_assert_that": Expectation(error="Failed assert", failing_check=True),
@@ -57,14 +63,26 @@ EXPECTATIONS = {
     "IdentityWindowTest.test_no_window_context_fails": Expectation(error="."),
     "PeriodicImpulseTest.test_rebase_timestamp_with_wrong_setting": Expectation(error="."),
     "GroupByEncryptedKeyTest.test_gbek_fake_secret_manager_throws": Expectation(error="."),
-    "ReshuffleTest.test_reshuffle_unpicklable_in_global_window": Expectation(error="."),
-    "ReshuffleTest.test_reshuffle_unpicklable_in_non_global_window": Expectation(error="."),
     "BatchElementsTest.test_constant_batch": Expectation(reads_results=True),
+    # One pipeline writes files, and another one, or the test, reads them.
+    "WriteFilesTest.test_streaming_different_file_types": Expectation(reads_results=True),
+    "WriteFilesTest.test_write_to_different_file_types": Expectation(reads_results=True),
+    "WriteFilesTest.test_write_to_different_file_types_some_spilling": Expectation(reads_results=True),
+    "WriteFilesTest.test_write_to_dynamic_destination": Expectation(reads_results=True),
+    "WriteFilesTest.test_write_to_single_file_batch": Expectation(reads_results=True),
 }
 
 GAPS = {
     "CombineTest.test_top_key": _IN_PROCESS,
     "TeeTest.test_tee": _IN_PROCESS,
+    "WriteFilesTest.test_streaming_complex_timing": _IN_PROCESS,
+    "WriteFilesTest.test_find_orphaned_files": "names a file by a hash that is its own process's",
+    "ReshuffleTest.test_reshuffle_custom_window_preserves_metadata_1": _OLD_RESHUFFLE,
+    "ReshuffleTest.test_reshuffle_default_window_preserves_metadata_1": _OLD_RESHUFFLE,
+    "ReshuffleTest.test_reshuffle_unpicklable_in_global_window": _OLD_RESHUFFLE,
+    "ReshuffleTest.test_reshuffle_unpicklable_in_non_global_window": _OLD_RESHUFFLE,
+    "ReshuffleTest.test_reshuffle_window_fn_preserved": _LOCAL_PANES,
+    "ReshuffleTest.test_reshuffle_windows_unchanged": _LOCAL_PANES,
     "CombinerWithSideInputs.test_combinefn_methods_with_side_input": _IN_PROCESS,
     "TestStreamTest.test_multiple_outputs_with_watermark_advancement": _BUNDLE,
     "TriggerPipelineTest.test_after_count": _BUNDLE,
