@@ -121,10 +121,12 @@ class Reading(_Splittable):
         return element
 
     def promise(self, element: Any, lo: int, hi: int) -> int:
-        """See `_Splittable`: one for all outputs."""
+        """See `_Splittable`: one for all outputs.
+
+        Not the end of time, also if only surprises are left: what this puts out must be collected.
+        """
         end = element[1]
-        least = min(promised(self.source.events, lo, min(hi, end), output) for output in self.outputs)
-        return min(least, self.last) if hi > end else least
+        return min(self.last, *(promised(self.source.events, lo, min(hi, end), output) for output in self.outputs))
 
     def read(self, element: Any, tracker: Any, estimator: Any) -> Iterator[Any]:
         """What is at each position."""
