@@ -8,6 +8,7 @@ the last windows open. Whatever waits is kept by `applyInPandasWithState`, or wh
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -106,9 +107,10 @@ def _count(source: DataFrame) -> DataFrame:
 def _group(source: DataFrame) -> DataFrame:
     return _windowed(
         source,
-        "values array<binary>",
-        lambda kept, frame: [*(kept or []), *map(bytes, frame["value"])],
-        lambda kept: works.sum_of_big(map(bytes, kept)),
+        # A state cannot hold arrays.
+        "pickled binary",
+        lambda kept, frame: pickle.dumps([*(pickle.loads(kept) if kept else []), *map(bytes, frame["value"])]),
+        lambda kept: works.sum_of_big(pickle.loads(kept)),
     )
 
 
@@ -131,7 +133,7 @@ def _state(source: DataFrame) -> DataFrame:
 
 def _sessions(source: DataFrame) -> DataFrame:
     def sessions(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        (seconds,) = state.get if state.exists else ([],)
+        seconds = pickle.loads(state.get[0]) if state.exists else []
         if state.hasTimedOut:
             state.remove()
             digests, count = [], 0
@@ -145,12 +147,12 @@ def _sessions(source: DataFrame) -> DataFrame:
         for frame in frames:
             seconds = sorted([*seconds, *_seconds(frame["time"])])
         if key[0] != _LAST:
-            state.update((seconds,))
+            state.update((pickle.dumps(seconds),))
             # All of a key at once: sessions that have ended before are told with the last.
             state.setTimeoutTimestamp(int((seconds[-1] + GAP) * 1000))
 
     return source.groupBy("key").applyInPandasWithState(
-        sessions, _DIGEST, "seconds array<double>", "append", GroupStateTimeout.EventTimeTimeout
+        sessions, _DIGEST, "pickled binary", "append", GroupStateTimeout.EventTimeTimeout
     )
 
 
