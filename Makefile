@@ -30,9 +30,10 @@ fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those
 
 SIMULATE_NEW = $(BIN)/python -m arcbeam.testing.simulate --seeds $(SEED)..$$(($(SEED) + 299))
 
-bench: $(VENV)/.dev java ## Measure against hand-written PySpark and Beam's local runner.
+bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming and Beam's local runner.
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/streaming.py
 	$(MAKE) --no-print-directory fresh SEED=$(SEED)
 
 lint: $(VENV)/.dev ## Style, types, layers, generated documents.

@@ -1,0 +1,1 @@
+"""Unbounded pipelines: works, who does them, and how that is told."""

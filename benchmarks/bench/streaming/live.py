@@ -1,0 +1,159 @@
+"""Pipelines that wait for the clock: how long a step takes, and how long an element waits for its pane.
+
+Owns a source that puts out what is due, and what is measured of its elements. Only arcbeam is measured so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.core import RestrictionProvider
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from bench.figures import Figure
+
+KEYS = 10
+POLL = 0.1
+"""Seconds between two looks of the source."""
+PER_SECOND = 1_000
+SKIPPED_STEPS = 200
+SKIPPED_SECONDS = 15.0
+"""What is slow until the JVM is warm is not counted."""
+
+
+class _Numbers(RestrictionProvider):
+    """All that is put out before the end, by number."""
+
+    def initial_restriction(self, source: tuple[float, float, float]) -> OffsetRange:
+        _, seconds, per_second = source
+        return OffsetRange(0, int(seconds * per_second))
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, source: tuple[float, float, float], restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class Ticks(beam.DoFn):
+    """Puts out, for (start, seconds, per second), so many elements a second: the times at which each was due."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        source: tuple[float, float, float],
+        tracker: Any = beam.DoFn.RestrictionParam(_Numbers()),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[TimestampedValue]:
+        start, _, per_second = source
+        restriction = tracker.current_restriction()
+        for number in range(restriction.start, restriction.stop):
+            due = start + number / per_second
+            if due > time.time():
+                estimator.set_watermark(Timestamp.of(due))
+                tracker.defer_remainder(Duration.of(POLL))
+                return
+            if not tracker.try_claim(number):
+                return
+            yield TimestampedValue(due, due)
+
+
+class Waits(beam.DoFn):
+    """Notes for each element how long ago its window ended, and it was due; a file per bundle."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def start_bundle(self) -> None:
+        self.waits: list[tuple[float, float, float]] = []
+
+    def process(self, element: tuple[int, Iterable[float]], window: Any = beam.DoFn.WindowParam) -> None:
+        now = time.time()
+        self.waits += [(due, now - float(window.end), now - due) for due in element[1]]
+
+    def finish_bundle(self) -> None:
+        if self.waits:
+            (Path(self.folder) / uuid.uuid4().hex).write_text(json.dumps(self.waits))
+
+
+class Steps(logging.Handler):
+    """The durations of a job's steps, as it logs them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg.startswith("%s: step %d: ") and isinstance(record.args, tuple):
+            self.seconds.append(float(record.args[2]))  # type: ignore[arg-type]
+
+
+def _run(seconds: float, per_second: float, folder: str) -> list[float]:
+    """Runs the source into windows of a second for so long; the durations of the steps."""
+    from arcbeam import ArcbeamRunner
+
+    logger, steps = logging.getLogger("arcbeam.steps"), Steps()
+    disabled, level = logging.root.manager.disable, logger.level
+    logging.disable(logging.NOTSET)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(steps)
+    try:
+        with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming"])) as p:
+            ticks = p | beam.Create([(time.time(), seconds, per_second)], reshuffle=False) | beam.ParDo(Ticks())
+            keyed = ticks | beam.Map(lambda due: (int(due * 1000) % KEYS, due)) | beam.WindowInto(FixedWindows(1))
+            _ = keyed | beam.GroupByKey() | beam.ParDo(Waits(folder))
+    finally:
+        logger.removeHandler(steps)
+        logger.propagate = True
+        logger.setLevel(level)
+        logging.disable(disabled)
+    return steps.seconds
+
+
+def steps(seconds: float, skipped: int = SKIPPED_STEPS) -> list[Figure]:
+    """How long a step takes that has next to nothing to do."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        took = sorted(_run(seconds, 1 / POLL, folder)[skipped:])
+    if not took:
+        raise ValueError(f"there were no more than {skipped} steps in {seconds:g} s: let it run for longer")
+    what = f"a step with little data, two exchanges, behind the first {skipped}"
+    return [
+        Figure(f"{what}: median of {len(took)}", _part(took, 0.5), "s", 0.3),
+        Figure("… the 99th of 100", _part(took, 0.99), "s", 1.0),
+    ]
+
+
+def latency(seconds: float, skipped: float = SKIPPED_SECONDS) -> list[Figure]:
+    """How long elements wait."""
+    started = time.time()
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        _run(seconds, PER_SECOND, folder)
+        noted = [tuple(wait) for file in Path(folder).iterdir() for wait in json.loads(file.read_text())]
+    if len(noted) != int(seconds * PER_SECOND):
+        raise ValueError(f"{len(noted)} elements came in panes, and {int(seconds * PER_SECOND)} were put out")
+    late = [wait for wait in noted if wait[0] > started + skipped]
+    behind, old = sorted(wait[1] for wait in late), sorted(wait[2] for wait in late)
+    what = f"{PER_SECOND:,} elements a second, windows of a second: from a window's end to its pane"
+    return [
+        Figure(f"{what}, median", _part(behind, 0.5), "s", 1.0),
+        Figure("… the 99th of 100", _part(behind, 0.99), "s", 2.0),
+        Figure("… from an element to its pane, median", _part(old, 0.5), "s"),
+        Figure("… the 99th of 100", _part(old, 0.99), "s"),
+    ]
+
+
+def _part(ordered: list[float], part: float) -> float:
+    return ordered[min(int(len(ordered) * part), len(ordered) - 1)]
