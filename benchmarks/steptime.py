@@ -28,6 +28,7 @@ import apache_beam as beam
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate
+from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.spark.steps import cluster, stepframes, streamjob
@@ -39,6 +40,13 @@ _AT_ONCE = 3
 _BLOCK = 10
 
 
+class Whole(OffsetRestrictionTracker):
+    """Is not shared out: only what is deferred is split off."""
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        return super().try_split(fraction_of_remainder) if fraction_of_remainder == 0 else None
+
+
 class EachStep(beam.DoFn, beam.RestrictionProvider):
     """Puts out some numbers, and defers the rest: to the next step."""
 
@@ -46,7 +54,7 @@ class EachStep(beam.DoFn, beam.RestrictionProvider):
         return OffsetRange(0, element)
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
+        return Whole(restriction)
 
     def restriction_size(self, element: int, restriction: OffsetRange) -> int:
         return int(restriction.size())
@@ -56,7 +64,7 @@ class EachStep(beam.DoFn, beam.RestrictionProvider):
         at = tracker.current_restriction().start
         if tracker.try_claim(at):
             yield from ((n, at) for n in range(_AT_ONCE))
-            tracker.defer_remainder()
+            tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
 
 
 class Seen(beam.DoFn):
