@@ -26,6 +26,7 @@ MADE = [
     errors.WorkerLostError("a worker was killed", "give it more memory"),
     errors.DriverLostError("the driver died", "give it more memory"),
     errors.JobCancelledError("cancelled"),
+    errors.RequestRefusedError("the job is done"),
     errors.JobNotFoundError("no job j-1"),
     errors.SetupError("no Java", "install one"),
     errors.StateFormatError("a trigger's state", "is damaged"),

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -73,8 +74,10 @@ class SparkExecutor:
     def resumable(self, submission: Submission) -> bool:
         """See `PipelineExecutor`: a job in steps goes on from its folder."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
-        folder = options.view_as(ArcbeamOptions).checkpoint_dir or submission.home
-        return bool(folder) and runs_in_steps(_proto(submission), options)
+        folder = options.view_as(ArcbeamOptions).checkpoint_dir
+        # On a cluster a job without a folder has had its state where its run was.
+        there = bool(folder) or (submission.home is not None and Path(submission.home).exists())
+        return there and runs_in_steps(_proto(submission), options)
 
     def run(self, submission: Submission, events: JobEvents) -> JobState:
         """See `PipelineExecutor`."""

@@ -184,9 +184,9 @@ class Job:
                     **options.optimizations,
                 )
                 self._run = self._run_of(settings, location)
-                self._begun.set()
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")
+                self._begun.set()
                 with ProgressLine(self._run.standing):
                     outcome = self._run.run()
             _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())

@@ -95,9 +95,16 @@ def test_names_that_make_no_sense_are_refused(names: dict[str, str], why: str) -
         renamed(taken(begun(), plan()).log.head, names)
 
 
-def test_two_stages_may_change_their_names() -> None:
+@pytest.mark.parametrize("names", [{"sum": "read", "read": "sum"}, {"sum": "read", "read": "more"}])
+def test_a_name_that_is_given_up_is_free_only_behind_the_next_opening(names: dict[str, str]) -> None:
     head = taken(begun(), plan()).log.head
-    assert progress_of(renamed(head, {"sum": "read", "read": "sum"})).numbers == {"sum": 1, "read": 2}
+    with pytest.raises(IncompatibleStateError, match="would get the name of a stage that gets"):
+        renamed(head, names)
+
+
+def test_a_mapping_that_was_applied_changes_nothing() -> None:
+    head = renamed(taken(begun(), plan()).log.head, {"sum": "total"})
+    assert renamed(head, {"sum": "total"}) == head
 
 
 def test_a_source_that_was_not_there_is_refused_and_nothing_is_written() -> None:

@@ -34,7 +34,7 @@ SEEDS = {
     "savepoints lost by resuming from an older one": 177,
     "a savepoint forgotten that was asked for during a commit": 9,
     "late panes that wait for the expiry": 11,
-    "what files of a side input are made one in, left out": 41,
+    "what files of a side input are made one in, left out": 43,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""
 

@@ -65,7 +65,7 @@ _SINGLE, _SINGLE_OR, _LIST, _DICT = (
     [
         (_SINGLE, _EARLY, _DISCARDING, 0, Firings.LAST),
         (_SINGLE_OR, _EARLY, _ACCUMULATING, 0, Firings.LAST),
-        (_LIST, _EARLY, _DISCARDING, 0, Firings.STEP),
+        (_LIST, _EARLY, _DISCARDING, 0, Firings.ALL),
         (_DICT, _EARLY, _ACCUMULATING, 0, Firings.ALL),
         (_SINGLE, None, _DISCARDING, 0, Firings.ALL),
         (_SINGLE, None, _DISCARDING, 9, Firings.ALL),

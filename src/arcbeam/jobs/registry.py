@@ -294,6 +294,8 @@ class Registry:
     def forget(self, keep: int, prepared_before: int) -> list[str]:
         """Deletes the oldest jobs that ended, or were prepared before a time and never started, beyond a number.
 
+        One that is suspended is neither: its state is to be gone on with.
+
         Returns:
             The deleted ids.
         """
@@ -301,7 +303,8 @@ class Registry:
         with self._transaction():
             rows = self._db.execute(
                 "SELECT id FROM job WHERE number NOT IN (SELECT number FROM job ORDER BY number DESC LIMIT ?) "
-                f"AND (state IN ({ended}) OR (state = '{JobState.STOPPED}' AND changed < ?))",
+                f"AND (state IN ({ended}) OR (state = '{JobState.STOPPED}' AND changed < ? AND NOT EXISTS "
+                f"(SELECT 1 FROM event WHERE event.job = job.id AND event.state = '{JobState.RUNNING}')))",
                 (keep, prepared_before),
             ).fetchall()
             self._db.executemany("DELETE FROM job WHERE id = ?", rows)

@@ -57,8 +57,6 @@ class Firings(enum.StrEnum):
 
     ALL = "all"
     """What all firings have put in."""
-    STEP = "step"
-    """Of an unbounded job, what those of the newest step have put in."""
     LAST = "last"
     """Of an unbounded job, what the last one has put in."""
 

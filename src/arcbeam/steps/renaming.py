@@ -30,6 +30,13 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
     known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers)
     if not known:
         return head
+    turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
+    if turned:
+        # Who gives a mapping again must find it applied.
+        raise IncompatibleStateError(
+            f"{', '.join(map(repr, turned))} would get the name of a stage that gets another one itself",
+            "call one of them by a name that is new",
+        )
     strange = sorted(old for old, new in names.items() if old not in known and new not in known)
     if strange:
         raise IncompatibleStateError(

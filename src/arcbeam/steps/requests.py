@@ -145,6 +145,10 @@ class RequestDesk:
             return
         if request is None:
             return
+        assert self._head is not None
+        if request.epoch > self._head.epoch:
+            # It was made for a driver that has taken over, of which this one does not know yet.
+            return
         ticket = Ticket(request, filed=True)
         with self._lock:
             self._tickets[id] = ticket

@@ -78,7 +78,8 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     newest = read_newest(blobs)
     had = newest.before if isinstance(newest, UnreadableHead) else newest
     shards = how.shards or (had.shape.shards if had is not None else shards)
-    if had is not None:
+    # A job that has ended is only finished, unless it goes on in spite of that.
+    if had is not None and (had.mode not in ENDED or how.force or how.savepoint):
         _refuse_new_sources(plan, renamed(had, how.renamed), blobs)
     program = "" if how.program is None else programs.keep(blobs, how.program, how.files)
     log = StepLog.open(
@@ -99,7 +100,7 @@ def _refuse_new_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None
     """Raises IncompatibleStateError if there is a source that the job did not have when it began."""
     progress = progress_of(head)
     new = [stage.uid for stage in plan.stages if stage.source is None and stage.uid not in progress.numbers]
-    if new and not progress.fresh and head.mode not in ENDED:
+    if new and not progress.fresh:
         raise IncompatibleStateError(
             f"the job in '{blobs}' has begun without the source(s) {', '.join(map(repr, new))}",
             "sources begin when a job does: begin a new one in another folder",

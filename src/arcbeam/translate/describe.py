@@ -53,17 +53,17 @@ def may_fire_early(trigger: Any) -> bool:
 
 
 def firings(strategy: Any, *, singleton: bool) -> Firings:
-    """What is read of a side input whose trigger fires more than once in a window: by Beam's rule the latest firing.
+    """What is read of a side input whose trigger fires more than once in a window.
 
-    Where panes accumulate, the view's own grouping would have all of them; but of what is read as a singleton one value
-    has taken the place of the other. Where a trigger waits for the end of the window, what comes late is added: what
-    came before that is no firing, but all there was.
+    All panes, as the SDK's own tests have it; but of what is read as a singleton one value has taken the place of the
+    other. Where a trigger waits for the end of the window, what comes late is added: what came before that is no
+    firing, but all there was.
     """
     discarding = strategy.accumulation_mode == runner_pb.AccumulationMode.DISCARDING
     early = may_fire_early(strategy.trigger)
     if singleton and (early or (strategy.allowed_lateness > 0 and not discarding)):
         return Firings.LAST
-    return Firings.STEP if early and discarding else Firings.ALL
+    return Firings.ALL
 
 
 def is_singleton(side: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log import requests
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import pinned
+from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import opened
 
 pytestmark = pytest.mark.contract("STORE-05")
@@ -62,3 +64,11 @@ def test_an_answer_that_cannot_be_read_is_told(memory: DurableBlobs) -> None:
     memory.put(f"answers/{request.id}", b"{}")
     with pytest.raises(StoreError, match="is no answer"):
         requests.answer_to(memory, request)
+
+
+def test_what_is_no_request_is_told_so_whatever_is_in_it() -> None:
+    blobs = MemoryBlobs()
+    for record in ({"version": 1, "what": "drain", "savepoint": None, "step": 0, "epoch": 1}, {"version": 1}, []):
+        blobs.put("requests/x", json.dumps(record).encode())
+        with pytest.raises(ValueError, match="it is no request"):
+            requests.read(blobs, "x")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,9 @@ class Pace:
         """
         oldest: dict[str, Timestamp] = {}
         for port, time in times.outputs.items():
+            # One that reports no watermark says nothing of how late it is.
+            if time == MIN_TIMESTAMP:
+                continue
             oldest[port.stage] = min(time, oldest.get(port.stage, MAX_TIMESTAMP))
         return any(
             report.leftover

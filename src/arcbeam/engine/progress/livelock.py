@@ -37,7 +37,8 @@ class Footing:
     def of(places: Places, times: Times) -> Footing:
         """The footing that reports and watermarks make."""
         waiting = [
-            (place, report.restrictions.live, report.restrictions.size, report.awaited, report.leftover)
+            # SUBTLE: a size that is no number would equal no other, and never be the same as before.
+            (place, report.restrictions.live, str(report.restrictions.size), report.awaited, report.leftover)
             for place, report in places.items()
             if report.restrictions.live or report.awaited or report.leftover
         ]

@@ -6,7 +6,7 @@ them, the task's own marker, its report. Must not know where rows and state come
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
@@ -76,7 +76,8 @@ class TaskStep:
                     shards.runner(placed.name, shard),
                     exchange,
                     # One that never ends must not take all: those behind it have their turn in the same step.
-                    budget.part(1 / max(1, len(waiting))),
+                    # What comes new in this step was in nobody's count.
+                    budget.part(1 / max(1, len(waiting) + self._is_new(placed, shard, waiting))),
                 )
                 waiting.discard((placed.name, shard))
                 stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
@@ -108,6 +109,9 @@ class TaskStep:
             for shard in self._layout.range_of(self._level, self._task)
             if self._may_leave(placed, shards, shard)
         }
+
+    def _is_new(self, placed: Placed, shard: int, waiting: Collection[tuple[str, int]]) -> bool:
+        return isinstance(self._specs[placed.name].kind, Splittable) and (placed.name, shard) not in waiting
 
     def _may_leave(self, placed: Placed, shards: Shards, shard: int) -> bool:
         kind = self._specs[placed.name].kind

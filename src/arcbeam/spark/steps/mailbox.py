@@ -102,9 +102,10 @@ class RequestWatch:
             try:
                 self._desk.look()
                 told = False
-            except StoreError as e:
+            except Exception as e:
+                # Whatever it is: the next look may go better, and steering must not end unseen.
                 level = logging.DEBUG if told else logging.WARNING
-                _LOG.log(level, "requests to the job cannot be looked for: %s", e)
+                _LOG.log(level, "requests to the job cannot be looked for: %s: %s", type(e).__name__, e)
                 told = True
             if self._ended.wait(_LOOKS_SECONDS):
                 return

@@ -6,6 +6,7 @@ Owns the thread that waits for a service to say what is next. Must not know when
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from arcbeam.engine.progress import DriverFailed, ScriptRead
@@ -30,6 +31,8 @@ class ScriptReader:
         self._script, self._inbox, self._clock = script, inbox, clock
         self._worker = ThreadPoolExecutor(1, "script")
         self._events: Events | None = None
+        self._lock = threading.Lock()
+        self._closed = False
 
     def read(self, number: int) -> None:
         """See `Scripted`: each event is asked for once, so only the first number must be looked for."""
@@ -38,7 +41,12 @@ class ScriptReader:
     def _read(self, number: int) -> None:
         try:
             if self._events is None:
-                self._events = events_of(self._script, number)
+                events = events_of(self._script, number)
+                with self._lock:
+                    self._events = events
+                    if self._closed:
+                        events.close()
+                        return
             event = next(self._events)
         except ArcbeamError as e:
             self._inbox.put(DriverFailed(self._clock.now(), str(e)))
@@ -51,6 +59,8 @@ class ScriptReader:
 
     def close(self) -> None:
         """Nothing more will be read."""
-        if self._events is not None:
-            self._events.close()
+        with self._lock:
+            self._closed = True
+            if self._events is not None:
+                self._events.close()
         self._worker.shutdown(wait=False, cancel_futures=True)

@@ -172,7 +172,10 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
     try:
         if record["version"] > VERSION:
             raise ValueError(f"its format is {record['version']}; this version of arcbeam reads up to {VERSION}")
-        return Request(id, Asked(record["what"]), record["savepoint"], record["step"], record["epoch"])
+        found = Request(id, Asked(record["what"]), record["savepoint"], record["step"], record["epoch"])
+        if not isinstance(found.savepoint, str) or type(found.step) is not int or type(found.epoch) is not int:
+            raise ValueError(f"it is no request: {record!r}")
+        return found
     except (KeyError, TypeError) as e:
         raise ValueError(f"it is no request: {e!r}") from e
 
