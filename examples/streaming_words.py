@@ -19,7 +19,6 @@ import sys
 import sysconfig
 import tempfile
 import threading
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -73,7 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
     known, beam_arguments = parser.parse_known_args(arguments)
     output = known.output.resolve()
     output.mkdir(parents=True, exist_ok=True)
-    stop = Timestamp.of(time.time() + known.seconds) if known.seconds else MAX_TIMESTAMP
+    # Said, for the SDK's default is when it was imported, and it watches as long as from there to the end.
+    start = Timestamp.now()
+    stop = start + known.seconds if known.seconds else MAX_TIMESTAMP
 
     with tempfile.TemporaryDirectory() as own:
         folder, ended = known.folder, threading.Event()
@@ -84,7 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
         with beam.Pipeline(options=PipelineOptions(beam_arguments)) as pipeline:
             (
                 pipeline
-                | "Watch" >> fileio.MatchContinuously(f"{folder.resolve()}/*", known.every, stop_timestamp=stop)
+                | "Watch"
+                >> fileio.MatchContinuously(
+                    f"{folder.resolve()}/*", known.every, start_timestamp=start, stop_timestamp=stop
+                )
                 | "Open" >> fileio.ReadMatches()
                 | "Words" >> beam.FlatMap(words)
                 | "Window" >> beam.WindowInto(FixedWindows(known.every))
