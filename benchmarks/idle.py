@@ -24,7 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.steps import streamjob
+from arcbeam.spark.steps.tally import Tally
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.processes import cpu_by_kind
@@ -63,13 +63,13 @@ def main() -> None:
     parser.add_argument("--master", default="local[2,4]")
     options = parser.parse_args()
     steps: list[float] = []
-    note = streamjob.StreamRun._note
+    note = Tally.ran
 
     def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
         steps.append(time.monotonic())
         note(this, step, reports)
 
-    streamjob.StreamRun._note = noted  # type: ignore[method-assign]
+    Tally.ran = noted  # type: ignore[method-assign]
     flags = ["--streaming", f"--spark_master={options.master}", "--shards=2"]
     p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
     _ = p | beam.Create([1 << 30]) | beam.ParDo(Polled(options.poll, options.warm)) | beam.ParDo(Seen())

@@ -26,8 +26,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import trigger, userstate, window
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.steps import streamjob
 from arcbeam.spark.steps.finalizing import copies_folder
+from arcbeam.spark.steps.tally import Tally
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
 
@@ -85,7 +85,7 @@ class Table:
 
     def watch(self) -> None:
         """Looks over the job's shoulder."""
-        note = streamjob.StreamRun._note
+        note = Tally.ran
 
         def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
             note(this, step, reports)
@@ -94,7 +94,7 @@ class Table:
                 self._row(step)
                 self._times = [time.perf_counter()]
 
-        streamjob.StreamRun._note = noted  # type: ignore[method-assign]
+        Tally.ran = noted  # type: ignore[method-assign]
         sys.stdout.write(f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}\n")
 
     def _row(self, step: int) -> None:

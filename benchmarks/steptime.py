@@ -31,7 +31,8 @@ from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.steps import cluster, stepframes, streamjob
+from arcbeam.spark.steps import cluster, stepframes
+from arcbeam.spark.steps.tally import Tally
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.processes import cpu_by_kind
@@ -89,7 +90,7 @@ class Times:
 
     def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
         """Looks over the cluster's shoulder."""
-        frame, run, reported = stepframes.StepFrames.of, cluster.SparkCluster._run, streamjob.StreamRun._note
+        frame, run, reported = stepframes.StepFrames.of, cluster.SparkCluster._run, Tally.ran
 
         def timed_frame(this: Any, *args: Any) -> Any:
             start = time.perf_counter()
@@ -116,7 +117,7 @@ class Times:
 
         stepframes.StepFrames.of = timed_frame  # type: ignore[method-assign]
         cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
-        streamjob.StreamRun._note = noted  # type: ignore[method-assign]
+        Tally.ran = noted  # type: ignore[method-assign]
 
 
 def figures(times: Times, warm: int) -> dict[str, Any]:

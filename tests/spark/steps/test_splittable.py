@@ -191,7 +191,9 @@ def test_one_large_restriction_is_shared_by_all_tasks_and_told_of_if_it_has_no_w
     with caplog.at_level(logging.WARNING, "arcbeam.steps"), pipeline() as p:
         numbers = p | beam.Create([0], reshuffle=False) | "Slow one" >> beam.ParDo(Slow(str(tmp_path)))
         assert_that(numbers, equal_to(list(range(400))))
-    assert len([file for file in tmp_path.iterdir() if file.read_text()]) == 2, "two processes had a part of it"
+    assert len([file for file in tmp_path.iterdir() if file.read_text()]) >= 2, (
+        "two processes, or more, had a part of it"
+    )
     told = [record.getMessage() for record in caplog.records if "reports no watermark" in record.getMessage()]
     assert len(told) == 1
     assert "'Slow one/Process'" in told[0]
