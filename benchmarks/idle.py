@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 
@@ -28,23 +27,14 @@ from arcbeam.spark.steps.tally import Tally
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.processes import cpu_by_kind
-from steptime import Seen
+from steptime import EachStep, Seen
 
 
-class Polled(beam.DoFn, beam.RestrictionProvider):
+class Polled(EachStep):
     """Looks now and then, and finds nothing."""
 
     def __init__(self, seconds: float, warm: int) -> None:
         self._seconds, self._warm = seconds, warm
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return int(restriction.size())
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[tuple[int, int]]:

@@ -83,7 +83,6 @@ class Times:
     def __init__(self) -> None:
         self.begun: list[float] = []
         self.built: list[float] = []
-        self.ran: list[float] = []
         self.ended: list[float] = []
         self.levels: list[dict[str, float]] = []
         self.cpu: list[dict[str, float]] = []

@@ -27,7 +27,6 @@ from apache_beam.transforms.environments import EmbeddedPythonEnvironment
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
-from arcbeam.translate import teststream
 from arcbeam.translate.lower import translate
 
 
@@ -151,14 +150,10 @@ def plan_of(proto: Any, options: ArcbeamOptions, *, name: str = "", drain: bool 
 def runs_in_steps(proto: Any, options: PipelineOptions) -> bool:
     """Whether a pipeline makes a streaming job: it is asked for, or some input is unbounded.
 
-    A splittable DoFn whose elements may be unbounded says so of its output.
+    A splittable DoFn whose elements may be unbounded says so of its output, and a TestStream of each of its own.
     """
-    components = proto.components
-    return bool(
-        options.view_as(StandardOptions).streaming
-        or any(p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in components.pcollections.values())
-        or any(t.spec.urn == teststream.URN for t in components.transforms.values())
-    )
+    unbounded = (p.is_bounded == runner_pb.IsBounded.UNBOUNDED for p in proto.components.pcollections.values())
+    return bool(options.view_as(StandardOptions).streaming) or any(unbounded)
 
 
 class _Leaves(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped

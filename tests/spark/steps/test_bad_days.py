@@ -11,7 +11,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
@@ -22,6 +21,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.errors import JobFailedError, UserCodeError
 from arcbeam.store.blobs.errors import NewerFormatError, StoreError
 from tests.notes import note, noted
+from tests.spark.steps.offsets import UpTo
 from tests.store.damage import newer
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -31,24 +31,13 @@ def pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2", *arguments]))
 
 
-class _Range(beam.transforms.core.RestrictionProvider):
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return restriction.size()
-
-
 class Ticks(beam.DoFn):
     """So many numbers, each at its own second of event time; a few, then a pause: each few in another step.
 
     Args:
         few: numbers before a pause.
         seconds: of the pause.
-        folder: the numbers pause for good where there is nothing in it.
+        stalls_at: the number before which it pauses for good.
     """
 
     def __init__(self, few: int = 2, seconds: float = 0.05, stalls_at: int | None = None) -> None:
@@ -58,7 +47,7 @@ class Ticks(beam.DoFn):
     def process(
         self,
         element: int,
-        tracker: Any = beam.DoFn.RestrictionParam(_Range()),
+        tracker: Any = beam.DoFn.RestrictionParam(UpTo()),
         watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start

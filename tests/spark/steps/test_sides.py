@@ -9,7 +9,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import trigger, window
 from apache_beam.utils.timestamp import Timestamp
@@ -19,30 +18,15 @@ from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
 from arcbeam.store.manifest.values import Manifest
 from tests.notes import note, noted
+from tests.spark.steps.offsets import WholeUpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 STEPS = 14
 
 
-class Whole(OffsetRestrictionTracker):
-    """Is not shared out: only what is deferred is split off."""
-
-    def try_split(self, fraction_of_remainder: float) -> Any:
-        return super().try_split(fraction_of_remainder) if fraction_of_remainder == 0 else None
-
-
-class OneAStep(beam.DoFn, beam.RestrictionProvider):
+class OneAStep(beam.DoFn, WholeUpTo):
     """Puts out a number, and defers the rest: to the next step."""
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return Whole(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return int(restriction.size())
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[int]:
