@@ -21,7 +21,7 @@ from arcbeam import ArcbeamRunner
 from arcbeam.errors import JobFailedError, UserCodeError
 from arcbeam.store.blobs.errors import NewerFormatError, StoreError
 from tests.notes import note, noted
-from tests.spark.steps.offsets import UpTo
+from tests.spark.offsets import UpTo
 from tests.store.damage import newer
 
 pytestmark = pytest.mark.usefixtures("spark")
