@@ -1,8 +1,8 @@
 """The layout of rows is a format: what one version wrote, a later one reads.
 
 `format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never written anew: if
-`_fill` gives other rows, the format is another one. `format_1_panes.json` has those of elements that wait with the pane
-in which they came, which format 1 learned later: rows of elements without one are as they were.
+`_fill` gives other rows, the format is another one. Format 1 has learned since: `format_1_panes.json` has the rows of
+elements that wait with the pane in which they came, `format_1_runs.json` those of windows whose elements are gathered.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.agenda import Element, SortedInput
 from arcbeam.engine.state.cells import (
@@ -37,6 +38,7 @@ from arcbeam.testing.views import MemoryView
 
 _GOLDEN = Path(__file__).parent / "format_1.json"
 _GOLDEN_PANES = Path(__file__).parent / "format_1_panes.json"
+_GOLDEN_RUNS = Path(__file__).parent / "format_1_runs.json"
 _PANE = PaneInfo(300, 299, Timing.LATE, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
@@ -89,6 +91,16 @@ def test_rows_of_elements_with_panes_are_written_as_they_were_and_read() -> None
     waiting = SortedInput(golden, 258)
     for at in (*_PLACES, (b"cut\0\2", b"w")):
         assert waiting.take(MAX_TIMESTAMP) == Element(*at, Timestamp(11), b"e", _PANE)
+
+
+def test_runs_are_written_as_they_were_and_read() -> None:
+    view = MemoryView()
+    Runs(view, b"place").add({b"b": [b"1", b""], b"a\0": [b"2" * 300]})
+    Runs(view, b"place").add({b"b": [b"3"]})
+    rows = json.loads(_GOLDEN_RUNS.read_text(encoding="ascii"))
+    golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
+    assert view.snapshot() == golden.snapshot()
+    assert list(Runs(golden, b"place").merged({})) == [(b"a\0", [b"2" * 300]), (b"b", [b"1", b"", b"3"])]
 
 
 def test_rows_are_written_as_they_were() -> None:

@@ -10,7 +10,7 @@ from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.delays import Delay
 from arcbeam.engine.grouping.effects import DropLate
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.grouping.triggers import AfterTime
+from arcbeam.engine.grouping.triggers import AfterCount, AfterTime, Trigger
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.watermarks.holds import HolderKind
@@ -27,7 +27,7 @@ def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_wh
     assert report.next_event == 9
     hold = report.local.outputs["main"].hold
     assert hold is not None
-    assert (hold.time, hold.kind, hold.key) == (9, HolderKind.STATE, "k")
+    assert (hold.time, hold.kind, hold.name, hold.key) == (9, HolderKind.TIMER, "end of window", "")
 
     report = world.step(10, 8)
     assert world.told() == ["pane 3 7 8"]
@@ -41,12 +41,19 @@ def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_wh
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_record_that_cannot_be_read_is_told_with_its_place(late: bool) -> None:
-    world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
+@pytest.mark.parametrize(
+    ("trigger", "what"),
+    [
+        (AfterWatermark(early=AfterCount(100)), "the record of a window, of key k"),
+        (AfterWatermark(), "the list of what has come to a window,"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_told_with_its_place(late: bool, trigger: Trigger, what: str) -> None:
+    world = World(Grouped(Strategy(Repeatedly(trigger)), DECODE))
     world.step(0, 7)
     for row, _ in list(world.view.scan(keyspace.prefix(keyspace.Kind.GROUPING, 1))):
         world.view.put(row, b"\x07")
-    told = "the record of a window, of key k of 'it' in shard 3, is of version 07, and 1 is known"
+    told = rf"{what} of 'it' in shard 3, is of version 07, and 0?1 is known"
     with pytest.raises(StateFormatError, match=told) as raised:
         world.step(50) if late else world.step(0, 8)
     assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import random
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
-from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import BLOB_BYTES, key_groups, records
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
@@ -244,3 +245,43 @@ def test_a_key_that_is_refused_when_it_is_written_is_named_with_its_step(group: 
     with pytest.raises(CoderError, match=r"cannot encode \(1500, \d+\), a key: OverflowError") as caught:
         p.run()
     assert caught.value.step == ("WindowInto(WindowIntoFn)" if windowed else "points")
+
+
+@pytest.mark.parametrize("memory", [1000, MIB])
+@pytest.mark.parametrize("seed", range(25))
+def test_keyed_keeps_all_of_each_element_and_their_order_in_windows_whatever_differs(seed: int, memory: int) -> None:
+    chance = random.Random(seed)
+    panes = [PANE_INFO_UNKNOWN, PaneInfo(True, False, PaneInfoTiming.EARLY, 0, -1)]
+    all_windows = [(IntervalWindow(start, start + 10),) for start in (0, 10, 20)]
+    all_windows.append((*all_windows[0], *all_windows[1]))
+    differ = [chance.random() < 0.4 for _ in range(3)]
+    blocks = []
+    for n in range(chance.choice([1, 8, 30])):
+        count = chance.choice([1, 4, 200])
+        columns: list[Any] = []
+        for varies, choices in zip(differ, (range(5), all_windows, panes), strict=True):
+            each = [chance.choice(choices) for _ in range(count)]
+            columns.append(Each(each) if varies and chance.random() < 0.7 else each[0] if varies else choices[0])
+        values = [(chance.choice(["a", "b", 1, 1.0, ("t", 1)]), chance.choice([n, (n, i), None])) for i in range(count)]
+        blocks.append(Block(values, *columns))
+    rig = Rig(memory=memory)
+    op = rig.op(Routing.KEYED, pairs(), IntervalWindowCoder())
+    op.begin_task()
+    op.setup()
+    op.start()
+    for block in blocks:
+        op.take(block)
+    op.finish()
+    op.drain()
+    encode = coders.FastPrimitivesCoder().get_impl().encode
+    found = grouped(rig.rows, coders.WindowedValueCoder(coders.FastPrimitivesCoder(), IntervalWindowCoder()))
+    expected: dict[tuple[bytes, Any], list[Any]] = defaultdict(list)
+    for element in (element for block in blocks for element in block.elements()):
+        for window in element.windows:
+            expected[encode(element.value[0]), window].append(element.with_value(element.value[1]))
+    seen: dict[tuple[bytes, Any], list[Any]] = defaultdict(list)
+    for key, elements in found.items():
+        for element in elements:
+            for window in element.windows:
+                seen[key, window].append(element)
+    assert seen == expected

@@ -32,7 +32,6 @@ from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
-from arcbeam.engine.rows.keyspace import after
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Window
@@ -82,15 +81,21 @@ class Together(ABC):
     """Elements that came together, of which more is known: `Elements` that can be handed on without a look at each.
 
     Attributes:
-        window: the one that all of them are in, and no other; None if there is none, or it is not known. Fastest if it
-            is one object for elements of the same window.
-        size: how many bytes they take, about.
+        windows: those that each of them is in; None if they differ, or it is not known. Fastest if it is one object for
+            elements of the same windows.
+        packed: bytes of which who made this can make the elements again; None if there are none.
     """
 
     __slots__ = ()
 
-    window: Window | None
-    size: int
+    windows: tuple[Window, ...] | None
+    packed: bytes | None
+
+    @property
+    def window(self) -> Window | None:
+        """The one that all of them are in, and no other; None if there is none, or it is not known."""
+        windows = self.windows
+        return windows[0] if windows is not None and len(windows) == 1 else None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -110,10 +115,13 @@ class Grouping:
         strategy: how to group.
         view: of the shard's state.
         space: what the grouping's entries begin with; no other's do.
+
+    Attributes:
+        rules: what the strategy comes to.
     """
 
     def __init__(self, strategy: Strategy, view: StateView, space: bytes = b"") -> None:
-        self._rules = Rules(strategy)
+        self.rules = self._rules = Rules(strategy)
         self._view = view
         self._space = space
         self._short = SinglePanes(self._rules, view)
@@ -126,7 +134,7 @@ class Grouping:
         """
         prefix = self._prefix(key)
         if self._rules.strategy.merging is None:
-            columns = _by_window(elements)
+            columns = by_window(elements)
             effects = self._short.add(key, prefix + b"w", columns, clocks)
             if effects is not None:
                 return effects
@@ -147,25 +155,6 @@ class Grouping:
         turn = _Turn(self._rules, self._view, prefix, key, clocks)
         turn.fire(window, domain)
         return turn.finish()
-
-    # For what may pass without being stored.
-
-    @property
-    def passes(self) -> bool:
-        """Whether a window that begins and expires in one step may be told by itself; see `SinglePanes`."""
-        return self._short.passes
-
-    def is_empty(self) -> bool:
-        """Whether nothing is stored."""
-        return next(iter(self._view.scan(self._space, after(self._space))), None) is None
-
-    def is_stored(self, key: bytes, window: Window) -> bool:
-        """Whether there is such a window."""
-        return self._view.get(self._prefix(key) + b"w" + self._rules.bounds(window).ordered) is not None
-
-    def ends(self, window: Window) -> tuple[Timestamp, Timestamp]:
-        """Its last moment, and when it expires: when the input watermark is behind that."""
-        return self._rules.bounds(window)[:2]
 
     def _prefix(self, key: bytes) -> bytes:
         """What all entries of a key begin with."""
@@ -368,7 +357,7 @@ class _Turn:
             out.append(ClearTimer(key, window, _CLOCK) if alarm is None else SetTimer(key, window, _CLOCK, alarm))
 
 
-def _by_window(elements: Iterable[WindowedElement]) -> dict[Window, _Columns]:
+def by_window(elements: Iterable[WindowedElement]) -> dict[Window, _Columns]:
     """The columns of each window, in order of arrival."""
     came = elements if isinstance(elements, list) else list(elements)
     if not came:

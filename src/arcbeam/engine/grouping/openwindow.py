@@ -14,7 +14,7 @@ from arcbeam.engine.grouping.contents import Accumulated, Bag
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, Effect, EmitPane
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.strategy import Strategy
-from arcbeam.engine.grouping.triggers import Moment, Trigger
+from arcbeam.engine.grouping.triggers import UNLIMITED, Moment, Trigger
 from arcbeam.engine.grouping.triggerstate import dump, load
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
@@ -67,6 +67,8 @@ class Rules:
 
     Attributes:
         first_room: of a trigger in its first state, before the watermark has passed.
+        gathers: whether nothing but the watermark's passing the end of a window makes a pane of what is in it, at a
+            time that no element decides on. Up to there nothing need be known of what comes.
     """
 
     _MOST_KNOWN = 10_000
@@ -82,6 +84,8 @@ class Rules:
         # Where the end is waited for anyway, the pane that comes then has the times of all its elements.
         self.keeps_hold = strategy.accumulating and strategy.trigger.on_time()
         self.first_room = room_of(self.trigger, Moment(Timestamp(0)))
+        apart = self.combine_times is None and strategy.merging is None and strategy.combiner is None
+        self.gathers = apart and self.first_room == UNLIMITED
         self._bounds: dict[Window, Bounds] = {}
 
     def bounds(self, window: Window) -> Bounds:

@@ -14,7 +14,6 @@ from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, Values, bl
 from arcbeam.engine.grouping.effects import ClearHold, Effect, EmitPane, SetHold, SetTimer, TimeDomain
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.record import SHORT_BYTES, pack_short, unpack_short
-from arcbeam.engine.grouping.triggers import UNLIMITED
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
@@ -30,10 +29,6 @@ class SinglePanes:
     Args:
         rules: of the grouping.
         view: of the shard's state.
-
-    Attributes:
-        passes: whether each window of which nothing is stored has just one pane, of all its elements, if it expires
-            before anything in it could be asked for.
     """
 
     def __init__(self, rules: Rules, view: StateView) -> None:
@@ -42,7 +37,6 @@ class SinglePanes:
         self._combiner = rules.strategy.combiner
         # Elements that decide on a pane's time, and windows that merge, need the long way.
         self._adds = rules.combine_times is None and rules.strategy.merging is None and rules.first_room > 1
-        self.passes = self._adds and self._combiner is None and rules.first_room == UNLIMITED
 
     def add(
         self,

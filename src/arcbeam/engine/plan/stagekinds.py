@@ -5,9 +5,10 @@ Owns what a kind is made of, and which parts do not go together. Must not know a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from arcbeam.engine.grouping.gathering import Unpack
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.state.timers import EXPIRATION
@@ -17,6 +18,10 @@ from arcbeam.model.windows import Window
 
 Decode = Callable[[bytes], Window]
 """Makes a window of what its `ordered` gave."""
+
+
+def _none_are_packed(packed: bytes) -> Iterable[bytes]:
+    raise AssertionError("elements were packed, and nobody says how they are unpacked")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,12 @@ class Grouped:
     Attributes:
         strategy: how.
         decode: of its windows.
+        unpack: of what its elements were packed to (`arcbeam.engine.grouping.groupings.Together`), if any are.
     """
 
     strategy: Strategy
     decode: Decode
+    unpack: Unpack = _none_are_packed
 
 
 @dataclass(frozen=True, slots=True)

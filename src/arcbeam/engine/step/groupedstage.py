@@ -5,8 +5,7 @@ Owns their names there. Must not know windows and triggers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final, assert_never
 
 from arcbeam.engine.grouping.contents import Values
@@ -21,25 +20,37 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
+from arcbeam.engine.grouping.gathering import Gathered, Gathering, Groups
 from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
-from arcbeam.engine.grouping.passing import MOST_BYTES, MOST_PANES, Passing
+from arcbeam.engine.grouping.singlepane import ONLY
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
-from arcbeam.engine.state.agenda import Agenda, Element
+from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.moments import due, passed
 from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import NO_PANE, Window
 
 _DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
-_FAMILIES: Final = {"window": plan.TimeDomain.EVENT, "clock": plan.TimeDomain.PROCESSING}
+_GATHERED: Final = "end of window"
+"""The timer of a window's end, for all keys."""
+_NO_KEY: Final = b""
+_FAMILIES: Final = {
+    "window": plan.TimeDomain.EVENT,
+    "clock": plan.TimeDomain.PROCESSING,
+    _GATHERED: plan.TimeDomain.EVENT,
+}
 _STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
+MOST_PANES: Final = 1000
+MOST_BYTES: Final = 1 << 20
+"""What goes on at once, about."""
 
 
 class GroupedLogic:
@@ -54,24 +65,23 @@ class GroupedLogic:
         number = place.placed.number
         self._place = place
         self._decode = kind.decode
-        self._grouping = Grouping(kind.strategy, place.view, prefix(Kind.GROUPING, number))
+        space = prefix(Kind.GROUPING, number)
+        self._grouping = Grouping(kind.strategy, place.view, space)
+        rules = self._grouping.rules
+        self._gathering = Gathering(rules, place.view, space, kind.unpack) if rules.gathers else None
         self._timers = Timers(place.view, number, _FAMILIES)
         self._agenda = Agenda(self._timers)
         self._holds = Holds(place.view, number)
         # Most effects and timers are about the same window as the one before.
         self._window: Window | None = None
         self._encoded = b""
-        self._passing: Passing | None = None
         self._panes: list[EmitPane] = []
         self._pane_bytes = 0
         self._before: Clocks | None = None
         """What time it is as long as the watermark has not moved."""
 
     def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
-        """See `StageLogic`."""
-        if self._grouping.passes:
-            clock = self._place.clock
-            self._passing = Passing(self._grouping, clock.input, clock.ahead(upstream))
+        """See `StageLogic`: it has nothing to move."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: it has no side inputs, so all goes straight on."""
@@ -81,13 +91,13 @@ class GroupedLogic:
         """See `StageLogic`."""
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
-        if self._passing is not None:
-            if isinstance(elements, Together) and elements.window is not None:
-                if self._passing.take(key, elements):
-                    return
-            else:
-                for earlier in self._passing.withdraw(key):
-                    self._add(key, earlier, self._before)
+        if self._gathering is not None:
+            watermark = self._before.input_watermark
+            if isinstance(elements, Together) and self._gathering.take(key, elements, watermark):
+                return
+            elements = self._gathering.take_each(key, elements, watermark)
+            if not elements:
+                return
         self._add(key, elements, self._before)
 
     def _add(self, key: bytes, elements: Elements, clocks: Clocks) -> None:
@@ -104,43 +114,99 @@ class GroupedLogic:
 
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
-        clocks = self._clocks(watermark)
-        leftover = self._pass(clocks) or self._fire(lambda: self._agenda.next(watermark, self._place.now), clocks)
+        self._keep(watermark)
+        leftover = self._fire(watermark)
+        if leftover and self._gathering is not None:
+            self._finish(self._gathering, watermark)
+            leftover = self._is_due(watermark)
         self._put_out()
         return leftover
 
-    def _pass(self, clocks: Clocks) -> bool:
-        """What came to windows that are over goes on, each in its turn among those that are in the state.
+    def _finish(self, gathering: Gathering, watermark: Timestamp) -> None:
+        """The budget is used up. What came in this very step goes on all the same: to keep it would cost more."""
+        clocks = self._clocks(watermark)
+        for window in gathering.windows():
+            if gathering.is_stored(window):
+                self._store(window)
+            else:
+                self._timers.clear(_NO_KEY, self._ordered(window), _GATHERED)
+                self._end(window, clocks)
 
-        All of it, whatever the budget: to keep it would cost more. Whether something in the state is left.
-        """
-        place, passing = self._place, self._passing
-        if passing is None:
-            return False
-        self._passing, exhausted = None, False
-        for end, window in passing.ends():
-            exhausted = exhausted or self._fire(partial(self._timers.take_event, end), clocks)
-            self._put_out()
-            for panes in passing.panes(window):
-                place.tally.fired += len(panes)
-                place.record(place.runner.panes(panes))
-        return exhausted
+    def _keep(self, watermark: Timestamp) -> None:
+        """What was gathered waits for the end of its window: in the state, unless the watermark has passed that."""
+        gathering = self._gathering
+        for window in () if gathering is None else gathering.windows():
+            end = self._grouping.rules.bounds(window).end
+            self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
+            if not passed(watermark, end):
+                self._store(window)
 
-    def _fire(self, take: Callable[[], Fired | Element | None], clocks: Clocks) -> bool:
-        place = self._place
-        while (fired := take()) is not None:
+    def _store(self, window: Window) -> None:
+        assert self._gathering is not None
+        try:
+            self._gathering.store(window)
+        except StateFormatError as e:
+            raise self._located(e) from e
+
+    def _fire(self, watermark: Timestamp) -> bool:
+        place, clocks = self._place, self._clocks(watermark)
+        while (fired := self._agenda.next(watermark, place.now)) is not None:
             assert isinstance(fired, Fired)
-            place.tally.fired += 1
             if self._window is None or fired.window != self._encoded:
                 self._window, self._encoded = self._decode(fired.window), fired.window
-            try:
-                effects = self._grouping.fire(fired.key, self._window, _DOMAIN[fired.family], clocks)
-            except StateFormatError as e:
-                raise self._located(e, fired.key) from e
-            self._carry_out(effects)
+            if fired.family == _GATHERED:
+                if not self._end(self._window, clocks):
+                    return True
+            else:
+                place.tally.fired += 1
+                try:
+                    effects = self._grouping.fire(fired.key, self._window, _DOMAIN[fired.family], clocks)
+                except StateFormatError as e:
+                    raise self._located(e, fired.key) from e
+                self._carry_out(effects)
             if place.budget.exhausted():
-                return True
+                return self._is_due(watermark)
         return False
+
+    def _is_due(self, watermark: Timestamp) -> bool:
+        event, processing = self._timers.next_event(), self._timers.next_processing()
+        return (event is not None and passed(watermark, event)) or (
+            processing is not None and due(self._place.now, processing)
+        )
+
+    def _end(self, window: Window, clocks: Clocks) -> bool:
+        """The watermark has passed the end of a window; whether all that was gathered of it has gone on."""
+        gathering = self._gathering
+        assert gathering is not None
+        end, expiry, _ = self._grouping.rules.bounds(window)
+        over = clocks.input_watermark > expiry
+        if not over:
+            self._place.tally.fired += 1
+        # Late elements may follow, so each key's window goes on as if all had come right before its end.
+        just_before = self._clocks(min(end, clocks.input_watermark))
+        try:
+            return self._go_on(gathering.groups(window), window, over, just_before)
+        except StateFormatError as e:
+            raise self._located(e) from e
+
+    def _go_on(self, groups: Groups, window: Window, over: bool, just_before: Clocks) -> bool:
+        place, end = self._place, self._grouping.rules.bounds(window).end
+        waiting = 0
+        for key, contents in groups:
+            if over:
+                self._panes.append(EmitPane(key, window, contents, end, ONLY))
+                self._pane_bytes += contents.size
+                place.tally.fired += 1
+            else:
+                self._add(key, [(value, end, (window,), NO_PANE) for value in contents], just_before)
+            waiting += 1
+            if waiting >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
+                waiting = 0
+                self._put_out()
+                if groups.stored and place.budget.exhausted() and groups.leave():
+                    self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
+                    return False
+        return True
 
     def next_event(self) -> Timestamp | None:
         """See `StageLogic`."""
@@ -154,13 +220,12 @@ class GroupedLogic:
         """See `StageLogic`."""
         return Restrictions()
 
-    def _located(self, error: StateFormatError, key: bytes) -> StateFormatError:
+    def _located(self, error: StateFormatError, key: bytes | None = None) -> StateFormatError:
         """The error, with the place where the state is."""
         what, why = error.args
         place = self._place
-        return StateFormatError(
-            f"{what}, of key {shown(parts(part(key))[0])} of {place.placed.name!r} in shard {place.shard},", why
-        )
+        of_key = "" if key is None else f" of key {shown(parts(part(key))[0])}"
+        return StateFormatError(f"{what},{of_key} of {place.placed.name!r} in shard {place.shard},", why)
 
     def _clocks(self, watermark: Timestamp) -> Clocks:
         # The output watermark is never ahead of the input's: one who has said nothing yet is at the beginning.
@@ -173,7 +238,7 @@ class GroupedLogic:
             match effect:
                 case EmitPane():
                     self._panes.append(effect)
-                    if isinstance(effect.contents, Values):
+                    if isinstance(effect.contents, Values | Gathered):
                         self._pane_bytes += effect.contents.size
                 case SetHold():
                     key, window, at = effect

@@ -18,12 +18,14 @@ from apache_beam.utils.windowed_value import create
 from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
 from arcbeam.harness.encoding.bulk import FEWEST, Bulk
 
-_TIMES, _WINDOWS, _PANES = 1, 2, 4
+TIMES, _WINDOWS, _PANES = 1, 2, 4
 """What a block's bytes say for each element, not once; bits of their first byte."""
 _BULK = 8
 """The values are written in bulk; another bit of it."""
 _WHOLE = 16
 """The values are a batch (`harness.encoding.batchbytes`); another bit of it."""
+_TIME = 8
+"""Bytes of a time."""
 ONE_BYTE = 128
 """A count below this is one byte as a varint."""
 
@@ -341,7 +343,7 @@ class BlockCoder:
         times_differ, windows_differ, panes_differ = (type(column) is Each for column in (micros, windows, panes))
         batch = self._encoded_batch(block)
         bulk = self._in_bulk.encode(block.values) if self._writes_bulk and batch is None else None
-        differ = _TIMES * times_differ | _WINDOWS * windows_differ | _PANES * panes_differ
+        differ = TIMES * times_differ | _WINDOWS * windows_differ | _PANES * panes_differ
         stream.write_byte(differ | _BULK * (bulk is not None) | _WHOLE * (batch is not None))
         count = len(block)
         stream.write_var_int64(count)
@@ -390,15 +392,23 @@ class BlockCoder:
                 return heads[len(values)] + encode_values(values)  # type: ignore[no-any-return]
             bulk = None if in_bulk is None else in_bulk(values)
             count = len(values)
-            flags = _BULK if bulk is not None else 0
-            if count < ONE_BYTE:
-                head = bytes((flags, count))
-            else:
-                stream = coder_impl.create_OutputStream()
-                stream.write_byte(flags)
-                stream.write_var_int64(count)
-                head = stream.get()
+            head = _head(_BULK if bulk is not None else 0, count)
             return head + shared + (encode_values(values) if bulk is None else bulk)
+
+        return encode
+
+    def encoder_of_timed(self, windows: Any, panes: Any) -> Callable[[list[tuple[Any, int]]], bytes]:
+        """Encodes values, at least one, each with its time, that share windows and panes, as the bytes of one block."""
+        shared = self.shared(0, windows, panes)[_TIME:]
+        in_bulk, encode_values = self._in_bulk.encode if self._writes_bulk else None, self.values.encode
+
+        def encode(timed: list[tuple[Any, int]]) -> bytes:
+            count = len(timed)
+            values = [value for value, _ in timed]
+            bulk = None if in_bulk is None or count < FEWEST else in_bulk(values)
+            head = _head(TIMES if bulk is None else TIMES | _BULK, count)
+            times = struct.pack(f">{count}q", *(time for _, time in timed))
+            return b"".join((head, times, shared, encode_values(values) if bulk is None else bulk))
 
         return encode
 
@@ -440,7 +450,7 @@ class BlockCoder:
         while stream.size() > 0:
             flags, count = stream.read_byte(), stream.read_var_int64()
             micros: Any
-            if flags & _TIMES:
+            if flags & TIMES:
                 micros = Each(struct.unpack(f">{count}q", stream.read(8 * count)))
             else:
                 micros = stream.read_bigendian_int64()
@@ -460,6 +470,16 @@ class BlockCoder:
     def decode(self, encoded: bytes) -> list[Any]:
         """The windowed values of `encode`."""
         return [element for block in self.read(encoded) for element in block.elements()]
+
+
+def _head(flags: int, count: int) -> bytes:
+    if count < ONE_BYTE:
+        return bytes((flags, count))
+    stream = coder_impl.create_OutputStream()
+    stream.write_byte(flags)
+    stream.write_var_int64(count)
+    head: bytes = stream.get()
+    return head
 
 
 def _write_table(column: Each, impl: Any, stream: Any) -> None:

@@ -5,19 +5,21 @@ Owns the memory of such bytes, while rows are read. The layout is that of `harne
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+import struct
+from typing import Any, Final, Generic, TypeVar
 
-from arcbeam.harness.encoding.blocks import ONE_BYTE, Block, BlockCoder
+from arcbeam.harness.encoding.blocks import ONE_BYTE, TIMES, Block, BlockCoder, Each
 
 _MOST: Final = 64
 _HEAD: Final = 2
 """Flags, and a number of elements that is one byte."""
+_TIME: Final = 8
 
 T = TypeVar("T")
 
 
 class Stamp:
-    """Time, windows and pane of all elements of a block.
+    """Windows and pane of all elements of a block; of times it has one, or one each.
 
     Args:
         shared: the bytes that say it.
@@ -25,16 +27,26 @@ class Stamp:
         like: a block that has it.
     """
 
-    __slots__ = ("_decode", "_micros", "_panes", "_start", "_windows", "shared")
+    __slots__ = ("_decode", "_panes", "_windows", "shared")
 
     def __init__(self, shared: bytes, coder: BlockCoder, like: Block) -> None:
         self.shared = shared
-        self._decode, self._start = coder.values.decode, _HEAD + len(shared)
-        self._micros, self._windows, self._panes = like.micros, like.windows, like.panes
+        self._decode = coder.values.decode
+        self._windows, self._panes = like.windows, like.panes
+
+    def values(self, encoded: bytes) -> list[Any]:
+        """The values of a block that has it, of its bytes."""
+        values: list[Any] = self._decode(encoded[_times_end(encoded) + len(self.shared) :])
+        return values
 
     def block(self, encoded: bytes) -> Block:
         """The block that has it, of its bytes; its number of elements is their second one."""
-        return Block(self._decode(encoded[self._start :]), self._micros, self._windows, self._panes)
+        micros: Any
+        if encoded[0]:
+            micros = Each(struct.unpack_from(f">{encoded[1]}q", encoded, _HEAD))
+        else:
+            micros = int.from_bytes(encoded[_HEAD : _HEAD + _TIME], "big", signed=True)
+        return Block(self.values(encoded), micros, self._windows, self._panes)
 
 
 class Stamps(Generic[T]):
@@ -44,25 +56,30 @@ class Stamps(Generic[T]):
         coder: of the blocks.
     """
 
-    __slots__ = ("_coder", "_end", "_known", "_room")
+    __slots__ = ("_coder", "_known", "_length", "_room")
 
     def __init__(self, coder: BlockCoder) -> None:
         self._coder = coder
         self._known: dict[bytes, tuple[Stamp, T]] = {}
-        # Where the bytes of the latest end. They are of one length, or only some are known again.
-        self._end = 0
+        # Of the latest. They are of one length, or only some are known again.
+        self._length = 0
         self._room = _MOST
 
     def of(self, encoded: bytes) -> tuple[Stamp, T] | None:
         """What a block has, with what is known of it; None if it is new, or the block's bytes are of another form."""
-        if encoded[0] or encoded[1] >= ONE_BYTE:
+        if encoded[0] > TIMES or encoded[1] >= ONE_BYTE:
             return None
-        return self._known.get(encoded[_HEAD : self._end])
+        start = _times_end(encoded)
+        return self._known.get(encoded[start : start + self._length])
 
     def add(self, block: Block, known: T) -> None:
-        """Keeps what a block has, if its elements share it all, with what is known of that."""
-        if self._room and block.uniform:
+        """Keeps what a block has, if its elements share windows and pane, with what is known of that."""
+        if self._room and type(block.windows) is not Each and type(block.panes) is not Each:
             self._room -= 1
-            shared = self._coder.shared(block.micros, block.windows, block.panes)
+            shared = self._coder.shared(0, block.windows, block.panes)[_TIME:]
             self._known[shared] = Stamp(shared, self._coder, block), known
-            self._end = _HEAD + len(shared)
+            self._length = len(shared)
+
+
+def _times_end(encoded: bytes) -> int:
+    return _HEAD + (_TIME * encoded[1] if encoded[0] else _TIME)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import repeat
 from sys import getsizeof
 from typing import Any
 
 from apache_beam import coders
-from apache_beam.utils.windowed_value import WindowedValue, create
+from apache_beam.utils.windowed_value import create
 
 from arcbeam.errors import CoderError
-from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.codererrors import coder_error, key_error
 from arcbeam.harness.encoding.frames import BLOB_BYTES, record
@@ -36,10 +38,20 @@ _PRIME = 7919
 _Stamp = tuple[Any, Any, Any]
 """Time, windows and pane."""
 _MOST_STAMPS = 64
-_ELEMENT_OVERHEAD = 100
-"""Bytes that a windowed value costs beside its value."""
 _GROUP_OVERHEAD = 250
 """Bytes that a key (or a window of a key) costs in the tables beside its values."""
+
+
+class _Form(Enum):
+    """What the tables of a `KeyedWrite` hold."""
+
+    ALIKE = "values"
+    TIMED = "values and times"
+    WHOLE = "windowed values"
+
+
+_OVERHEADS = {_Form.ALIKE: 0, _Form.TIMED: 90, _Form.WHOLE: 100}
+"""Bytes that an element costs beside its value."""
 
 
 class GroupWrite(Write):
@@ -153,6 +165,10 @@ class GroupWrite(Write):
     def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
         return coder_error(self._payload_coder, self.producer, error, values)
 
+    def _values_of(self, payload: list[Any]) -> list[Any]:
+        """The values that the tables hold in some form."""
+        return payload
+
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
         """(encoded key, encoded window, payload values) of everything buffered; takes it from the tables."""
         for kind, table in self._tables.items():
@@ -193,7 +209,7 @@ class GroupWrite(Write):
                 try:
                     part = record(key, window, self._encode_payload(piece))
                 except Exception as e:
-                    raise self._group_error(e, piece) from e
+                    raise self._group_error(e, self._values_of(piece)) from e
                 parts = parts_at[place]
                 if parts is None:
                     parts_at[place], sizes[place] = [part], len(part)
@@ -273,8 +289,8 @@ class KeyedWrite(GroupWrite):
 
     The tables hold values alone, which are of one *stamp*: time, windows and pane are said once. Elements of other
     windows have another stamp, and tables of their own: what happens in a window does not depend on what is in others.
-    When elements of the same windows differ in time or pane, the tables hold windowed values, until they have been
-    written out.
+    When elements of the same windows differ in time, the tables hold values with their times, and when they differ in
+    pane, too, windowed values; until they have been written out.
     """
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
@@ -289,17 +305,31 @@ class KeyedWrite(GroupWrite):
         # By encoded windows; the tables of the latest are `_tables`, too.
         self._stamped: dict[tuple[bytes, ...], tuple[_Stamp, dict[Kind, dict[Any, Any]]]] = {}
         self._seen: set[bytes] = set()
-        self._alike = True
+        self._form = _Form.ALIKE
         self._overhead = 0
 
     def _absorb(self, block: Block) -> None:
-        if self._alike and block.uniform and self._has_stamp((block.micros, block.windows, block.panes)):
+        micros, windows, panes = block.micros, block.windows, block.panes
+        if type(windows) is Each or type(panes) is Each:
+            self._differ(_Form.WHOLE)
+        elif self._form is not _Form.WHOLE:
+            if self._form is _Form.ALIKE and type(micros) is Each:
+                self._differ(_Form.TIMED)
+            timed = self._form is _Form.TIMED
+            if not self._has_stamp((None if timed else micros, windows, panes)):
+                # Of times there are many, of panes few.
+                self._differ(_Form.WHOLE if timed else _Form.TIMED)
+                self._absorb(block)
+                return
+        if self._form is _Form.ALIKE:
             super()._absorb(block)
             return
-        if self._alike:
-            self._differ()
-        keyed = block.with_values([value for _, value in block.values])
-        elements = zip([key for key, _ in block.values], keyed.elements(), strict=True)
+        values: Iterable[Any] = [value for _, value in block.values]
+        if self._form is _Form.TIMED:
+            values = zip(values, block.times(), strict=False)
+        else:
+            values = block.with_values(list(values)).elements()
+        elements = zip([key for key, _ in block.values], values, strict=True)
         super()._absorb(Block(list(elements), 0, (), None))
 
     def _has_stamp(self, stamp: _Stamp) -> bool:
@@ -324,28 +354,49 @@ class KeyedWrite(GroupWrite):
             return super()._group_count()
         return sum(len(table) for _, tables in self._stamped.values() for table in tables.values())
 
-    def _differ(self) -> None:
-        """Makes windowed values of the values in the tables."""
-        self._alike = False
-        joined: dict[Kind, dict[Any, Any]] = defaultdict(self._table)
-        for stamp, tables in self._stamped.values():
-            whole = create(None, *stamp).with_value
+    def _differ(self, form: _Form) -> None:
+        """Makes of what the tables hold what they are to hold from now on."""
+        if form is self._form:
+            return
+        grown, self._overhead = _OVERHEADS[form] - self._overhead, _OVERHEADS[form]
+        self._held += self._count * grown
+        self._held_by_values += self._count * grown
+        stamped, self._stamped = self._stamped, {}
+        if self._form is _Form.ALIKE:
+            for windows, ((micros, *rest), tables) in stamped.items():
+                for table in tables.values():
+                    for values in table.values():
+                        values[:] = zip(values, repeat(micros), strict=False)
+                stamped[windows] = (None, *rest), tables
+        self._form = form
+        if form is _Form.TIMED:
+            self._stamped = stamped
+            if self._stamp is not None:
+                self._stamp = (None, *self._stamp[1:])
+            return
+        self._tables, self._stamp = defaultdict(self._table), None
+        for (_, windows, panes), tables in stamped.values():
             for kind, table in tables.items():
-                for form, values in table.items():
-                    joined[kind][form] += map(whole, values)
-        self._tables, self._stamped = joined, {}
-        self._overhead = _ELEMENT_OVERHEAD
-        self._held += self._count * _ELEMENT_OVERHEAD
-        self._held_by_values += self._count * _ELEMENT_OVERHEAD
+                for key, timed in table.items():
+                    self._tables[kind][key] += [create(value, micros, windows, panes) for value, micros in timed]
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
-        self._encode_payload = self._blocks.encode
-        if not self._stamped:
+        if self._form is _Form.WHOLE:
+            self._encode_payload = self._blocks.encode
             yield from super()._groups()
-        for stamp, tables in self._stamped.values():
-            self._encode_payload = self._blocks.encoder_of_alike(*stamp)
+        for (micros, windows, panes), tables in self._stamped.values():
+            if self._form is _Form.TIMED:
+                self._encode_payload = self._blocks.encoder_of_timed(windows, panes)
+            else:
+                self._encode_payload = self._blocks.encoder_of_alike(micros, windows, panes)
             self._tables = tables
             yield from super()._groups()
 
-    def _group_error(self, error: Exception, values: list[Any]) -> CoderError:
-        return super()._group_error(error, [v.value if isinstance(v, WindowedValue) else v for v in values])
+    def _values_of(self, payload: list[Any]) -> list[Any]:
+        match self._form:
+            case _Form.ALIKE:
+                return payload
+            case _Form.TIMED:
+                return [value for value, _ in payload]
+            case _Form.WHOLE:
+                return [windowed.value for windowed in payload]

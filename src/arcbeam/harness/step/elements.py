@@ -7,14 +7,13 @@ is the SDK's object, which the engine does not look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any, Final
 
 from apache_beam.coders import coder_impl
 
 from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.gathering import Gathered
 from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
-from arcbeam.engine.grouping.passing import PassingValues
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.frames import key_groups
 from arcbeam.harness.encoding.stamps import Stamp, Stamps
@@ -37,12 +36,13 @@ class Codec:
         waits: whether they may have to wait in the shard's state.
 
     Attributes:
+        encode: makes bytes of a value.
         decode: makes a value of its bytes.
     """
 
     def __init__(self, coder: Any, windows: Windows, waits: bool) -> None:
         impl = coder.get_impl()
-        self._encode, self.decode = impl.encode, impl.decode
+        self.encode, self.decode = impl.encode, impl.decode
         self._windows = windows
         self.waits = waits
 
@@ -50,7 +50,7 @@ class Codec:
         """The elements of a block for the engine."""
         all_ours = self._windows.all_ours
         for element in block.elements():
-            value = self._encode(element.value) if self.waits else element.value
+            value = self.encode(element.value) if self.waits else element.value
             yield value, Timestamp(element.timestamp_micros), all_ours(element.windows), our_pane(element.pane_info)
 
     def block(self, elements: Elements) -> Block:
@@ -65,12 +65,9 @@ class Codec:
             _column(panes, their_pane),
         )
 
-    def window(self, block: Block) -> Window | None:
-        """The window that all elements are in; None if there is no one such, or it is not known."""
-        windows = block.windows
-        if type(windows) is Each or len(windows) != 1:
-            return None
-        return self._windows.all_ours(windows)[0]
+    def windows(self, block: Block) -> tuple[Window, ...] | None:
+        """The windows that all elements are in; None if they differ."""
+        return None if type(block.windows) is Each else self._windows.all_ours(block.windows)
 
 
 def _column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
@@ -86,13 +83,12 @@ class BlockElements(Together):
         block: as it came.
     """
 
-    __slots__ = ("_codec", "block", "size", "window")
+    __slots__ = ("_codec", "block", "packed", "windows")
 
-    def __init__(self, block: Block, codec: Codec, size: int) -> None:
-        self.block = block
-        self.size = size
+    def __init__(self, block: Block, codec: Codec, packed: bytes | None = None) -> None:
+        self.block, self.packed = block, packed
         self._codec = codec
-        self.window = codec.window(block)
+        self.windows = codec.windows(block)
 
     def __len__(self) -> int:
         return len(self.block)
@@ -104,24 +100,21 @@ class BlockElements(Together):
 class EncodedElements(Together):
     """The same of a block's bytes, of which what the elements share is known. They are decoded each time."""
 
-    __slots__ = ("_codec", "_count", "_payload", "_stamp", "window")
+    __slots__ = ("_codec", "_stamp", "packed", "windows")
 
-    def __init__(self, payload: bytes, stamp: Stamp, window: Window | None, codec: Codec) -> None:
-        self._payload, self._stamp, self._codec = payload, stamp, codec
-        self.window = window
+    packed: bytes
+
+    def __init__(self, packed: bytes, stamp: Stamp, windows: tuple[Window, ...] | None, codec: Codec) -> None:
+        self._stamp, self._codec = stamp, codec
+        self.packed, self.windows = packed, windows
 
     @property
     def block(self) -> Block:
         """The block."""
-        return self._stamp.block(self._payload)
-
-    @property
-    def size(self) -> int:  # type: ignore[override]  # an attribute that is worked out
-        """See `Together`."""
-        return len(self._payload)
+        return self._stamp.block(self.packed)
 
     def __len__(self) -> int:
-        return self._payload[1]
+        return self.packed[1]
 
     def __iter__(self) -> Iterator[WindowedElement]:
         return self._codec.elements(self.block)
@@ -131,7 +124,7 @@ def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iter
     """What comes to a stage without keys."""
     for row in rows:
         for block in coder.read(row.blob):
-            yield NO_KEY, BlockElements(block, codec, len(row.blob))
+            yield NO_KEY, BlockElements(block, codec)
 
 
 def keyed_elements(
@@ -145,17 +138,44 @@ def keyed_elements(
         codec: of values.
         memory: bytes of a bucket to hold; beyond it they move to a local file.
     """
-    stamps: Stamps[Window | None] = Stamps(coder)
+    stamps: Stamps[tuple[Window, ...] | None] = Stamps(coder)
     for key, chunks in key_groups(rows, memory):
         for payload in chunks[b""]:
             known = stamps.of(payload)
             if known is not None:
                 yield key, EncodedElements(payload, *known, codec)
                 continue
-            for block in coder.read(payload):
-                came = BlockElements(block, codec, len(payload))
-                stamps.add(block, came.window)
+            blocks = list(coder.read(payload))
+            for block in blocks:
+                came = BlockElements(block, codec, payload if len(blocks) == 1 else None)
+                stamps.add(block, came.windows)
                 yield key, came
+
+
+class Packed:
+    """The values of elements that were packed (`Together.packed`) and kept.
+
+    Args:
+        coder: of blocks of them.
+        codec: of the values.
+    """
+
+    def __init__(self, coder: BlockCoder, codec: Codec) -> None:
+        self._coder, self._codec = coder, codec
+        self._stamps: Stamps[None] = Stamps(coder)
+
+    def values(self, packed: bytes) -> list[Any]:
+        """As the SDK has them."""
+        known = self._stamps.of(packed)
+        if known is not None:
+            return known[0].values(packed)
+        block = next(self._coder.read(packed))
+        self._stamps.add(block, None)
+        return block.values
+
+    def encoded(self, packed: bytes) -> Iterator[bytes]:
+        """As the engine has them; see `arcbeam.engine.grouping.gathering.Unpack`."""
+        return map(self._codec.encode, self.values(packed))
 
 
 class PaneValues:
@@ -164,25 +184,25 @@ class PaneValues:
     SUBTLE: what they are decoded from stays with the pane, not with the state, so it may be kept.
     """
 
-    __slots__ = ("_codec", "_contents")
+    __slots__ = ("_codec", "_contents", "_packed")
 
-    def __init__(self, contents: Values | PassingValues, codec: Codec) -> None:
+    def __init__(self, contents: Values | Gathered, codec: Codec, packed: Packed) -> None:
         self._contents = contents
-        self._codec = codec
+        self._codec, self._packed = codec, packed
 
     @staticmethod
-    def of(contents: Values | PassingValues, codec: Codec) -> Any:
+    def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
         """The values of a pane, for the SDK: a list if they are few."""
-        if contents.size > _EAGER_BYTES:
-            return PaneValues(contents, codec)
-        if isinstance(contents, PassingValues):
-            # Each goes into this one pane, and nowhere else: it need not be encoded for that.
-            parts: Sequence[Any] = contents.parts
-            return list(parts[0].block.values if len(parts) == 1 else chain(*(part.block.values for part in parts)))
-        return list(map(codec.decode, contents))
+        values = PaneValues(contents, codec, packed)
+        return values if contents.size > _EAGER_BYTES else list(values)
 
     def __iter__(self) -> Iterator[Any]:
-        return map(self._codec.decode, self._contents)
+        contents, decode = self._contents, self._codec.decode
+        if isinstance(contents, Values):
+            yield from map(decode, contents)
+            return
+        for part in contents.parts:
+            yield from map(decode, part) if isinstance(part, Values) else self._packed.values(part)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return list, (list(self),)

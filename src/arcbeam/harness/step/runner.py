@@ -75,7 +75,7 @@ class StepRunner:
         """See `Runner`."""
         stage, decode = self._stage, self._stage.decode_key
         for (window, timestamp, info), alike in groupby(panes, _stamp):
-            values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec)) for pane in alike]
+            values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in alike]
             self._bundles.emit_block(Block(values, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
         return CallResult()
 

@@ -31,7 +31,7 @@ def scripted_elements(elements: Sequence[tuple[bytes, Timestamp]], codec: Codec)
     if elements:
         created = (create(codec.decode(value), time, _GLOBAL, PANE_INFO_UNKNOWN) for value, time in elements)
         block = Block.of([_unwrapped(element.value) or element for element in created])
-        yield NO_KEY, BlockElements(block, codec, sum(len(value) for value, _ in elements))
+        yield NO_KEY, BlockElements(block, codec)
 
 
 def _unwrapped(value: object) -> object | None:

@@ -6,19 +6,20 @@ Owns what is the same for all shards and steps. What a shard's user code does is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from apache_beam import coders
 
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.plan.stagekinds import Grouped, Stateful
+from arcbeam.engine.plan.stagekinds import Grouped, StageKind, Stateful
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state import bags
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.harness.step import state
-from arcbeam.harness.step.elements import Codec, keyed_elements, plain_elements
+from arcbeam.harness.step.elements import Codec, Packed, keyed_elements, plain_elements
 from arcbeam.harness.step.restrictions import StepRestrictions
 from arcbeam.harness.step.scripts import scripted_elements
 from arcbeam.harness.step.sidewindows import SideWindows
@@ -52,6 +53,7 @@ class StepStage:
         keyed: whether what comes has user keys.
         decode_key: of the engine's user keys; only of a stage that has some.
         codec: of the values that come.
+        packed: the same of those that were kept as they came.
         sides: the windows of its side inputs.
         stateful: its operations that are run key by key.
         restrictions: of a splittable stage; None of another.
@@ -64,7 +66,7 @@ class StepStage:
         self.processor = StageProcessor(stage, settings, self.state)
         root = self.processor.root
         self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
-        self.kind = kind_of(self.processor, self.windows)
+        self.kind: StageKind = kind_of(self.processor, self.windows)
         self.stable = stage.stable
         self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
         taker = root.output_blocks.only_taker
@@ -95,6 +97,9 @@ class StepStage:
         waits = in_order or isinstance(self.kind, Grouped) or bool(stage.side_inputs) or stage.stable
         self.codec = Codec(coder, self.windows, waits)
         self._blocks = BlockCoder(coders.WindowedValueCoder(coder, root.written_coder.window_coder))
+        self.packed = Packed(self._blocks, self.codec)
+        if isinstance(self.kind, Grouped):
+            self.kind = replace(self.kind, unpack=self.packed.encoded)
 
     def elements(self, rows: Iterable[Row]) -> Iterable[tuple[bytes, Elements]]:
         """What has come to the stage in a shard, as `arcbeam.engine.step.bundles.Exchange` hands it on.

@@ -1,0 +1,158 @@
+"""Windows of which nothing goes out before the watermark passes their end: all that comes to them is gathered.
+
+Owns what a step has brought to such windows, and its place in the state if they go on. A pane, and what becomes of a
+window behind its end, is as `engine.grouping.openwindow` has it. Must not know what is in an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+from arcbeam.engine.grouping.contents import Values, block
+from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_window
+from arcbeam.engine.grouping.openwindow import Rules
+from arcbeam.engine.grouping.runs import Merged, Runs
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, part
+from arcbeam.model.seams import StateView
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import NO_PANE, Window
+
+Unpack = Callable[[bytes], Iterable[bytes]]
+"""Makes elements, encoded, of what `Together.packed` was."""
+
+_SPACE: Final = b"\xff"
+"""No key of the grouping's is so long that its rows begin with that."""
+_PACKED, _ENCODED = b"\1", b"\0"
+
+
+class Gathered:
+    """The contents of a pane as they were gathered; may be iterated again and again.
+
+    Attributes:
+        parts: what came, in order: as `Together.packed` has it, or values.
+        size: how many bytes they take, about.
+    """
+
+    __slots__ = ("_unpack", "parts", "size")
+
+    def __init__(self, payloads: Sequence[bytes], unpack: Unpack) -> None:
+        self._unpack = unpack
+        self.parts: list[bytes | Values] = [
+            payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],)) for payload in payloads
+        ]
+        self.size = sum(map(len, payloads))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for each in self.parts:
+            yield from each if isinstance(each, Values) else self._unpack(each)
+
+    def __repr__(self) -> str:
+        return f"Gathered({self.size} bytes)"
+
+
+class Gathering:
+    """What is gathered in a shard.
+
+    Args:
+        rules: of the grouping.
+        view: of the shard's state.
+        space: what the grouping's entries begin with.
+        unpack: see there.
+    """
+
+    __slots__ = ("_came", "_latest", "_rules", "_space", "_unpack", "_view")
+
+    def __init__(self, rules: Rules, view: StateView, space: bytes, unpack: Unpack) -> None:
+        self._rules, self._view, self._unpack = rules, view, unpack
+        self._space = space + _SPACE
+        # What has come in this step: by window, of each by key.
+        self._came: dict[Window, dict[bytes, list[bytes]]] = {}
+        self._latest: tuple[tuple[Window, ...], list[dict[bytes, list[bytes]]]] | None = None
+
+    def take(self, key: bytes, elements: Together, watermark: Timestamp) -> bool:
+        """Takes elements of a key; not if they have to be looked at one by one.
+
+        Args:
+            key: of all of them.
+            elements: at least one.
+            watermark: of the input, before it moves.
+        """
+        windows, packed = elements.windows, elements.packed
+        if windows is None or packed is None:
+            return False
+        # Most are of the same windows as those before.
+        if self._latest is None or windows is not self._latest[0]:
+            if any(watermark > self._rules.bounds(window).end for window in windows):
+                return False
+            self._latest = windows, [self._came.setdefault(window, {}) for window in windows]
+        payload = _PACKED + packed
+        for came in self._latest[1]:
+            held = came.get(key)
+            if held is None:
+                came[key] = [payload]
+            else:
+                held.append(payload)
+        return True
+
+    def take_each(self, key: bytes, elements: Iterable[WindowedElement], watermark: Timestamp) -> list[WindowedElement]:
+        """Takes elements of a key. Those of windows whose end is passed are given back: they are not gathered."""
+        behind: list[WindowedElement] = []
+        for window, (values, times) in by_window(elements).items():
+            if watermark > self._rules.bounds(window).end:
+                behind += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
+            else:
+                self._came.setdefault(window, {}).setdefault(key, []).append(_ENCODED + block(values))
+        return behind
+
+    def windows(self) -> list[Window]:
+        """Those to which something has come that is not in the state yet."""
+        return list(self._came)
+
+    def is_stored(self, window: Window) -> bool:
+        """Whether something that came to a window before is in the state."""
+        return not self._runs(window).empty
+
+    def store(self, window: Window) -> None:
+        """Puts what has come to a window into the state."""
+        self._latest = None
+        self._runs(window).add(self._came.pop(window))
+
+    def groups(self, window: Window) -> Groups:
+        """All that there is of a window, which is there no more when it is read."""
+        self._latest = None
+        runs = self._runs(window)
+        stored = not runs.empty
+        return Groups(runs, runs.merged(self._came.pop(window, {})), stored, self._unpack)
+
+    def _runs(self, window: Window) -> Runs:
+        return Runs(self._view, self._space + part(self._rules.bounds(window).ordered, NAME_LIMIT))
+
+
+class Groups:
+    """What was gathered of a window, key by key. Iterated once.
+
+    Attributes:
+        stored: whether some of it was in the state.
+    """
+
+    __slots__ = ("_merged", "_runs", "_unpack", "stored")
+
+    def __init__(self, runs: Runs, merged: Merged, stored: bool, unpack: Unpack) -> None:
+        self._runs, self._merged, self._unpack = runs, merged, unpack
+        self.stored = stored
+
+    def __iter__(self) -> Iterator[tuple[bytes, Gathered]]:
+        unpack = self._unpack
+        for key, payloads in self._merged:
+            yield key, Gathered(payloads, unpack)
+        self._runs.clear()
+
+    def leave(self) -> bool:
+        """Nothing more is read for now: the rest is in the state. Whether there is any."""
+        rest = self._merged.leave()
+        if rest:
+            self._runs.add(rest)
+        elif self._merged.empty:
+            self._runs.clear()
+        return not self._merged.empty
