@@ -106,6 +106,8 @@ def test_runs_are_written_as_they_were_and_read() -> None:
 def test_rows_are_written_as_they_were() -> None:
     view = MemoryView()
     _fill(view)
+    # What format 1 has learned since, and is counted anew where it is not there.
+    view.delete(keyspace.prefix(keyspace.Kind.ROOT, 259))
     assert view.snapshot() == _golden().snapshot()
 
 

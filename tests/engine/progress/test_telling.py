@@ -8,7 +8,7 @@ import pytest
 
 from arcbeam.engine.plan.reports import Restrictions, StageReport
 from arcbeam.engine.progress.telling import news
-from arcbeam.engine.state.residuals import Crowded
+from arcbeam.engine.state.standing import Crowded
 from arcbeam.engine.watermarks.clocks import Local
 from arcbeam.model.timestamps import Timestamp
 from tests.engine.progress.script import LAYOUT, REPORTS, Driver, play, source

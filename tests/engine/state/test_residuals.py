@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from arcbeam.engine.state.residuals import Crowded, Remainder, Residuals, Restriction, Standing
+from arcbeam.engine.rows.keyspace import Kind, prefix
+from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
+from arcbeam.engine.state.standing import Crowded, Standing
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -77,17 +80,6 @@ class ResidualsMachine(RuleBasedStateMachine):
         residual = self.shards[shard].split(restriction.id, self._remainder(given, due, watermarks), self.now)
         self._note(residual, due)
         self.running[at] = (shard, restriction, work - given, True)
-
-    @precondition(lambda self: self.running)
-    @rule(watermarks=_WATERMARKS)
-    def report(self, watermarks: dict) -> None:
-        shard, restriction, work, _ = self.running[-1]
-        before = {o: self._held(shard, restriction, o) for o in _OUTPUTS}
-        self.shards[shard].advance(restriction.id, watermarks)
-        for output in _OUTPUTS:
-            expected = max(before[output], watermarks.get(output, MIN_TIMESTAMP))
-            assert self._held(shard, restriction, output) == expected
-        self.running[-1] = (shard, restriction, work, True)
 
     @precondition(lambda self: self.running)
     @rule(done=st.integers(0, 6), due=_DUE, watermarks=_WATERMARKS)
@@ -222,11 +214,13 @@ def test_each_output_is_held_by_itself_until_the_commit_that_replaces_the_hold()
     view, residuals, taken = _one(("main", "errors"))
     committed = view.snapshot()
     holds = Holds(view, 0, Side.INPUT)
-    residuals.advance(taken.id, {"main": Timestamp(40), "errors": Timestamp(35)})
+    marks = {"main": Timestamp(40), "errors": Timestamp(35)}
+    rest = residuals.finish(taken.id, Remainder(b"rest", watermarks=marks), _NOW)
+    assert rest is not None
     assert [holds.earliest(output).time for output in ("main", "errors")] == [40, 35]
-    rest = residuals.finish(
-        taken.id, Remainder(b"rest", watermarks={"main": Timestamp(50), "errors": Timestamp(20)}), _NOW
-    )
+    assert residuals.take(_NOW) == rest
+    marks = {"main": Timestamp(50), "errors": Timestamp(20)}
+    rest = residuals.finish(rest.id, Remainder(b"rest", watermarks=marks), _NOW)
     assert rest is not None
     # What was promised for the whole is promised for the rest.
     assert [holds.earliest(output).time for output in ("main", "errors")] == [50, 35]
@@ -244,9 +238,13 @@ def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_tol
     assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
     assert held.name.startswith("orders~")
     assert rest.silent(("main", "errors")) == ("errors",)
-    assert residuals.standing(_NOW) == Standing(1, 1, rest.remainder.size, ("errors",))
+    assert residuals.standing() == Standing(1, rest.remainder.size, {"errors": 1})
+    assert residuals.ready(_NOW, 9) == 1
     residuals.admit("late", Remainder(b"all", 7.0, Timestamp(_NOW + 1), {"main": _NOW, "errors": _NOW}), _NOW)
-    assert residuals.standing(_NOW) == Standing(2, 1, rest.remainder.size + 7.0, ("errors",))
+    assert residuals.standing() == Standing(2, rest.remainder.size + 7.0, {"errors": 1})
+    assert residuals.ready(_NOW, 9) == 1
+    assert residuals.ready(Timestamp(_NOW + 1), 9) == 2
+    assert residuals.ready(Timestamp(_NOW + 1), 1) == 1
 
 
 @pytest.mark.contract("SDF-05")
@@ -260,7 +258,39 @@ def test_too_many_restrictions_of_a_root_are_told_but_kept() -> None:
         residuals.split(taken.id, Remainder(b"part"), _NOW)
     assert residuals.room("orders") == 0
     assert list(residuals.crowded()) == [Crowded("orders", 3, 2)]
-    assert "3 restrictions of 'orders'" in str(next(residuals.crowded()))
+    assert "3 restrictions of 'orders'" in str(residuals.crowded()[0])
+    residuals.finish(taken.id, None, _NOW)
+    assert residuals.crowded() == ()
+
+
+@pytest.mark.parametrize("size", [2.5, math.inf, math.nan])
+def test_how_they_stand_is_known_without_a_look_at_each_whatever_their_sizes(size: float) -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 0, ("main",))
+    residuals.admit("a", Remainder(b"all", size), _NOW)
+    residuals.admit("b", Remainder(b"all", 4.0), _NOW)
+    residuals.validate()
+    taken = residuals.take(_NOW)
+    assert taken is not None
+    residuals.finish(taken.id, None, _NOW)
+    standing = Residuals(view, 0, ("main",)).standing()
+    assert (standing.live, standing.silent) == (1, {"main": 1})
+    left = next(residuals.all()).remainder.size
+    assert standing.size == left or math.isnan(left)
+    residuals.hand_over(next(residuals.all()).id)
+    assert view.snapshot() == {}
+
+
+def test_of_rows_without_a_count_of_all_they_are_counted() -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 0, ("main",))
+    residuals.admit("a", Remainder(b"all", 3.0, None, {"main": _NOW}), _NOW)
+    residuals.admit("b", Remainder(b"all", 4.0), _NOW)
+    view.delete(prefix(Kind.ROOT, 0))
+    again = Residuals(view, 0, ("main",))
+    assert again.standing() == Standing(2, 7.0, {"main": 1})
+    again.admit("c", Remainder(b"all", 1.0), _NOW)
+    again.validate()
 
 
 @pytest.mark.contract("SDF-11")

@@ -47,11 +47,7 @@ def test_restrictions_run_once_a_step_and_what_they_leave_waits_with_its_hold() 
         return Remainder(element, 1.0, None if due is None else Timestamp(due), {"main": Timestamp(mark)})
 
     world = World(Splittable())
-    world.on = {
-        "resume 3": RestrictionResult(
-            (rest(b"half", None, 5),), rest(b"later", 150, 6), {"main": Timestamp(6)}, CallResult(4)
-        )
-    }
+    world.on = {"resume 3": RestrictionResult((rest(b"half", None, 5),), rest(b"later", 150, 6), CallResult(4))}
     report = world.step(MAX_TIMESTAMP, 3, now=100)
     assert world.told() == ["resume 3"]
     assert report.leftover

@@ -220,11 +220,11 @@ class Source(Nothing):
         for count, at in enumerate(range(lo, hi)):
             if count and (count >= feed.piece or budget.exhausted()):
                 due = self.toy.now + feed.pause if feed.pause and at % feed.every == 0 else None
-                return RestrictionResult((*splits,), self._rest(at, hi, due), {}, CallResult(count))
+                return RestrictionResult((*splits,), self._rest(at, hi, due), CallResult(count))
             self._read(*feed.events[at])
         if feed.behind is not None and hi == len(feed.events):
-            return RestrictionResult((*splits,), self._rest(hi, hi, feed.behind or None), {}, CallResult(hi - lo))
-        return RestrictionResult((*splits,), None, {}, CallResult(hi - lo))
+            return RestrictionResult((*splits,), self._rest(hi, hi, feed.behind or None), CallResult(hi - lo))
+        return RestrictionResult((*splits,), None, CallResult(hi - lo))
 
     def _rest(self, lo: int, hi: int, due: int | None) -> Remainder:
         mark = self.toy.feeds[self.stage].watermark(lo)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from arcbeam.engine.state.residuals import Crowded
+from arcbeam.engine.state.standing import Crowded
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.files import NO_FILES, TaskFiles
@@ -51,9 +51,9 @@ class Restrictions:
         live: how many are not done.
         size: of all together.
         silent: outputs that some of them report no watermark for.
-        crowded: roots of which too many live.
+        crowded: roots of which too many live, of those to which some came in the step.
         movable: some of them.
-        ready: how many of them are due at once.
+        ready: how many of them are due at once; of a thousand, no more are counted.
     """
 
     live: int = 0

@@ -24,6 +24,7 @@ are made of, and all rows of a (stage, user key, window) lie together: one range
     RESIDUAL    id                                           a restriction that is not done
     DUE         moment, id                                   index: when restrictions may resume
     ROOT        root                                         how many restrictions live of a root
+                (nothing)                                    how they stand, all together
     CLOCK       (nothing)                                    the shard's input watermark of the stage
     ESTIMATES   output, source                               an estimator's report
     GROUPING    …                                            a grouping's windows: as `grouping` lays them out

@@ -13,6 +13,7 @@ its holds go only with the commit that brings those of its residuals.
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from typing import Final
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, part, prefix, time_of
+from arcbeam.engine.state.standing import Crowded, Standing, StandingRow
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
@@ -76,41 +78,6 @@ class Restriction:
         return tuple(output for output in outputs if output not in self.remainder.watermarks)
 
 
-@dataclass(frozen=True, slots=True)
-class Crowded:
-    """A root of which more restrictions live than should.
-
-    Attributes:
-        root: its name.
-        live: how many live in this shard.
-        bound: how many should at most.
-    """
-
-    root: str
-    live: int
-    bound: int
-
-    def __str__(self) -> str:
-        return f"{self.live} restrictions of {self.root!r} are not done; {self.bound} should be enough"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The restrictions of a stage in a shard, taken together.
-
-    Attributes:
-        live: how many are not done.
-        ready: how many of them are due.
-        size: of all.
-        silent: outputs that some of them report no watermark for.
-    """
-
-    live: int = 0
-    ready: int = 0
-    size: float = 0.0
-    silent: tuple[str, ...] = ()
-
-
 @dataclass(slots=True)
 class _Run:
     """A restriction that is running; `parts` counts what it was split into."""
@@ -140,6 +107,9 @@ class Residuals:
         self._due = Frontier(view, prefix(Kind.DUE, stage))
         self._holds = Holds(view, stage, Side.INPUT)
         self._running: dict[bytes, _Run] = {}
+        # No name of a root is empty in a key: this row is no root's.
+        self._standing = StandingRow(view, self._roots, self._counted)
+        self._crowded: dict[str, Crowded] = {}
 
     # From outside.
 
@@ -230,18 +200,6 @@ class Residuals:
         self._due.put(self._due_row(run.restriction), b"")
         self._hold(run.restriction)
 
-    def advance(self, id: bytes, watermarks: Mapping[str, Timestamp]) -> None:
-        """The watermark estimator of a running restriction reports: its holds move at once, and only forward.
-
-        Raises:
-            ValueError: it is not running.
-        """
-        run = self._run(id)
-        for output, watermark in watermarks.items():
-            if watermark > run.watermarks.get(output, MIN_TIMESTAMP):
-                run.watermarks[output] = watermark
-                self._holds.set(_holder(run.restriction), watermark, output)
-
     def split(self, id: bytes, residual: Remainder, now: Timestamp) -> Restriction:
         """A part of a running restriction was split off: it waits, and holds, from this moment on.
 
@@ -328,25 +286,27 @@ class Residuals:
         """How many splits may be asked for before too many restrictions of a root live."""
         return max(0, self._bound - self.live(root))
 
-    def crowded(self) -> Iterator[Crowded]:
-        """The roots of which more restrictions live than should."""
-        for _, value in self._view.scan(self._roots, after(self._roots)):
-            live = int.from_bytes(value[:4], "big")
-            if live > self._bound:
-                yield Crowded(value[4:].decode(), live, self._bound)
+    def crowded(self) -> tuple[Crowded, ...]:
+        """Roots of which more restrictions live than should, of those to which some have come lately."""
+        return tuple(self._crowded.values())
 
-    def standing(self, now: Timestamp) -> Standing:
-        """All together, at that processing time. Thousands may wait, so rows are not taken apart for it."""
-        live, ready, size = 0, 0, 0.0
-        silent: dict[str, None] = {}
+    def standing(self) -> Standing:
+        """All together. Not to be changed."""
+        return self._standing.read()
+
+    def ready(self, now: Timestamp, most: int) -> int:
+        """How many are due at that processing time, if no more than so many."""
+        due = self._view.scan(self._due.start, self._due.start + moment(Timestamp(now + 1)))
+        return sum(1 for _ in islice(due, most))
+
+    def _counted(self) -> Standing:
+        """Counts them; rows are not taken apart for it, but for those that say too little."""
+        standing = Standing()
         for row, value in self._view.scan(self._rows, after(self._rows)):
-            _, due, of_one, _, told = _HEADER.unpack_from(value)
-            live += 1
-            ready += due <= now
-            size += of_one
-            if told < len(self._outputs):
-                silent.update(dict.fromkeys(_unpacked(row[3:], value).silent(self._outputs)))
-        return Standing(live, ready, size, tuple(silent))
+            _, _, size, _, told = _HEADER.unpack_from(value)
+            silent = _unpacked(row[3:], value).silent(self._outputs) if told < len(self._outputs) else ()
+            standing.count(size, silent, 1)
+        return standing
 
     def validate(self) -> None:
         """Checks that rows, due times, holds and counts agree; AssertionError if not."""
@@ -367,8 +327,12 @@ class Residuals:
         assert not waiting, "due times of restrictions that are not there"
         kept = sum(hold.kind is HolderKind.RESIDUAL for hold in self._holds.all())
         assert kept == holds, "holds of restrictions that are not there"
-        roots = list(self._view.scan(self._roots, after(self._roots)))
+        roots = list(self._view.scan(self._roots + b"\0", after(self._roots)))
         assert {value[4:].decode(): int.from_bytes(value[:4], "big") for _, value in roots} == counts, "wrong counts"
+        counted, known = self._counted(), self.standing()
+        assert (counted.live, counted.silent) == (known.live, known.silent), "not as many stand as are counted"
+        as_counted = math.isclose(counted.size, known.size, rel_tol=1e-6, abs_tol=1e-6)
+        assert as_counted or math.isnan(counted.size), "not so much stands as is counted"
         self._holds.validate()
 
     # Rows.
@@ -393,6 +357,7 @@ class Residuals:
         )
 
     def _insert(self, restriction: Restriction) -> Restriction:
+        self._standing.count(restriction.remainder.size, restriction.silent(self._outputs), 1)
         self._view.put(self._rows + restriction.id, _packed(restriction))
         self._due.put(self._due_row(restriction), b"")
         self._hold(restriction)
@@ -400,6 +365,7 @@ class Residuals:
         return restriction
 
     def _remove(self, restriction: Restriction) -> None:
+        self._standing.count(restriction.remainder.size, restriction.silent(self._outputs), -1)
         self._view.delete(self._rows + restriction.id)
         for output in self._outputs:
             self._holds.clear(_holder(restriction), output)
@@ -415,6 +381,10 @@ class Residuals:
             self._view.put(row, live.to_bytes(4, "big") + root.encode())
         else:
             self._view.delete(row)
+        if live > self._bound:
+            self._crowded[root] = Crowded(root, live, self._bound)
+        else:
+            self._crowded.pop(root, None)
 
     def _root_row(self, root: str) -> bytes:
         return self._roots + part(root.encode(), NAME_LIMIT)

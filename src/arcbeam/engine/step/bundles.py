@@ -78,7 +78,6 @@ class RestrictionResult:
     Attributes:
         splits: what was split off while it ran.
         deferred: what it left when it returned; None if it is done.
-        watermarks: what its estimator reported last, by output.
         call: what it has led to.
         goes_on: what it deferred may run again in the same step, if it is due: it got somewhere, and does not wait for
             anything that only a commit brings.
@@ -86,7 +85,6 @@ class RestrictionResult:
 
     splits: Sequence[Remainder] = ()
     deferred: Remainder | None = None
-    watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
     call: CallResult = CallResult()
     goes_on: bool = False
 

@@ -18,6 +18,8 @@ from arcbeam.model.timestamps import Timestamp
 _MOVABLE: Final = 16
 """So many restrictions of a stage and shard are offered to other shards in each step: they travel in the reports."""
 _MOVABLE_BYTES: Final = 16 << 10
+_MOST_READY: Final = 1000
+"""So many restrictions that are due are counted: of what could be split for slots that are idle there are enough."""
 
 
 class PlainLogic:
@@ -26,7 +28,7 @@ class PlainLogic:
     def __init__(self, place: StageContext) -> None:
         self._place = place
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
@@ -73,7 +75,7 @@ class SplittableLogic(PlainLogic):
         self._pieces = 1
         self._admitted = 0
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
         self._drain = plan.drain
         self._pieces = plan.pieces.get(self._place.placed.name, 1)
@@ -119,9 +121,7 @@ class SplittableLogic(PlainLogic):
             pieces = max(1, min(self._pieces, residuals.room(restriction.root)))
             result = place.runner.resume(restriction, place.budget, pieces)
             place.record(result.call)
-            # What the estimator has promised after a split is no promise for what was split off.
             later.update(residuals.split(restriction.id, split, place.now).id for split in result.splits)
-            residuals.advance(restriction.id, result.watermarks)
             left = residuals.finish(restriction.id, result.deferred, place.now)
             if left is not None and not result.goes_on:
                 later.add(left.id)
@@ -137,10 +137,18 @@ class SplittableLogic(PlainLogic):
 
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
-        known = self._residuals.standing(self._place.now)
+        known = self._residuals.standing()
+        if not known.live:
+            return Restrictions()
         movable = tuple(
             Movable(restriction.id, restriction.remainder.size, handed)
             for restriction, handed in self._residuals.movable(_MOVABLE, _MOVABLE_BYTES)
         )
-        crowded = tuple(self._residuals.crowded())
-        return Restrictions(known.live, known.size, known.silent, crowded, movable, known.ready)
+        return Restrictions(
+            known.live,
+            known.size,
+            tuple(sorted(known.silent)),
+            self._residuals.crowded(),
+            movable,
+            self._residuals.ready(self._place.now, _MOST_READY),
+        )

@@ -97,8 +97,7 @@ class StepRestrictions:
         last = deferred.pop() if deferred else None
         # What asks for finalization may wait for the commit.
         goes_on = processed.progressed and not self._processor.stage.finalizes
-        promised = {} if last is None else last.watermarks
-        return RestrictionResult((*splits, *deferred), last, promised, CallResult(), goes_on)
+        return RestrictionResult((*splits, *deferred), last, CallResult(), goes_on)
 
     def about(self) -> str:
         """The restriction that was processed last, for people."""
