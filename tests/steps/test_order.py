@@ -26,7 +26,7 @@ def test_an_order_has_what_the_head_has_and_a_task_gets_its_part() -> None:
     order = ordered(plan(2, 1), log.head, log.epoch)
     for level, number in ((0, 0), (0, 1), (1, 1)):
         assert order.version(level, number) == log.head.version(level, number)
-    part = order.of_level(1, frozenset())
+    part = order.of_level(1, frozenset(), frozenset())
     assert part.shards == (shard(1, 0), shard(1, 1))
     assert part.version(1, 1) == order.version(1, 1)
     assert pickle.loads(pickle.dumps(part)) == part
@@ -35,8 +35,8 @@ def test_an_order_has_what_the_head_has_and_a_task_gets_its_part() -> None:
 def test_a_level_gets_the_files_of_the_side_inputs_that_it_reads() -> None:
     files = tuple(SideFile(channel, 0, f"{n}", 1) for n, channel in enumerate((3, 4, 3)))
     order = replace(ordered(plan(1, 0), opened(MemoryBlobs()).head, 1), side_files=files)
-    assert order.of_level(0, frozenset({3})).side_files == (files[0], files[2])
-    assert order.of_level(0, frozenset()).side_files == ()
+    assert order.of_level(0, frozenset(), frozenset({3})).side_files == (files[0], files[2])
+    assert order.of_level(0, frozenset(), frozenset()).side_files == ()
 
 
 def test_a_step_that_stands_on_another_head_is_refused() -> None:

@@ -41,7 +41,7 @@ def _two(p: Any) -> None:
 
 
 def test_each_output_is_a_source_of_its_own_and_events_are_in_microseconds() -> None:
-    plan = plan_of(_two)
+    plan = plan_of(_two, bounded=False)
     assert not plan.bounded
     assert plan.script == Script(
         "Script",
@@ -64,20 +64,22 @@ def test_one_output_is_known_by_the_transform_however_it_is_fused() -> None:
         p | "Script" >> stream().add_elements([1]) | "A" >> beam.Map(str) | "B" >> beam.Map(str)
 
     for fusion in (True, False):
-        plan = plan_of(build, fusion=fusion)
+        plan = plan_of(build, fusion=fusion, bounded=False)
         assert plan.script is not None
         assert plan.script.outputs == {"None": "Script"}
         assert plan.stages[0].uid == "Script"
 
 
 def test_an_output_that_nobody_reads_is_there() -> None:
-    plan = plan_of(lambda p: p | "Script" >> stream().add_elements([1], tag="a").add_elements([2], tag="b"))
+    plan = plan_of(
+        lambda p: p | "Script" >> stream().add_elements([1], tag="a").add_elements([2], tag="b"), bounded=False
+    )
     assert plan.script is not None
     assert {stage.uid for stage in plan.stages} == set(plan.script.outputs.values()) == {"Script/a", "Script/b"}
 
 
 def test_a_service_has_the_events() -> None:
-    plan = plan_of(lambda p: p | "Script" >> test_stream.TestStream(endpoint="localhost:7"))
+    plan = plan_of(lambda p: p | "Script" >> test_stream.TestStream(endpoint="localhost:7"), bounded=False)
     assert plan.script == Script("Script", {"None": "Script"}, (), "localhost:7")
 
 
@@ -121,7 +123,7 @@ def test_what_cannot_be_meant_is_refused_by_name(change: Callable[[Any], Any], w
     change(payload)
     transform.spec.payload = payload.SerializeToString()
     with pytest.raises(InvalidPipelineError, match=why):
-        translate(proto)
+        translate(proto, bounded=False)
 
 
 def test_a_payload_that_cannot_be_read_is_refused() -> None:
@@ -129,4 +131,4 @@ def test_a_payload_that_cannot_be_read_is_refused() -> None:
     (transform,) = (t for t in proto.components.transforms.values() if t.unique_name == "Script")
     transform.spec.payload = b"\xff"
     with pytest.raises(InvalidPipelineError, match="the payload of 'Script' is malformed"):
-        translate(proto)
+        translate(proto, bounded=False)

@@ -38,15 +38,17 @@ class StepOrder:
         files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
         return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, files)
 
-    def of_level(self, level: int, sides: Collection[int]) -> StepOrder:
+    def of_level(self, level: int, stages: Collection[str], sides: Collection[int]) -> StepOrder:
         """The same with what the tasks of a level need.
 
         Args:
             level: of whose shards the state is.
+            stages: of the level.
             sides: the numbers of the side inputs that its stages read.
         """
         return replace(
             self,
+            plan=replace(self.plan, moves=tuple(move for move in self.plan.moves if move.stage in stages)),
             shards=tuple(of for of in self.shards if of.level == level),
             side_files=tuple(file for file in self.side_files if file.channel in sides),
         )

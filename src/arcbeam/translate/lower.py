@@ -40,16 +40,17 @@ def translate(
         fusion: whether transforms may share a stage.
         drain: put a truncation in front of every splittable DoFn.
         bounded: all input is there before a grouping puts anything out; in steps it is not, and a grouping needs the
-            time of each of its elements. A pipeline with a TestStream runs in steps, whatever is said here.
+            time of each of its elements. A pipeline with a TestStream is not.
         allow_non_deterministic_keys: see `validate`.
 
     Raises:
-        InvalidPipelineError: the proto is malformed.
+        InvalidPipelineError: the proto is malformed, or bounded and with a TestStream.
         UnsupportedPipelineError: it needs something that cannot run; every such thing is listed.
     """
     script = next((t for t in pipeline.components.transforms.values() if t.spec.urn == teststream.URN), None)
-    bounded = bounded and script is None
     validate(pipeline, allow_non_deterministic_keys=allow_non_deterministic_keys)
+    if bounded and script is not None:
+        raise InvalidPipelineError(f"TestStream {script.unique_name!r} has no end that is known: it runs in steps")
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)

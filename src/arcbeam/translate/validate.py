@@ -18,7 +18,7 @@ from arcbeam.translate import keys, phases, teststream
 from arcbeam.translate.describe import parts_of
 
 _READ = common_urns.deprecated_primitives.READ.urn
-_UNBOUNDED = "unbounded pipelines are not supported yet"
+_ENDLESS = "make it a splittable DoFn, or bound it: a source of the old kind has no checkpoints here"
 _REQUIREMENTS = common_urns.requirements
 _SUPPORTED_REQUIREMENTS = {
     _REQUIREMENTS.REQUIRES_STATEFUL_PROCESSING.urn,
@@ -144,7 +144,7 @@ def _transforms(pipeline: Any) -> list[Unsupported]:
         elif _is_run(transform) and transform.spec.urn not in phases.RUNNABLE:
             items.append(Unsupported(name, f"transform {transform.spec.urn or 'without a URN'}"))
         elif transform.spec.urn == _READ and _reads_without_end(transform):
-            items.append(Unsupported(name, "a source without an end", _UNBOUNDED))
+            items.append(Unsupported(name, "a source without an end", _ENDLESS))
         payload = phases.par_do_payload(transform)
         if payload is None:
             continue

@@ -81,7 +81,9 @@ class World:
         place = StageContext(
             self.spec.placed, shard, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
         )
-        report, _ = StageStep(self.spec, place, self, self.committed_outputs).run(Timestamp(watermark), plan)
+        report, _ = StageStep(self.spec, place, self, self.committed_outputs).run(
+            Timestamp(watermark), plan, [move for move in plan.moves if move.stage == "it"]
+        )
         return report
 
     def told(self) -> list[str]:

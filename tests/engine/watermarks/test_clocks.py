@@ -81,8 +81,8 @@ def test_an_output_waits_for_holds_and_estimates() -> None:
         },
     )
     assert output_time(Timestamp(30), clock.local(), "main") == 18
-    clock.retire("events", "main")
-    assert output_time(Timestamp(30), clock.local(), "main") == 19
+    clock.retire_all()
+    assert output_time(Timestamp(30), clock.local(), "main") == 20
     assert output_time(Timestamp(12), clock.local(), "main") == 12
 
 

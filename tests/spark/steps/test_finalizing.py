@@ -52,3 +52,15 @@ def test_a_worker_that_had_no_task_in_the_next_step_hears_of_a_commit_later() ->
     for confirmed in (Confirmed(2, (b"b",)), Confirmed(1, (b"a",)), Confirmed(1, (b"a",))):
         waiting.confirm("job", confirmed)
     assert called == ["second", "first"]
+
+
+def test_a_job_that_goes_on_keeps_its_own_however_many_come_and_go() -> None:
+    called: list[str] = []
+    waiting = WaitingCallbacks()
+    for step in range(20):
+        waiting.keep("long", step, b"a", calling(called, f"long {step}"))
+        waiting.keep(f"short {step}", 1, b"b", calling(called, "short"))
+    waiting.confirm("long", Confirmed(0, (b"a",)))
+    waiting.forget("long")
+    waiting.confirm("long", Confirmed(1, (b"a",)))
+    assert called == ["long 0"]

@@ -33,7 +33,9 @@ def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_o
     one, other = frames.of(order, confirmed), frames.of(replace(order, epoch=2), confirmed)
     assert one.sameSemantics(other)
     for level in range(3):
-        own = replace(order, epoch=2).of_level(level, job.placing.sides_of[level])
+        own = replace(order, epoch=2).of_level(
+            level, {placed.name for placed in job.placing.layout.at(level)}, job.placing.sides_of[level]
+        )
         assert said(property_of(level)) == Given(own, confirmed).encoded()
     # A name that does not compress.
     large = replace(order, shards=(Shard(1, 0, (replace(file, name=random.Random(1).randbytes(1 << 18).hex()),)),))

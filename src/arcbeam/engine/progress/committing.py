@@ -35,8 +35,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
 
 def _mode(state: JobState, cut: Cut | None) -> CommitMode:
     draining = state.mode is Mode.DRAINING
-    now = cut.plan.time if cut and state.layout.scripted else state.now
-    if cut and cut.plan.prepare and isinstance(look(cut.places, cut.times, cut.side, now), Finished):
+    if cut and cut.plan.prepare and isinstance(look(cut.places, cut.times, cut.side, state.clock(cut)), Finished):
         # All is done: whatever was asked for while that step ran, this is the end.
         return CommitMode.DRAINED if draining else CommitMode.DONE
     if state.mode is Mode.SUSPENDING:

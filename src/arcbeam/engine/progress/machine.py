@@ -239,7 +239,7 @@ class JobMachine:
             for text in news(cut.places, state.told_of):
                 state.warn(text)
             used_up = any(report.leftover for report in cut.places.values())
-            is_behind = state.settings.pace.is_behind(cut.places, cut.times, state.now)
+            is_behind = state.settings.pace.is_behind(cut.places, cut.times, state.clock(cut))
             self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up, is_behind)
         committing.committed(state, proposal)
         if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.told(state.fruitless):

@@ -29,11 +29,12 @@ def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
         ranges = [layout.range_of(level, task) for task in range(layout.tasks[level])]
         sources = {id: shard for shard, id in movable}
         loads = {shard: report.restrictions.live for shard, report in reports.items()}
+        owners = {shard: task for task, owned in enumerate(ranges) for shard in owned}
+        offered: dict[int, list[Sized]] = {task: [] for task in range(len(ranges))}
+        for (shard, _), each in movable.items():
+            offered[owners[shard]].append(Sized(each.id, each.size))
         for move in rebalance(
-            {
-                task: [Sized(each.id, each.size) for (shard, _), each in movable.items() if shard in owned]
-                for task, owned in enumerate(ranges)
-            },
+            offered,
             fixed={
                 task: sum(_rest(reports[shard].restrictions) for shard in owned) for task, owned in enumerate(ranges)
             },

@@ -151,6 +151,10 @@ class JobState:
         """Wants people told."""
         self.out.append(Warn(text))
 
+    def clock(self, cut: Cut | None) -> Timestamp:
+        """What time it is to what a step has left: a script has a clock of its own."""
+        return cut.plan.time if cut and self.layout.scripted else self.now
+
     def wait(self, moment: Timestamp) -> None:
         """Wants to be told when the clock has come to that moment."""
         self.wanted = moment if self.wanted is None else min(self.wanted, moment)

@@ -98,10 +98,6 @@ class Parking:
             assert behind is not None
             start = behind
 
-    def earliest(self) -> SideInputWindow | None:
-        """What the element waits for that holds the watermark most; None if none waits."""
-        return min(self.lots(), key=lambda lot: lot[1], default=(None, None))[0]
-
     def _row(self, lot: SideInputWindow) -> bytes:
         return self._start + name(lot.side_input) + part(lot.window, NAME_LIMIT)
 

@@ -80,7 +80,7 @@ class GroupedLogic:
         self._before: Clocks | None = None
         """What time it is as long as the watermark has not moved."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """See `StageLogic`: it has nothing to move."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:

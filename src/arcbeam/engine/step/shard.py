@@ -7,19 +7,23 @@ them, the task's own marker, its report. Must not know where rows and state come
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
 from arcbeam.engine.plan.reports import StageReport, TaskReport
 from arcbeam.engine.plan.stagekinds import Grouped, Splittable, StageSpec, Stateful
-from arcbeam.engine.plan.stepplan import StepPlan
-from arcbeam.engine.rows.keyspace import claim
+from arcbeam.engine.plan.stepplan import Handover, StepPlan
+from arcbeam.engine.rows.keyspace import Kind, after, claim, prefix
 from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks.clocks import Clock, Port, output_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+
+_WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
+"""Indexes of what waits for its time in a stage with keys."""
 
 
 class TaskStep:
@@ -61,6 +65,10 @@ class TaskStep:
         for shard in layout.range_of(self._level, self._task):
             claim(shards.view(shard), self._level, shard)
         waiting = self._waiting(shards)
+        moves: dict[tuple[str, int], list[Handover]] = {}
+        for move in plan.moves:
+            for place_of in {move.source, move.target}:
+                moves.setdefault((move.stage, place_of), []).append(move)
         for shard in layout.range_of(self._level, self._task):
             view = shards.view(shard)
             for placed in layout.at(self._level):
@@ -81,7 +89,7 @@ class TaskStep:
                 )
                 waiting.discard((placed.name, shard))
                 stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
-                report, closed = stage.run(upstream, plan)
+                report, closed = stage.run(upstream, plan, moves.get((placed.name, shard), ()))
                 reports.append(report)
                 ends.append(closed)
                 for port in placed.ports:
@@ -114,11 +122,16 @@ class TaskStep:
         return isinstance(self._specs[placed.name].kind, Splittable) and (placed.name, shard) not in waiting
 
     def _may_leave(self, placed: Placed, shards: Shards, shard: int) -> bool:
-        kind = self._specs[placed.name].kind
+        kind, view = self._specs[placed.name].kind, shards.view(shard)
         if isinstance(kind, Splittable):
-            due = Residuals(shards.view(shard), placed.number, placed.flow.outputs).next_due()
+            due = Residuals(view, placed.number, placed.flow.outputs).next_due()
             return due is not None and due <= self._plan.time
-        return isinstance(kind, Grouped | Stateful)
+        if not isinstance(kind, Grouped | Stateful):
+            return False
+        return any(
+            next(iter(view.scan(start, after(start))), None) is not None
+            for start in (prefix(index, placed.number) for index in _WAITING)
+        )
 
     def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
         """The watermarks of all levels before, which this step has come to."""

@@ -90,13 +90,12 @@ class StageContext:
 class StageLogic(Protocol):
     """What a kind of stage does in a shard, in the order of its methods."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """Before anything else.
 
         Args:
             plan: of the step.
             moves: those of the stage from and to this shard.
-            upstream: the stage's upstream watermark in this step: its own when all that comes has come.
         """
 
     def timely(self, key: bytes, elements: Elements) -> Elements:

@@ -6,13 +6,13 @@ Must not know other shards and stages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
-from arcbeam.engine.plan.stepplan import StepPlan
+from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
 from arcbeam.engine.step.bundles import BundleResult, SideInputs
@@ -71,20 +71,16 @@ class StageStep:
         self._ports = dict(spec.placed.side_inputs)
         self._parking = Parking(place.view, spec.placed.number) if self._ports or spec.stable else None
 
-    def run(self, upstream: Timestamp, plan: StepPlan) -> tuple[StageReport, BundleResult]:
+    def run(self, upstream: Timestamp, plan: StepPlan, moves: Sequence[Handover]) -> tuple[StageReport, BundleResult]:
         """Does all of it.
 
         Args:
             upstream: the stage's upstream watermark, in this step.
             plan: of the step.
+            moves: of the plan's, those from and to this shard of the stage.
         """
         place, work = self._place, self._work
-        here = (place.placed.name, place.shard)
-        work.begin(
-            plan,
-            [move for move in plan.moves if here in ((move.stage, move.source), (move.stage, move.target))],
-            upstream,
-        )
+        work.begin(plan, moves)
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
         self._unpark()
@@ -138,16 +134,17 @@ class StageStep:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
         earliest: Port | None = None
+        first: Timestamp | None = None
         uncommitted = False
         if self._parking is not None:
-            name = place.placed.name
-            for lot, _ in self._parking.lots():
-                if lot == _COMMIT:
+            for lot, time in self._parking.lots():
+                port = None if lot == _COMMIT else self._ports[lot.side_input]
+                if first is None or time < first:
+                    first, earliest = time, port
+                if port is None:
                     uncommitted = True
                 else:
-                    awaited.add(Awaited(self._ports[lot.side_input], self._sides.until(name, lot)))
-            if (first := self._parking.earliest()) is not None and first != _COMMIT:
-                earliest = self._ports[first.side_input]
+                    awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
         return StageReport(
             place.placed.name,
             place.shard,

@@ -42,7 +42,7 @@ class StatefulLogic:
         self._keyed = prefix(Kind.KEYED, number)
         self._holds = Holds(place.view, number)
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
         """See `StageLogic`."""
 
     def deliver(self, key: bytes, elements: Elements) -> None:

@@ -157,10 +157,6 @@ class Clock:
         self._view.put(row, moment(time))
         return time
 
-    def retire(self, source: str, output: str) -> None:
-        """An estimator has nothing to report any more: it does not keep its output."""
-        self._view.delete(self._estimates + name(output) + name(source))
-
     def retire_all(self) -> None:
         """Nothing comes into the stage any more: there is nothing left to estimate."""
         for row, _ in self._view.scan(self._estimates, after(self._estimates)):

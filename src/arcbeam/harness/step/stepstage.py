@@ -56,8 +56,8 @@ class StepStage:
         packed: the same of those that were kept as they came.
         sides: the windows of its side inputs.
         stateful: its operations that are run key by key.
-        restrictions: of a splittable stage; None of another.
         driven: the one of these that alone takes what comes, and is driven here; else the root is.
+        restrictions: of a splittable stage; None of another.
     """
 
     def __init__(self, stage: Stage, settings: Settings) -> None:

@@ -54,6 +54,7 @@ class LastWords:
         """Calls what waits for them, and forgets the job."""
         for each in self.confirmed:
             callbacks.confirm(self.job, each)
+        callbacks.forget(self.job)
         if self.forgotten:
             HostCache(copies_folder()).forget(self.forgotten)
 
@@ -69,11 +70,16 @@ class WaitingCallbacks:
         if not callbacks:
             return
         steps = self._jobs.setdefault(job, OrderedDict())
+        self._jobs.move_to_end(job)
         steps.setdefault(step, {})[token] = callbacks
         while len(steps) > TOLD:
             steps.popitem(last=False)
         while len(self._jobs) > _MOST_JOBS:
             self._jobs.popitem(last=False)
+
+    def forget(self, job: str) -> None:
+        """Nothing is heard of a job any more."""
+        self._jobs.pop(job, None)
 
     def confirm(self, job: str, confirmed: Confirmed) -> None:
         """Calls those of a step's committed attempts, and forgets those of its others. Again does nothing."""

@@ -193,7 +193,9 @@ class LevelTask:
         """What `mapInArrow` runs."""
         given = self.given or Given.told(self.level)
         plan = given.order.plan
-        earlier = failure.recorded(self.location, error_stage(plan))
+        context = TaskContext.get()
+        again = context is not None and context.attemptNumber() > 0
+        earlier = failure.recorded(self.location, error_stage(plan)) if again else None
         if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
             raise failure.one_line(earlier) from None

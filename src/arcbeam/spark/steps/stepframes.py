@@ -40,7 +40,10 @@ class StepFrames:
     def of(self, order: StepOrder, confirmed: tuple[Confirmed, ...]) -> DataFrame:
         """What the last level of a step leaves: the reports of all tasks. To be collected by the thread that asks."""
         placing = self._job.placing
-        given = [Given(order.of_level(level, sides), confirmed) for level, sides in enumerate(placing.sides_of)]
+        given = [
+            Given(order.of_level(level, {placed.name for placed in placing.layout.at(level)}, sides), confirmed)
+            for level, sides in enumerate(placing.sides_of)
+        ]
         if is_connect(self._spark):
             return self._built(given)
         told = [each.encoded() for each in given]

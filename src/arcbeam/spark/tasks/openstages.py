@@ -12,7 +12,7 @@ import socket
 import sys
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from arcbeam.spark.tasks import workerlog
@@ -24,6 +24,7 @@ HOLDERS: Final = "holders/"
 """Names in a job's location that say: there are workers with DoFns whose teardown does something."""
 
 _MOST_OPEN = 16
+_MOST_JOBS = 4
 _FEW_MODULES = 20
 """So many modules more are not worth another look at all objects."""
 
@@ -51,14 +52,15 @@ def look_at_imports() -> None:
 
 
 class OpenStages:
-    """Stages by job and a key, least recently used last out; another job's are torn down first.
+    """Stages by job and a key: of a few jobs, the least recently used first out, and so in each of them.
 
-    A stage has a `processor`, and is torn down by `close`. Invariant: a stage in use is in no other task's hands (a
-    worker runs one task at a time).
+    Jobs in steps run beside each other in the same workers, and each of their tasks is soon over. A stage has a
+    `processor`, and is torn down by `close`. Invariant: a stage in use is in no other task's hands (a worker runs one
+    task at a time).
     """
 
     def __init__(self) -> None:
-        self._cache: OrderedDict[tuple[str, Hashable], Any] = OrderedDict()
+        self._jobs: OrderedDict[str, OrderedDict[Hashable, Any]] = OrderedDict()
         self._pid = os.getpid()
 
     def get(
@@ -81,46 +83,42 @@ class OpenStages:
             location: the job's temporary location, where it is noted who has something to tear down.
             prelude: called before the first stage of a job is opened, and perhaps again.
             quick: whether garbage in imported modules may be left alone.
-            most: so many stay open.
+            most: so many of the job stay open.
         """
         if self._pid != os.getpid():  # forked: what the parent opened is not ours
-            self._cache.clear()
+            self._jobs.clear()
             self._pid = os.getpid()
-        self.close_others(job)
-        stage = self._cache.get((job, key))
+        stages = self._jobs.setdefault(job, OrderedDict())
+        self._jobs.move_to_end(job)
+        while len(self._jobs) > _MOST_JOBS:
+            self.close_job(next(iter(self._jobs)))
+        stage = stages.get(key)
         if stage is None:
             # SUBTLE: before anything of the SDK is imported: it silences what the SDK says at import.
             if prelude is not None:
                 prelude()
             if not quick:
                 look_at_imports()
-            elif not self._cache:
+            elif not any(self._jobs.values()):
                 freeze_imported_objects()
-            stage = self._cache[job, key] = make()
+            stage = stages[key] = make()
             if stage.processor.needs_teardown():
                 location.put_bytes(f"{HOLDERS}{uuid.uuid4().hex}", worker_name().encode())
-            while len(self._cache) > most:
-                self._close(self._cache.popitem(last=False)[1])
-        self._cache.move_to_end((job, key))
+            while len(stages) > most:
+                self._close(stages.popitem(last=False)[1])
+        stages.move_to_end(key)
         return stage
 
     def discard(self, job: str, key: Hashable) -> None:
         """Throws a stage away after a failure; its teardown is still called."""
-        stage = self._cache.pop((job, key), None)
+        stage = self._jobs[job].pop(key, None) if job in self._jobs else None
         if stage is not None:
             self._close(stage)
 
-    def close_others(self, job: str) -> None:
-        """Tears down what other jobs left."""
-        self._close_all(key for key in self._cache if key[0] != job)
-
     def close_job(self, job: str) -> None:
         """Tears down what a job left."""
-        self._close_all(key for key in self._cache if key[0] == job)
-
-    def _close_all(self, keys: Iterable[tuple[str, Hashable]]) -> None:
-        for key in list(keys):
-            self._close(self._cache.pop(key))
+        for stage in self._jobs.pop(job, OrderedDict[Hashable, Any]()).values():
+            self._close(stage)
 
     @staticmethod
     def _close(stage: Any) -> None:

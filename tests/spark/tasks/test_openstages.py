@@ -1,0 +1,57 @@
+"""The stages that a worker has open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from arcbeam.spark.tasks.openstages import OpenStages
+from arcbeam.store.jobtemp.location import JobLocation
+
+
+class Stage:
+    """Says when it is closed; it is its own processor."""
+
+    def __init__(self, name: str, closed: list[str]) -> None:
+        self.name, self._closed = name, closed
+        self.processor = self
+
+    def needs_teardown(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._closed.append(self.name)
+
+
+def opener(tmp_path: Path, closed: list[str]) -> Callable[..., Any]:
+    stages, location = OpenStages(), JobLocation(str(tmp_path))
+
+    def get(job: str, key: str, most: int = 9) -> Any:
+        return stages.get(job, key, lambda: Stage(job + key, closed), location, None, quick=False, most=most)
+
+    return get
+
+
+def test_jobs_that_take_turns_keep_their_stages(tmp_path: Path) -> None:
+    closed: list[str] = []
+    get = opener(tmp_path, closed)
+    first = {job: get(job, "1") for job in "abcd"}
+    for _ in range(3):
+        for job in "abcd":
+            assert get(job, "1") is first[job]
+    assert closed == []
+    get("a", "1")
+    get("e", "1")
+    assert closed == ["b1"], "the job that was not seen for the longest time"
+
+
+def test_of_a_job_some_stages_stay_open(tmp_path: Path) -> None:
+    closed: list[str] = []
+    get = opener(tmp_path, closed)
+    other, kept = get("b", "1"), get("a", "1", 2)
+    get("a", "2", 2)
+    assert get("a", "1", 2) is kept
+    get("a", "3", 2)
+    assert closed == ["a2"]
+    assert get("b", "1") is other
