@@ -220,7 +220,7 @@ class Shard:
         plan = StepPlan(
             self.steps, 0, step.now, self.steps - 1, Times(), budget, drain=step.drain, pieces={"it": step.pieces}
         )
-        report, closed = StageStep(spec, place, self, {}).run(step.upstream, plan)  # type: ignore[arg-type]
+        report, closed = StageStep(spec, place, self, {}).run(step.upstream, plan, ())  # type: ignore[arg-type]
         processor.end_task(task)
         self.closed.append(closed)
         return report, outbox, task

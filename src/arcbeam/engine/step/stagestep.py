@@ -92,14 +92,19 @@ class StageStep:
                 self._deliver(key, elements)
         leftover = work.resume()
         # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
-        watermark = place.clock.advance(upstream)
+        watermark = upstream if self._is_transparent else place.clock.advance(upstream)
         leftover |= work.fire(watermark)
         if plan.prepare:
             place.record(place.runner.prepare())
         closed = self._finish()
         if watermark == MAX_TIMESTAMP:
             place.clock.retire_all()
-        return self._report(leftover), closed
+        return self._report(leftover, watermark), closed
+
+    @property
+    def _is_transparent(self) -> bool:
+        """Whether nothing is ever pending: its input watermark is the upstream one, and need not be written down."""
+        return isinstance(self._spec.kind, Plain) and self._parking is None and not self._place.placed.scripted
 
     def _follow(self, plan: StepPlan) -> None:
         """Moves the watermark of what the script adds here."""
@@ -130,7 +135,7 @@ class StageStep:
         place.record(closed.call)
         return closed
 
-    def _report(self, leftover: bool) -> StageReport:
+    def _report(self, leftover: bool, watermark: Timestamp) -> StageReport:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
         earliest: Port | None = None
@@ -148,7 +153,7 @@ class StageStep:
         return StageReport(
             place.placed.name,
             place.shard,
-            place.clock.input,
+            watermark,
             place.clock.local(earliest),
             leftover,
             work.next_event(),
