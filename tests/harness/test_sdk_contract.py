@@ -14,7 +14,7 @@ from apache_beam import coders
 from apache_beam.coders import VarIntCoder, coder_impl
 from apache_beam.internal import pickler
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
-from apache_beam.io.watermark_estimators import MonotonicWatermarkEstimator
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator, MonotonicWatermarkEstimator
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners import common, sdf_utils
 from apache_beam.runners.worker import bundle_processor, opcounters, operations
@@ -36,6 +36,7 @@ from arcbeam.harness.operations import read, writes
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.transforms import claims, precombine, values
+from arcbeam.harness.transforms.outputs import micros_of
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 
 
@@ -366,6 +367,77 @@ def test_trackers_are_made_threadsafe_by_a_class_that_the_sdk_looks_up_when_it_m
     tracker = common.ThreadsafeRestrictionTracker(OffsetRestrictionTracker(OffsetRange(0, 2)))
     view = sdf_utils.RestrictionTrackerView(tracker)
     assert [view.try_claim(at) for at in range(3)] == [True, True, False]
+
+
+class Offsets(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
+    def initial_restriction(self, element: Any) -> OffsetRange:
+        return OffsetRange(0, 9)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
+        return restriction.size()
+
+
+class Counts(beam.DoFn):
+    def process(
+        self,
+        element: Any,
+        tracker: Any = beam.DoFn.RestrictionParam(Offsets()),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        if tracker.try_claim(tracker.current_restriction().start):
+            yield element
+            tracker.defer_remainder()
+
+
+def test_an_invoker_hands_results_to_an_output_handler_that_is_not_the_sdks() -> None:
+    class Takes(common.OutputHandler):  # type: ignore[misc]  # Beam is untyped
+        def handle_process_outputs(self, element: Any, results: Any, watermark_estimator: Any = None) -> None:
+            self.taken = element.value, list(results), type(watermark_estimator._watermark_estimator)
+
+        def start_bundle_outputs(self, results: Any) -> None:
+            self.started = results
+
+    takes = Takes()
+    state = common.DoFnState(CounterFactory())
+    context = common.DoFnContext("step", state=state)
+    signature = common.DoFnSignature(Counts())
+    invoker = common.DoFnInvoker.create_invoker(signature, takes, context, [], (), {}, bundle_finalizer_param=None)
+    invoker.invoke_setup()
+    invoker.invoke_start_bundle()
+    assert takes.started is None
+    element = WindowedValue("a", 1, (GlobalWindow(),))
+    (left,) = invoker.invoke_process(element, restriction=OffsetRange(0, 9), watermark_estimator_state=Timestamp(3))
+    assert takes.taken == ("a", ["a"], ManualWatermarkEstimator)
+    assert left.residual_value.value == (("a", (OffsetRange(1, 9), Timestamp(3))), 8)
+    assert invoker.try_split(0.5) is invoker.current_element_progress() is None, "nothing runs"
+
+
+def test_a_runner_finds_the_words_for_what_is_not_its_own() -> None:
+    def fails() -> None:
+        raise ValueError("broken")
+
+    runner = common.DoFnRunner(core.DoFn(), (), {}, [], core.Windowing(GlobalWindows()), {None: None}, step_name="step")
+    for call in (runner._invoke_lifecycle_method, runner._invoke_bundle_method):
+        with pytest.raises(ValueError, match=r"^broken \[while running 'step'\]$"):
+            call(fails)
+
+
+def test_what_receivers_know_while_a_restriction_is_processed() -> None:
+    assert callable(operations._TaggedReceivers.total_output_bytes)
+    assert callable(opcounters.OperationCounters.restart_sampling)
+    assert operations.OpInputInfo._fields == ("transform_id", "main_input_tag", "main_input_coder", "outputs")
+
+
+@pytest.mark.parametrize("seconds", [0, 7, -1.5, 1e9 + 1e-6])
+def test_what_a_timestamp_is_made_of(seconds: float) -> None:
+    times = [Timestamp.of(seconds), Timestamp(seconds, precision=3)]
+    assert micros_of(times) == [time.micros for time in times]
+    assert micros_of(times[:1]) == [times[0].micros]
+    with pytest.raises(ValueError, match="greater than microsecond precision"):
+        micros_of([*times, Timestamp(1, 1, precision=9)])
 
 
 def test_the_monotonic_estimator_begins_with_nothing_and_is_at_the_last_it_has_seen() -> None:

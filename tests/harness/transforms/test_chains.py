@@ -16,6 +16,8 @@ from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.window import TimestampedValue
 
 from arcbeam.harness.bounded.boundedstage import BoundedStage
+from arcbeam.harness.operations.blockoperation import PIECE
+from arcbeam.harness.transforms.chains import Chain
 from arcbeam.harness.transforms.values import ValueOperation
 from tests.harness.drive import Collect, Driven
 from tests.harness.transforms.comparing import same
@@ -235,3 +237,20 @@ def test_large_outputs_do_not_pile_up(last: Any) -> None:
         made | "last" >> last.with_output_types(bytes) | beam.Map(len) | Collect()
     assert sum(p.values()) >> 20 in (400, 800)
     assert max(lengths) <= 5 << 20
+
+
+def test_where_a_filter_lets_nothing_through_values_go_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    run = Chain._run
+
+    def noted(chain: Chain, values: list[Any]) -> int:
+        rows.append(len(values))
+        return run(chain, values)
+
+    monkeypatch.setattr(Chain, "_run", noted)
+    with Driven(shards=1) as p:
+        made = p | beam.Create([20_000], reshuffle=False) | "n" >> beam.FlatMap(upto) | "a" >> beam.Map(lambda x: x + 1)
+        made | "last" >> beam.Filter(lambda x: x > 19_990) | beam.Reshuffle() | Collect()
+    assert sorted(p.values()) == list(range(19_991, 20_001))
+    assert sum(rows) > 15_000
+    assert len(rows) < 15_000 / PIECE * 3

@@ -17,6 +17,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
+from arcbeam.harness.bundle import restrictionoperation
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
@@ -42,6 +43,7 @@ combine.register()
 batches.register()
 claims.register()
 statefulclaims.register()
+restrictionoperation.register()
 
 _instructions = itertools.count()
 
@@ -297,6 +299,7 @@ def _descriptor(stage: Stage, settings: Settings) -> Any:
         for transform in components.transforms.values():
             combine.claim(transform)
             statefulclaims.claim(transform)
+            restrictionoperation.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,
         transforms=components.transforms,

@@ -19,10 +19,13 @@ from apache_beam.runners.worker import operations
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle import splitting
 from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.harness.encoding.exactcoder import ExactCoder
 
 splitting.register()
+
+_PROCESSES = (RestrictionOperation, operations.SdfProcessSizedElements)
 
 _watermark_of: Any = MonotonicWatermarkEstimator.current_watermark
 
@@ -81,9 +84,7 @@ class SplittableOperation:
 
     def __init__(self, processor: StageProcessor) -> None:
         self._processor = processor
-        self.op: Any = next(
-            op for op in processor.sdk.ops.values() if isinstance(op, operations.SdfProcessSizedElements)
-        )
+        self.op: Any = next(op for op in processor.sdk.ops.values() if isinstance(op, _PROCESSES))
         # SUBTLE: the SDK encodes what is left with the coder that is there, and its own cuts times to milliseconds.
         left = ExactCoder(self.op.input_info.main_input_coder)
         self.op.input_info = self.op.input_info._replace(main_input_coder=left)

@@ -17,6 +17,8 @@ from typing import Any
 
 from apache_beam.runners import common, sdf_utils
 
+from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
+
 _LOG = logging.getLogger("arcbeam.splitting")
 
 MAX_PIECES = 64
@@ -137,7 +139,9 @@ class Splitter:
         return self._deadline - time.monotonic()
 
     def outputs(self) -> int:
-        """Elements that the operation has output in the running bundle; callable while it processes."""
+        """Elements that the operation has output, counted from any time; callable while it processes."""
+        if isinstance(self._op, RestrictionOperation):
+            return self._op.outputs()
         return sum(receiver.opcounter.element_counter.value() for receiver in self._op.receivers)
 
     def begin(self) -> None:

@@ -117,6 +117,11 @@ def _rewrite(components: Any, id: str, transform: Any) -> None:
     ).SerializeToString()
 
 
+def makes_lists(transform: Any) -> bool:
+    """Whether a transform puts out lists of records."""
+    return any(pcoll.endswith(_SUFFIX) for pcoll in transform.outputs.values())
+
+
 def is_added(info: Any) -> bool:
     """Whether a monitoring info speaks of what was added here."""
     return any(info.labels.get(label, "").endswith(_SUFFIX) for label in _LABELS)

@@ -14,6 +14,8 @@ from itertools import chain
 from types import GeneratorType
 from typing import Any
 
+from apache_beam.metrics import monitoring_infos
+from apache_beam.metrics.cells import DistributionData
 from apache_beam.runners import common
 from apache_beam.runners.worker import operations
 
@@ -209,6 +211,34 @@ def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing:
         transform_id=op.name_context.transform_id,
         operation_name=op.name_context.metrics_name(),
     )
+
+
+def count_infos(receivers: Any, tag_to_pcollection_id: Any) -> dict[Any, Any]:
+    """The counts and sampled sizes of an operation with several outputs, as the SDK's `DoOperation` tells them.
+
+    Args:
+        receivers: the SDK's, by tag.
+        tag_to_pcollection_id: the PCollections that are counted.
+    """
+    infos = {}
+    for tag, receiver in receivers.items():
+        pcollection = tag_to_pcollection_id.get(str(tag))
+        if pcollection is None:
+            continue
+        counters = receiver.opcounter
+        _, total, count, least, most = counters.mean_byte_counter.value()
+        for info in (
+            monitoring_infos.int64_counter(
+                monitoring_infos.ELEMENT_COUNT_URN, counters.element_counter.value(), pcollection=pcollection
+            ),
+            monitoring_infos.int64_distribution(
+                monitoring_infos.SAMPLED_BYTE_SIZE_URN,
+                DistributionData(total, count, least, most),
+                pcollection=pcollection,
+            ),
+        ):
+            infos[monitoring_infos.to_key(info)] = info
+    return infos
 
 
 def user_error(operation: Any, error: Exception) -> UserCodeError:

@@ -17,8 +17,6 @@ from inspect import isgeneratorfunction
 from itertools import chain, repeat
 from typing import Any
 
-from apache_beam.metrics import monitoring_infos
-from apache_beam.metrics.cells import DistributionData
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operations
 from apache_beam.transforms.userstate import OrderedListStateSpec
@@ -26,7 +24,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
 from arcbeam.harness.encoding.blocks import Block
-from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output
+from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output, count_infos
 from arcbeam.harness.state.handles import Cells, HandleMaker
 from arcbeam.harness.state.timers import SetTimer
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
@@ -430,21 +428,4 @@ class StatefulOperation(BlockOperation):
     def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
         """See the SDK's `DoOperation`."""
         infos: dict[Any, Any] = super().pcollection_count_monitoring_infos(tag_to_pcollection_id)
-        for tag, receiver in self._tagged_receivers.items():
-            pcollection = tag_to_pcollection_id.get(str(tag))
-            if pcollection is None:
-                continue
-            counters = receiver.opcounter
-            _, total, count, least, most = counters.mean_byte_counter.value()
-            for info in (
-                monitoring_infos.int64_counter(
-                    monitoring_infos.ELEMENT_COUNT_URN, counters.element_counter.value(), pcollection=pcollection
-                ),
-                monitoring_infos.int64_distribution(
-                    monitoring_infos.SAMPLED_BYTE_SIZE_URN,
-                    DistributionData(total, count, least, most),
-                    pcollection=pcollection,
-                ),
-            ):
-                infos[monitoring_infos.to_key(info)] = info
-        return infos
+        return infos | count_infos(self._tagged_receivers, tag_to_pcollection_id)

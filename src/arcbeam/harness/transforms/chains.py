@@ -112,13 +112,16 @@ class Chain:
         ]
         self._told = [0] * (len(self._members) - 1)
         self._samples: list[Any] = [None] * (len(self._members) - 1)
-        done = 0
+        done, least = 0, 1
         with self._state:
             try:
                 while done < len(block) and self._fallen is None:
                     # A "flat" operation's outputs are looked at as they come.
-                    room = len(block) if self._tail.kind == "flat" else outputs.room()
+                    room = len(block) if self._tail.kind == "flat" else max(least, outputs.room())
+                    before = outputs.taken
                     done += self._run(block.values[done : done + room])
+                    # Where filters let nothing through, there is nothing to look at behind each value.
+                    least = min(2 * room, PIECE) if outputs.taken == before else 1
             except BaseException as e:
                 self._teller.failed(e).reraise(e)
             self._count()
@@ -195,9 +198,15 @@ class _Outputs:
     def __init__(self, tail: ValueOperation, block: Block) -> None:
         self._tail, self._block = tail, block
         self._longest = tail.out.longest
+        self._gone = 0
         self.values: list[Any] = []
         self._piece = PIECE
         self._due = self.room()
+
+    @property
+    def taken(self) -> int:
+        """How many outputs came."""
+        return self._gone + len(self.values)
 
     def room(self) -> int:
         """How many outputs may come until the next look at them."""
@@ -233,6 +242,7 @@ class _Outputs:
         if self.values:
             block = self._block.pick(self.values.copy(), [])
             # SUBTLE: the loop holds the list's `append`.
+            self._gone += len(block)
             self.values.clear()
             try:
                 self._tail.put_out(block)

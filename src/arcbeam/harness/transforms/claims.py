@@ -98,7 +98,13 @@ def show_side_inputs(transform: Any, payload: Any) -> None:
 
 
 def create_par_do(
-    factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any, choose: Callable[[Any], Any]
+    factory: Any,
+    transform_id: str,
+    transform: Any,
+    payload: Any,
+    consumers: Any,
+    choose: Callable[[Any], Any],
+    urn: str = PAR_DO_URN,
 ) -> Any:
     """Makes the operation of a ParDo that was claimed.
 
@@ -110,13 +116,14 @@ def create_par_do(
         consumers: of its outputs, by tag.
         choose: from the DoFn to what makes its operation of (name, spec, factory, coder of inputs, DoFn, `Given`), or
             None to leave it to the SDK.
+        urn: what it was before it was claimed.
     """
     serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
     fn, args, kwargs, _, windowing = pickler.loads(serialized)
     make = choose(fn)
     if make is None:
         show_side_inputs(transform, payload)
-        create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[PAR_DO_URN]
+        create_sdk, _ = bundle_processor.BeamTransformFactory._known_urns[urn]
         return create_sdk(factory, transform_id, transform, payload, consumers)
     (pcoll,) = transform.inputs.values()
     if not windowing:

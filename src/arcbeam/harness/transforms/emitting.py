@@ -12,8 +12,11 @@ from types import GeneratorType
 from typing import Any
 
 from arcbeam.harness.encoding.blocks import Block, Each
-from arcbeam.harness.operations.blockoperation import PIECE, Output, once, piece_behind
-from arcbeam.harness.transforms.outputs import OutputBlocks
+from arcbeam.harness.operations.blockoperation import LONGEST, PIECE, Output, once, piece_behind
+from arcbeam.harness.transforms.outputs import FEW, OutputBlocks
+
+_SECONDS = 0.02
+"""What a block may take, if there is a clock: it is made, and all that is behind it has had it."""
 
 
 class Emitter:
@@ -24,14 +27,25 @@ class Emitter:
         handle: hands on one output that is more than a value, of (input element, outputs): the SDK's.
         windowfn: of the outputs.
         coder: the SDK's coder of the main output's windowed values.
+        clock: seconds. If given, blocks stay as small as it takes to make one, and to hand it on, in little time.
 
     Attributes:
         values: what was gathered; may be added to, if `look` follows once there are `due`.
         due: how many there may be until the next `look`.
     """
 
-    def __init__(self, output: Output, handle: Callable[[Any, Any], None], windowfn: Any, coder: Any) -> None:
-        self._out, self._handle = OutputBlocks(output.emit, windowfn, coder), handle
+    def __init__(
+        self,
+        output: Output,
+        handle: Callable[[Any, Any], None],
+        windowfn: Any,
+        coder: Any,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._out, self._handle, self._clock = OutputBlocks(output.emit, windowfn, coder), handle, clock
+        self._since = 0.0
+        self._most = LONGEST if clock is None else 1
+        self._gone = 0
         self.values: list[Any] = []
         self.begin()
 
@@ -43,6 +57,16 @@ class Emitter:
         # The outputs before those of the latest stamp: up to which place each stamp goes.
         self._ends: list[int] = []
         self._stamps: list[tuple[int, Any, Any]] = []
+
+    @property
+    def taken(self) -> int:
+        """How many outputs were taken so far; on any thread, and while user code is asked for more."""
+        return self._gone + len(self.values)
+
+    def resume(self) -> None:
+        """From now on time is spent on what comes next."""
+        if self._clock is not None:
+            self._since = self._clock()
 
     def stamp(self, micros: int, windows: Any, pane: Any) -> None:
         """Says the time, windows and pane of what is gathered from now on."""
@@ -80,23 +104,51 @@ class Emitter:
         """Hands on what there is, if it is enough, and says when to look again."""
         values = self.values
         count, latest = len(values), values[-1]
-        if count >= min(self._out.longest, self._out.most_like(latest)):
-            self.hand_on()
+        if count >= min(self._longest, self._out.most_like(latest)):
+            self._hand_on_block()
             count = 0
-        self.due = count + max(1, min(piece_behind(latest), self._out.longest - count))
+        self.due = count + max(1, min(piece_behind(latest), self._longest - count))
+
+    @property
+    def _longest(self) -> int:
+        return min(self._most, self._out.longest)
 
     def hand_on(self) -> None:
         """Hands on what there is."""
-        if not self.values:
-            return
+        if self.values:
+            self._hand_on_block(least=FEW)
+
+    def _hand_on_block(self, least: int = 1) -> None:
         block = self._block()
         # SUBTLE: whoever gathers holds the list.
+        self._gone += len(block)
         self.values.clear()
         self._ends, self._stamps = [], []
         self.due = 1
-        if not self._out.put_out(block):
+        if len(block) < least:
+            self._hand_on_one_by_one(block)
+        elif not self._out.put_out(block):
+            for part in self._out.alike(block):
+                if len(part) < FEW or not self._out.put_out(part):
+                    self._hand_on_one_by_one(part)
+        if self._clock is not None:
+            self._pace(len(block), self._clock())
+
+    def _hand_on_one_by_one(self, block: Block) -> None:
+        self._out.grow(len(block))
+        if block.uniform:
+            self._handle(block.element(0), block.values)
+        else:
             for element in block.elements():
                 self._handle(element, (element.value,))
+
+    def _pace(self, count: int, now: float) -> None:
+        """So many outputs have gone."""
+        spent, self._since = now - self._since, now
+        if spent > _SECONDS:
+            self._most = max(1, int(count * _SECONDS / spent))
+        elif 2 * spent <= _SECONDS:
+            self._most = max(self._most, min(2 * count, LONGEST))
 
     def _block(self) -> Block:
         values = self.values.copy()

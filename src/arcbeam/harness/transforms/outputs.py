@@ -6,11 +6,13 @@ block. Must not know who makes outputs, nor how the SDK hands on what is more th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any
 
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
 from arcbeam.harness.encoding.blocks import Block, Each
@@ -19,6 +21,9 @@ from arcbeam.harness.transforms.windowing import Windows
 
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
 _MOST_KINDS = 1000
+FEW = 4
+"""Fewer outputs are not worth a block of their own."""
+_MICROS = Timestamp.MICROS_PRECISION
 
 
 class OutputBlocks:
@@ -45,6 +50,8 @@ class OutputBlocks:
 
     def most_like(self, output: Any) -> int:
         """How many outputs like this one a block may have."""
+        while isinstance(output, _SPECIAL):
+            output = output.value
         return fitting(self._estimate_value, output)
 
     def are_plain(self, outputs: list[Any]) -> bool:
@@ -69,9 +76,28 @@ class OutputBlocks:
         windows, outputs = self._windows, block.values
         if not windows.known or set(map(type, outputs)) != {TimestampedValue} or not block.in_one_window():
             return False
-        micros = Each(output.timestamp.micros for output in outputs)
+        micros = Each(micros_of([output.timestamp for output in outputs]))
         self.hand_on(Block([output.value for output in outputs], micros, windows.of(micros), PANE_INFO_UNKNOWN))
         return True
+
+    def alike(self, block: Block) -> Iterator[Block]:
+        """The block in parts whose outputs may leave together, if any may: values, values with times, all else.
+
+        It stays whole if most of them were short.
+        """
+        types = list(map(type, block.values))
+        kinds = {kind: _kind_of(kind) for kind in set(types)}
+        lengths = [len(list(part)) for _, part in groupby(map(kinds.__getitem__, types))]
+        if len(lengths) * FEW > len(types):
+            lengths = [len(types)]
+        start = 0
+        for length in lengths:
+            yield block.slice(start, start + length)
+            start += length
+
+    def grow(self, count: int) -> None:
+        """So many outputs have left another way."""
+        self.longest = max(self.longest, min(2 * count, PIECE))
 
     def hand_on(self, block: Block) -> None:
         """Hands on a block of values."""
@@ -84,3 +110,19 @@ class OutputBlocks:
                 # With its columns a block of many does not stay in the processor's cache.
                 self.longest = min(self.longest, PIECE)
             self._emit(block)
+
+
+def micros_of(times: list[Any]) -> list[int]:
+    """The SDK's timestamps in microseconds.
+
+    Raises:
+        ValueError: one is finer than that.
+    """
+    # Two calls in Python for each, as long as that is all that they would do.
+    if {time._precision for time in times} == {_MICROS}:
+        return [time._seconds * 1_000_000 + time._subseconds for time in times]
+    return [time.micros for time in times]
+
+
+def _kind_of(kind: type) -> int:
+    return 1 if kind is TimestampedValue else 2 * issubclass(kind, _SPECIAL)
