@@ -105,9 +105,10 @@ class GroupedLogic:
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
         clocks = self._clocks(watermark)
-        leftover = self._pass(clocks) or self._fire(lambda: self._agenda.next(watermark, self._place.now), clocks)
+        now = self._place.now
+        exhausted = self._pass(clocks) or self._fire(lambda: self._agenda.next(watermark, now), clocks)
         self._put_out()
-        return leftover
+        return exhausted and self._agenda.is_due(watermark, now)
 
     def _pass(self, clocks: Clocks) -> bool:
         """What came to windows that are over goes on, each in its turn among those that are in the state.

@@ -78,8 +78,9 @@ class StageContext:
                 f"{self.placed.name!r} has set a timer of {result.timers[0].family!r} where it can set none"
             )
         self.tally.written += result.written
-        for (source, output), time in result.estimates.items():
-            self.clock.estimate(source, output, time)
+        if result.estimates:
+            for (source, output), time in result.estimates.items():
+                self.clock.estimate(source, output, time)
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:
         """Something came too late."""
