@@ -26,7 +26,7 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows
+from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows, SessionMerging
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
@@ -154,6 +154,23 @@ class Grouping:
     def passes(self) -> bool:
         """Whether a window that begins and expires in one step may be told by itself; see `SinglePanes`."""
         return self._short.passes
+
+    @property
+    def sessions(self) -> SessionMerging | None:
+        """How windows become one, if one that begins and expires in one step may be told by itself, as in `passes`."""
+        strategy = self._rules.strategy
+        merging = strategy.merging if isinstance(strategy.merging, SessionMerging) else None
+        alone = strategy.combiner is None and strategy.combine_times is None and self._rules.first_room == UNLIMITED
+        return merging if alone else None
+
+    def has_stored(self, key: bytes) -> bool:
+        """Whether there is a window of the key."""
+        prefix = self._prefix(key)
+        return next(iter(self._view.scan(prefix + b"w", prefix + b"x")), None) is not None
+
+    def ends_of(self, window: Window) -> tuple[Timestamp, Timestamp]:
+        """As `ends`, of a window that is not asked for again."""
+        return window.max_timestamp, self._rules.strategy.expiry(window)
 
     def is_empty(self) -> bool:
         """Whether nothing is stored."""

@@ -23,6 +23,7 @@ from arcbeam.engine.grouping.effects import (
 )
 from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
 from arcbeam.engine.grouping.passing import MOST_BYTES, MOST_PANES, Passing
+from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
@@ -61,7 +62,7 @@ class GroupedLogic:
         # Most effects and timers are about the same window as the one before.
         self._window: Window | None = None
         self._encoded = b""
-        self._passing: Passing | None = None
+        self._passing: Passing | PassingSessions | None = None
         self._panes: list[EmitPane] = []
         self._pane_bytes = 0
         self._before: Clocks | None = None
@@ -69,9 +70,11 @@ class GroupedLogic:
 
     def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
-        if self._grouping.passes:
-            clock = self._place.clock
-            self._passing = Passing(self._grouping, clock.input, clock.ahead(upstream))
+        grouping, clock = self._grouping, self._place.clock
+        if grouping.passes:
+            self._passing = Passing(grouping, clock.input, clock.ahead(upstream))
+        elif (sessions := grouping.sessions) is not None:
+            self._passing = PassingSessions(grouping, sessions, clock.input, clock.ahead(upstream))
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: it has no side inputs, so all goes straight on."""
@@ -82,7 +85,12 @@ class GroupedLogic:
         if self._before is None:
             self._before = self._clocks(self._place.clock.input)
         if self._passing is not None:
-            if isinstance(elements, Together) and elements.window is not None:
+            if isinstance(self._passing, PassingSessions):
+                if self._passing.take(key, elements):
+                    return
+                for taken in self._passing.withdraw(key):
+                    self._add(key, taken, self._before)
+            elif isinstance(elements, Together) and elements.window is not None:
                 if self._passing.take(key, elements):
                     return
             else:
