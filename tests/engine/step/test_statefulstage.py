@@ -18,7 +18,7 @@ from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import Window
-from tests.engine.step.world import DECODE, FAMILIES, RATES, W, World, end_of, stateful, timer_set
+from tests.engine.step.world import DECODE, FAMILIES, RATES, V, W, World, end_of, stateful, timer_set
 
 
 class Writing(World):
@@ -239,3 +239,23 @@ def test_what_a_callback_sets_or_clears_decides_about_those_behind_it() -> None:
     world.spec = replace(world.spec, kind=Stateful({**FAMILIES, "other": TimeDomain.EVENT}, DECODE, end_of))
     world.step(9, 4, now=4)
     assert world.told() == ["process 4", "fire event 5", "fire event 6", "fire clock 3"]
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_timer_that_is_set_and_fires_in_a_step_has_no_rows_unless_the_budget_leaves_it() -> None:
+    world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
+    world.on = {"process": CallResult(0, (timer_set("event", 5, 5), timer_set("event", 6, 6, V)))}
+    written = world.view.written
+    world.step(7, 1)
+    assert world.told() == ["process 1", "fire event 5", "fire event 6"]
+    assert world.view.written - written < 30
+    world.on = {"process": CallResult(0, (timer_set("event", 8, 8), timer_set("event", 19, 19, V)))}
+    world.looks = 1
+    report = world.step(20, 8)
+    assert world.told() == ["process 8", "fire event 8"]
+    hold = report.local.outputs["main"].hold
+    assert hold is not None
+    assert (report.leftover, report.next_event, hold.time) == (True, 19, 19)
+    world.looks = 1000
+    assert world.step(20).next_event is None
+    assert world.told() == ["fire event 19"]

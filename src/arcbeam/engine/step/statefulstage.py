@@ -52,6 +52,8 @@ class StatefulLogic:
 
     def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
+        if self._ordered is None:
+            self._timers.expect(self._place.clock.ahead(upstream))
 
     def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`; each element in each of its windows, unless that has expired."""
@@ -118,6 +120,7 @@ class StatefulLogic:
                 next = self._behind
                 continue
             next = self._next(watermark)
+        self._timers.settle()
         return agenda.is_due(watermark, place.now)
 
     def next_event(self) -> Timestamp | None:
