@@ -86,6 +86,7 @@ class GroupedLogic:
             self._before = self._clocks(self._place.clock.input)
         if self._passing is not None:
             if isinstance(self._passing, PassingSessions):
+                elements = list(elements)  # decoded once, wherever they go
                 if self._passing.take(key, elements):
                     return
                 for taken in self._passing.withdraw(key):
