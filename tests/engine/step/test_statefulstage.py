@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from arcbeam.engine.grouping.effects import DropLate
@@ -13,9 +15,10 @@ from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.cells import BagCell, Cells, ValueCell
 from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.engine.watermarks.holds import HolderKind
+from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import Window
-from tests.engine.step.world import DECODE, FAMILIES, RATES, W, World, end_of, stateful, timer_set
+from tests.engine.step.world import DECODE, FAMILIES, RATES, V, W, World, end_of, stateful, timer_set
 
 
 class Writing(World):
@@ -176,3 +179,83 @@ def test_input_in_order_waits_for_its_turn_and_timers_come_in_between() -> None:
     assert world.told() == ["process 3", "process 4", "process 5", "fire event 5", "process 7"]
     assert world.step(20, 6).counts.late == 1
     assert isinstance(world.drops[0], Late)
+
+
+@pytest.mark.contract("ENG-12")
+def test_what_the_budget_leaves_is_left_and_what_the_last_look_was_for_is_not() -> None:
+    world = stateful(cells=False)
+    world.on = {"process": CallResult(0, (timer_set("event", 5), timer_set("clock", 50)))}
+    world.step(0, 1)
+    world.looks = 1
+    assert world.step(6, now=50).leftover
+    assert world.told() == ["process 1", "fire event 5"]
+    world.looks = 1
+    assert not world.step(6, now=50).leftover
+    assert world.told() == ["fire clock 50"]
+
+
+@pytest.mark.contract("ENG-13")
+def test_elements_in_order_that_the_budget_leaves_are_left() -> None:
+    world = stateful(in_order=Duration(2))
+    world.step(0, 3, 4)
+    world.looks = 1
+    assert world.step(7).leftover
+    assert world.told() == ["process 3"]
+    world.looks = 1
+    assert not world.step(7).leftover
+    assert world.told() == ["process 4"]
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_window_with_nothing_to_go_at_its_end_waits_for_no_end() -> None:
+    """Timers of event time are all it may have: they have fired by then, and what comes later is too late anyway."""
+    world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
+    world.on = {"process": CallResult(0, (timer_set("event", 400),)), "fire": CallResult(0, (timer_set("event", 500),))}
+    report = world.step(3, 7)
+    assert report.next_event == 9
+    report = world.step(11, 8)
+    assert world.told() == ["process 7", "process 8", "fire event 9"]
+    assert (report.next_event, report.counts.fired) == (None, 1)
+    assert world.step(11, 8).counts.late == 1
+    assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_timer_of_processing_time_goes_with_its_window_though_there_is_no_state() -> None:
+    world = stateful(cells=False)
+    world.on = {"process": CallResult(0, (timer_set("clock", 100),))}
+    world.step(3, 7)
+    report = world.step(11)
+    assert (report.next_event, report.next_due) == (None, None)
+
+
+@pytest.mark.contract("ENG-12")
+def test_what_a_callback_sets_or_clears_decides_about_those_behind_it() -> None:
+    world = stateful()
+    world.on = {
+        "process": CallResult(0, (timer_set("event", 5), timer_set("other", 7))),
+        "fire event 5": CallResult(0, (timer_set("event", 6), TimerCleared(b"k", W, "other"), timer_set("clock", 3))),
+    }
+    world.spec = replace(world.spec, kind=Stateful({**FAMILIES, "other": TimeDomain.EVENT}, DECODE, end_of))
+    world.step(9, 4, now=4)
+    assert world.told() == ["process 4", "fire event 5", "fire event 6", "fire clock 3"]
+
+
+@pytest.mark.contract("ENG-12")
+def test_a_timer_that_is_set_and_fires_in_a_step_has_no_rows_unless_the_budget_leaves_it() -> None:
+    world = World(Stateful({"event": TimeDomain.EVENT}, DECODE, end_of, cells=False))
+    world.on = {"process": CallResult(0, (timer_set("event", 5, 5), timer_set("event", 6, 6, V)))}
+    written = world.view.written
+    world.step(7, 1)
+    assert world.told() == ["process 1", "fire event 5", "fire event 6"]
+    assert world.view.written - written < 30
+    world.on = {"process": CallResult(0, (timer_set("event", 8, 8), timer_set("event", 19, 19, V)))}
+    world.looks = 1
+    report = world.step(20, 8)
+    assert world.told() == ["process 8", "fire event 8"]
+    hold = report.local.outputs["main"].hold
+    assert hold is not None
+    assert (report.leftover, report.next_event, hold.time) == (True, 19, 19)
+    world.looks = 1000
+    assert world.step(20).next_event is None
+    assert world.told() == ["fire event 19"]

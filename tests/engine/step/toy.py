@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -174,7 +174,11 @@ class Nothing:
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         raise AssertionError(f"{self.stage} has no panes")
 
-    def fire(self, fired: Fired) -> CallResult:
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+        for fired in due:
+            led_to(self.call(fired))
+
+    def call(self, fired: Fired) -> CallResult:
         raise AssertionError(f"{self.stage} has no timers")
 
     def expire(self, key: bytes, window: Window) -> CallResult:
@@ -274,7 +278,7 @@ class Alarm(Nothing):
                 timers[window] = TimerSet(key, window, "end", fire_at, window.max_timestamp)
         return CallResult(0, tuple(timers.values()))
 
-    def fire(self, fired: Fired) -> CallResult:
+    def call(self, fired: Fired) -> CallResult:
         count = self._cell().read(fired.key, fired.window)
         assert count is not None
         return self.put_out(fired.key, IntervalWindow.from_ordered(fired.window).max_timestamp, int(count))

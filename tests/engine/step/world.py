@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
@@ -106,7 +106,11 @@ class World:
             self._tell(" ".join(["pane", *sorted(value.decode() for value in pane.contents)]))
         return CallResult(len(panes))
 
-    def fire(self, fired: Fired) -> CallResult:
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+        for fired in due:
+            led_to(self.call(fired))
+
+    def call(self, fired: Fired) -> CallResult:
         self.fired.append(fired)
         return self._tell(f"fire {fired.family} {fired.fire_at}") or CallResult()
 

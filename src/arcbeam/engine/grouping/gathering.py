@@ -21,6 +21,9 @@ from arcbeam.model.windows import NO_PANE, Window
 Unpack = Callable[[bytes], Iterable[bytes]]
 """Makes elements, encoded, of what `Together.packed` was."""
 
+MOST_PANES: Final = 1000
+MOST_BYTES: Final = 1 << 20
+"""What goes on at once, about."""
 _SPACE: Final = b"\xff"
 """No key of the grouping's is so long that its rows begin with that."""
 _PACKED, _ENCODED = b"\1", b"\0"

@@ -26,12 +26,13 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows
+from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows, SessionMerging
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
+from arcbeam.engine.rows.keyspace import after
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Window
@@ -155,6 +156,25 @@ class Grouping:
         turn = _Turn(self._rules, self._view, prefix, key, clocks)
         turn.fire(window, domain)
         return turn.finish()
+
+    # For sessions that may pass without being stored.
+
+    @property
+    def sessions(self) -> SessionMerging | None:
+        """How windows become one, if one that begins and expires in one step needs no state."""
+        strategy = self._rules.strategy
+        merging = strategy.merging if isinstance(strategy.merging, SessionMerging) else None
+        alone = strategy.combiner is None and strategy.combine_times is None and self._rules.first_room == UNLIMITED
+        return merging if alone else None
+
+    def has_stored(self, key: bytes) -> bool:
+        """Whether there is a window of the key."""
+        prefix = self._prefix(key)
+        return next(iter(self._view.scan(prefix + b"w", prefix + b"x")), None) is not None
+
+    def is_empty(self) -> bool:
+        """Whether nothing is stored."""
+        return next(iter(self._view.scan(self._space, after(self._space))), None) is None
 
     def _prefix(self, key: bytes) -> bytes:
         """What all entries of a key begin with."""

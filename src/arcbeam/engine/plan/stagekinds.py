@@ -56,6 +56,7 @@ class Stateful:
         in_order: elements are processed in the order of their times, so much behind the watermark; None: as they
             come.
         at_expiration: there is a callback for it, which may put out elements of the window's last moment.
+        cells: there is state. Without it, nothing may be left at the end of a window but timers of processing time.
     """
 
     families: Mapping[str, TimeDomain]
@@ -63,6 +64,7 @@ class Stateful:
     expires: Callable[[Window], Timestamp]
     in_order: Duration | None = None
     at_expiration: bool = False
+    cells: bool = True
 
 
 @dataclass(frozen=True, slots=True)

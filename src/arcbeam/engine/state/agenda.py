@@ -159,7 +159,7 @@ class Agenda:
         self._ordered = ordered
 
     def next(self, watermark: Timestamp, now: Timestamp) -> Element | Fired | None:
-        """Takes what is next; None if nothing is due.
+        """Takes what is next; None if nothing is due; see `is_due`.
 
         Args:
             watermark: of the stage's input.
@@ -177,3 +177,13 @@ class Agenda:
             or self._timers.take_processing(now)
             or self._timers.take_event(watermark)
         )
+
+    def is_due(self, watermark: Timestamp, now: Timestamp) -> bool:
+        """Whether `next` would take something."""
+        if self._ordered is not None:
+            watermark = self._ordered.clock(watermark)
+            waiting = self._ordered.next()
+            if waiting is not None and passed(watermark, waiting):
+                return True
+        event, clock = self._timers.next_event(), self._timers.next_processing()
+        return (event is not None and passed(watermark, event)) or (clock is not None and clock <= now)

@@ -5,8 +5,8 @@ are arguments.
 
 A timer is known by its user key, window, family and tag; setting it again replaces it. It is two rows: where it stands
 (by what it is known by), and an entry in an index by time. A timer that holds the output watermark has a third one, in
-the index of holds, unless it holds at the very time at which it fires: its entry serves as the hold. Rows are all there
-is: what fires next is read from them, some hundred ahead.
+the index of holds, unless it holds at the very time at which it fires: its entry serves as the hold. What fires next is
+read from the rows, some hundred ahead. Timers that are expected to have fired when the step ends have none.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from arcbeam.engine.rows.keyspace import (
     time_of,
     unescaped,
 )
+from arcbeam.engine.state.imminent import Imminent
 from arcbeam.engine.watermarks.holds import entry_of
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
@@ -113,9 +114,11 @@ class Timers:
         "_fronts",
         "_held",
         "_holds",
+        "_imminent",
         "_key",
         "_keyed",
         "_limit",
+        "_soon",
         "_stage",
         "_start",
         "_tails",
@@ -140,6 +143,24 @@ class Timers:
         self._ended_as = (b"", "", "")
         self._watermark: Timestamp | None = None
         self._limit = b""
+        self._imminent: Imminent[Fired] = Imminent()
+        self._soon = b""
+
+    # What needs no rows.
+
+    def expect(self, watermark: Timestamp) -> None:
+        """The watermark will be there, and what it lets fire be taken.
+
+        What is set for before that has no rows, and holds nothing, until `settle`.
+        """
+        self._soon = _limit(watermark)
+
+    def settle(self) -> None:
+        """Makes rows of what was expected to fire, and has not."""
+        self._soon = b""
+        if self._imminent:
+            for key, window, family, tag, fire_at, hold, payload in self._imminent.take_all():
+                self.set(key, window, family, fire_at, hold, tag, payload)
 
     # Setting and clearing.
 
@@ -194,8 +215,16 @@ class Timers:
         else:
             value = held + _WHOLE + payload
         row = self._keyed + slot
-        entry = front.start + head + slot
         old = view.get(row)
+        if at < self._soon and family and front is not self._clock:
+            if old is not None:
+                view.delete(row)
+                self._forget(slot, old)
+            timer = _new(Fired, (key, window, family, tag, fire_at, hold, payload))
+            self._imminent.put(head + slot, timer)
+            return
+        self._imminent.remove(slot)
+        entry = front.start + head + slot
         if old is not None:
             if old == place and view.get(entry) == value:
                 return
@@ -212,6 +241,7 @@ class Timers:
             ValueError: there is no such family.
         """
         slot = self._slot(key, window, family, tag)
+        self._imminent.remove(slot)
         old = self._view.get(self._keyed + slot)
         if old is not None:
             self._view.delete(self._keyed + slot)
@@ -219,13 +249,19 @@ class Timers:
 
     def get(self, key: bytes, window: bytes, family: str, tag: str = "") -> Timestamp | None:
         """When a timer is to fire; None if it is not pending."""
-        old = self._view.get(self._keyed + self._slot(key, window, family, tag))
+        slot = self._slot(key, window, family, tag)
+        if (timer := self._imminent.get(slot)) is not None:
+            return timer.fire_at
+        old = self._view.get(self._keyed + slot)
         return None if old is None else time_of(old[1:9])
 
     def drop(self, key: bytes, window: bytes) -> int:
         """Clears all timers of a user key in a window, its expiration too; how many those were."""
         start = self._keyed + part(key) + part(window, NAME_LIMIT) + _SECTION
-        dropped = 0
+        gone = [timer for timer in self._imminent if timer[:2] == (key, window)]
+        for timer in gone:
+            self._imminent.remove(self._slot(*timer[:4]))
+        dropped = len(gone)
         for row, place in self._view.scan(start, after(start)):
             self.drop_row(row, place)
             dropped += 1
@@ -241,7 +277,11 @@ class Timers:
     def next_event(self) -> Timestamp | None:
         """The time of the event-time timer that fires first; None if there is none."""
         entry = self._first_event()
-        return None if entry is None else time_of(entry[3:11])
+        order = None if entry is None else entry[3:]
+        if self._imminent:
+            soon = self._imminent.first()
+            order = soon if order is None or soon is None else min(order, soon)
+        return None if order is None else time_of(order[:8])
 
     def next_processing(self) -> Timestamp | None:
         """The time of the processing-time timer that fires first; None if there is none."""
@@ -258,8 +298,12 @@ class Timers:
         if watermark != self._watermark:
             # `passing.passed`, on encodings: below the watermark, or any if it is the last one.
             self._watermark = watermark
-            self._limit = _NO_HOLD if watermark == MAX_TIMESTAMP else moment(watermark)
+            self._limit = _limit(watermark)
         entry = self._first_event()
+        if self._imminent:
+            soon = self._imminent.first()
+            if soon is not None and (entry is None or soon < entry[3:]):
+                return self._imminent.take(soon) if soon[:8] < self._limit else None
         if entry is None or entry[3:11] >= self._limit or (entry[11] and not expirations):
             return None
         return self._take(entry)
@@ -275,7 +319,8 @@ class Timers:
         return ValueError(f"stage {self._stage} has no timer family {family!r}; it has {known}")
 
     def pending(self) -> Iterator[Fired]:
-        """All pending timers, as they would fire: event time first. The timers stay."""
+        """All pending timers: those without rows, then the others as they would fire, event time first. They stay."""
+        yield from self._imminent
         event = [prefix(kind, self._stage) for kind in (Kind.EVENT_HELD, Kind.EVENT)]
         rows = [row for start in event for row in self._view.scan(start, after(start))]
         rows.sort(key=lambda row: row[0][3:])
@@ -361,6 +406,11 @@ _PLACE: Final = 10
 """Bytes that say where a timer's entry is: kind, moment, rank."""
 _SECTION: Final = bytes((Section.TIMER,))
 _KEYED: Final = bytes((Kind.KEYED,))
+
+
+def _limit(watermark: Timestamp) -> bytes:
+    """What the moments of timers that it lets fire are less than."""
+    return _NO_HOLD if watermark == MAX_TIMESTAMP else moment(watermark)
 
 
 def _fired(entry: bytes, value: bytes) -> Fired:

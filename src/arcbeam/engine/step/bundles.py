@@ -1,14 +1,15 @@
 """What a shard asks of those around it: user code, side inputs, rows that come and go, and how long it may work.
 
 Owns the protocols, and the values that go through them. Must not know who implements them: user code runs in an SDK's
-bundles, rows travel by Spark, and in tests all of it is in memory.
+bundles, rows travel by Spark, and in tests all of it is in memory. What there may be of for each element is a tuple.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
@@ -24,8 +25,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSet:
+class TimerSet(NamedTuple):
     """User code has set a timer.
 
     Attributes:
@@ -46,8 +46,7 @@ class TimerSet:
     payload: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerCleared:
+class TimerCleared(NamedTuple):
     """User code has cleared a timer."""
 
     key: bytes
@@ -56,8 +55,10 @@ class TimerCleared:
     tag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+_NO_ESTIMATES: Final[Mapping[tuple[str, str], Timestamp]] = MappingProxyType({})
+
+
+class CallResult(NamedTuple):
     """What a call of user code has led to, apart from what it put out and its state: both are where they belong.
 
     Attributes:
@@ -68,7 +69,11 @@ class CallResult:
 
     written: int = 0
     timers: Sequence[TimerSet | TimerCleared] = ()
-    estimates: Mapping[tuple[str, str], Timestamp] = field(default_factory=dict)
+    estimates: Mapping[tuple[str, str], Timestamp] = _NO_ESTIMATES
+
+
+NOTHING: Final = CallResult()
+"""A call that has led to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ class RestrictionResult:
 
     splits: Sequence[Remainder] = ()
     deferred: Remainder | None = None
-    call: CallResult = CallResult()
+    call: CallResult = NOTHING
     goes_on: bool = False
 
 
@@ -100,7 +105,7 @@ class BundleResult:
         finalizations: how many bundles want to be told that the step is committed.
     """
 
-    call: CallResult = CallResult()
+    call: CallResult = NOTHING
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0
@@ -141,8 +146,13 @@ class Runner(Protocol):
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         """What a grouping puts out."""
 
-    def fire(self, fired: Fired) -> CallResult:
-        """A timer's callback."""
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+        """The callbacks of timers, each before the next is asked for: what that is may depend on what this one has set.
+
+        Args:
+            due: the timers; what each was taken from is as if it had never been.
+            led_to: takes what a callback has led to; need not be called where that is nothing.
+        """
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         """The callback of a window's expiration; its state is still there."""

@@ -20,8 +20,9 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.gathering import Gathered, Gathering, Groups
+from arcbeam.engine.grouping.gathering import MOST_BYTES, MOST_PANES, Gathered, Gathering, Groups
 from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
+from arcbeam.engine.grouping.passingsessions import PassingSessions
 from arcbeam.engine.grouping.singlepane import ONLY
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stagekinds import Grouped
@@ -31,7 +32,7 @@ from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
-from arcbeam.engine.watermarks.moments import due, passed
+from arcbeam.engine.watermarks.moments import passed
 from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
 from arcbeam.model.timestamps import Timestamp
@@ -48,9 +49,6 @@ _FAMILIES: Final = {
 }
 _STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
-MOST_PANES: Final = 1000
-MOST_BYTES: Final = 1 << 20
-"""What goes on at once, about."""
 
 
 class GroupedLogic:
@@ -75,13 +73,17 @@ class GroupedLogic:
         # Most effects and timers are about the same window as the one before.
         self._window: Window | None = None
         self._encoded = b""
+        self._sessions: PassingSessions | None = None
         self._panes: list[EmitPane] = []
         self._pane_bytes = 0
         self._before: Clocks | None = None
         """What time it is as long as the watermark has not moved."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
-        """See `StageLogic`: it has nothing to move."""
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+        """See `StageLogic`."""
+        if (sessions := self._grouping.sessions) is not None:
+            clock = self._place.clock
+            self._sessions = PassingSessions(self._grouping, sessions, clock.input, clock.ahead(upstream))
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: it has no side inputs, so all goes straight on."""
@@ -98,6 +100,12 @@ class GroupedLogic:
             elements = self._gathering.take_each(key, elements, watermark)
             if not elements:
                 return
+        elif self._sessions is not None:
+            elements = list(elements)  # decoded once, wherever they go
+            if self._sessions.take(key, elements):
+                return
+            for taken in self._sessions.withdraw(key):
+                self._add(key, taken, self._before)
         self._add(key, elements, self._before)
 
     def _add(self, key: bytes, elements: Elements, clocks: Clocks) -> None:
@@ -115,12 +123,11 @@ class GroupedLogic:
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
         self._keep(watermark)
-        leftover = self._fire(watermark)
-        if leftover and self._gathering is not None:
+        exhausted = self._fire(watermark)
+        if exhausted and self._gathering is not None:
             self._finish(self._gathering, watermark)
-            leftover = self._is_due(watermark)
         self._put_out()
-        return leftover
+        return exhausted and self._agenda.is_due(watermark, self._place.now)
 
     def _finish(self, gathering: Gathering, watermark: Timestamp) -> None:
         """The budget is used up. What came in this very step goes on all the same: to keep it would cost more."""
@@ -133,8 +140,14 @@ class GroupedLogic:
                 self._end(window, clocks)
 
     def _keep(self, watermark: Timestamp) -> None:
-        """What was gathered waits for the end of its window: in the state, unless the watermark has passed that."""
-        gathering = self._gathering
+        """What was gathered waits for the end of its window: in the state, unless the watermark has passed that.
+
+        Sessions that have passed go on.
+        """
+        place, gathering = self._place, self._gathering
+        for panes in () if self._sessions is None else self._sessions.panes():
+            place.tally.fired += len(panes)
+            place.record(place.runner.panes(panes))
         for window in () if gathering is None else gathering.windows():
             end = self._grouping.rules.bounds(window).end
             self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
@@ -165,14 +178,8 @@ class GroupedLogic:
                     raise self._located(e, fired.key) from e
                 self._carry_out(effects)
             if place.budget.exhausted():
-                return self._is_due(watermark)
+                return True
         return False
-
-    def _is_due(self, watermark: Timestamp) -> bool:
-        event, processing = self._timers.next_event(), self._timers.next_processing()
-        return (event is not None and passed(watermark, event)) or (
-            processing is not None and due(self._place.now, processing)
-        )
 
     def _end(self, window: Window, clocks: Clocks) -> bool:
         """The watermark has passed the end of a window; whether all that was gathered of it has gone on."""

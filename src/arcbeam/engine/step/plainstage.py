@@ -28,7 +28,7 @@ class PlainLogic:
     def __init__(self, place: StageContext) -> None:
         self._place = place
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
@@ -75,7 +75,7 @@ class SplittableLogic(PlainLogic):
         self._pieces = 1
         self._admitted = 0
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
         self._drain = plan.drain
         self._pieces = plan.pieces.get(self._place.placed.name, 1)

@@ -78,8 +78,9 @@ class StageContext:
                 f"{self.placed.name!r} has set a timer of {result.timers[0].family!r} where it can set none"
             )
         self.tally.written += result.written
-        for (source, output), time in result.estimates.items():
-            self.clock.estimate(source, output, time)
+        if result.estimates:
+            for (source, output), time in result.estimates.items():
+                self.clock.estimate(source, output, time)
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:
         """Something came too late."""
@@ -90,12 +91,13 @@ class StageContext:
 class StageLogic(Protocol):
     """What a kind of stage does in a shard, in the order of its methods."""
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """Before anything else.
 
         Args:
             plan: of the step.
             moves: those of the stage from and to this shard.
+            upstream: the stage's upstream watermark in this step: its own when all that comes has come.
         """
 
     def timely(self, key: bytes, elements: Elements) -> Elements:

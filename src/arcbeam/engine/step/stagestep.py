@@ -80,7 +80,7 @@ class StageStep:
             moves: of the plan's, those from and to this shard of the stage.
         """
         place, work = self._place, self._work
-        work.begin(plan, moves)
+        work.begin(plan, moves, upstream)
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
         self._unpark()

@@ -5,7 +5,7 @@ Owns when state goes, and what comes too late for it. Must not know what user co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from arcbeam.engine.grouping.effects import DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
@@ -20,7 +20,7 @@ from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 
 
@@ -41,9 +41,19 @@ class StatefulLogic:
         self._agenda = Agenda(self._timers, self._ordered)
         self._keyed = prefix(Kind.KEYED, number)
         self._holds = Holds(place.view, number)
+        # Timers of event time have all fired by the end of their window.
+        self._ends = kind.cells or kind.at_expiration or TimeDomain.PROCESSING in kind.families.values()
+        # Most timers are set in the same window as the one before.
+        self._window: Window | None = None
+        self._encoded, self._expires = b"", MIN_TIMESTAMP
+        # The timer that fires, and what is behind those that fire together.
+        self._origin: Timestamp | None = None
+        self._behind: Element | Fired | None = None
 
-    def begin(self, plan: StepPlan, moves: Sequence[Handover]) -> None:
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
+        if self._ordered is None:
+            self._timers.expect(self._place.clock.ahead(upstream))
 
     def deliver(self, key: bytes, elements: Elements) -> None:
         """See `StageLogic`; each element in each of its windows, unless that has expired."""
@@ -56,18 +66,19 @@ class StatefulLogic:
                         self._place.drop(late)
             return
         if live := self.timely(key, elements):
-            if isinstance(live, Together) and live.window is not None:
-                self._await_end(key, live.window, self._kind.expires(live.window))
-            else:
-                for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
-                    self._await_end(key, window, self._kind.expires(window))
+            if self._ends:
+                if isinstance(live, Together) and live.window is not None:
+                    self._await_end(key, live.window)
+                else:
+                    for window in dict.fromkeys(window for _, _, windows, _ in live for window in windows):
+                        self._await_end(key, window)
             self._record(self._place.runner.process(key, live), None)
 
     def timely(self, key: bytes, elements: Elements) -> Elements:
         """See `StageLogic`: the others are behind their windows, or, in order of time, behind their turn."""
         watermark = self._place.clock.input
         known = elements.window if isinstance(elements, Together) and self._ordered is None else None
-        if known is not None and not passed(watermark, self._kind.expires(known)):
+        if known is not None and not passed(watermark, self._expiry(known)):
             return elements
         over: dict[Window, bool] = {}
         live: list[WindowedElement] = []
@@ -96,15 +107,21 @@ class StatefulLogic:
 
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
-        place = self._place
-        while (next := self._agenda.next(watermark, place.now)) is not None:
+        place, agenda = self._place, self._agenda
+        next = agenda.next(watermark, place.now)
+        while next is not None:
             if isinstance(next, Element):
                 self._process(next, watermark)
+            elif next.family == EXPIRATION:
+                self._expire(next)
             else:
-                self._fire(next)
-            if place.budget.exhausted():
-                return True
-        return False
+                self._behind = None
+                place.runner.fire(self._due(next, watermark), self._led_to)
+                next = self._behind
+                continue
+            next = self._next(watermark)
+        self._timers.settle()
+        return agenda.is_due(watermark, place.now)
 
     def next_event(self) -> Timestamp | None:
         """See `StageLogic`."""
@@ -123,22 +140,37 @@ class StatefulLogic:
     def _process(self, element: Element, watermark: Timestamp) -> None:
         """An element that has waited for its turn."""
         window = self._kind.decode(element.window)
-        expires = self._kind.expires(window)
-        if expires < element.time:
+        if self._expiry(window) < element.time:
             self._place.drop(Late(element, watermark, "it is after the end of its window"))
             return
-        self._await_end(element.key, window, expires)
+        if self._ends:
+            self._await_end(element.key, window)
         self._record(
             self._place.runner.process(element.key, [(element.value, element.time, (window,), element.pane)]), None
         )
 
-    def _fire(self, fired: Fired) -> None:
+    def _next(self, watermark: Timestamp) -> Element | Fired | None:
+        """What is next, after something; None also if the rest should be left for the next step."""
+        place = self._place
+        return None if place.budget.exhausted() else self._agenda.next(watermark, place.now)
+
+    def _due(self, first: Fired, watermark: Timestamp) -> Iterator[Fired]:
+        """Timers, up to what is none of user code's, or the end of the budget."""
+        tally, families = self._place.tally, self._kind.families
+        next: Element | Fired | None = first
+        while type(next) is Fired and next.family != EXPIRATION:
+            tally.fired += 1
+            self._origin = next.fire_at if families[next.family] is TimeDomain.EVENT else None
+            yield next
+            next = self._next(watermark)
+        self._behind = next
+
+    def _led_to(self, result: CallResult) -> None:
+        self._record(result, self._origin)
+
+    def _expire(self, fired: Fired) -> None:
         place = self._place
         place.tally.fired += 1
-        if fired.family != EXPIRATION:
-            event = self._kind.families[fired.family] is TimeDomain.EVENT
-            self._record(place.runner.fire(fired), fired.fire_at if event else None)
-            return
         if self._kind.at_expiration:
             # What it sets would fire after the end of everything: it never does.
             place.record(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
@@ -157,21 +189,28 @@ class StatefulLogic:
                 case Section.HOLD:
                     self._holds.drop_row(row, value)
 
-    def _await_end(self, key: bytes, window: Window, expires: Timestamp) -> None:
+    def _await_end(self, key: bytes, window: Window) -> None:
+        expires = self._expiry(window)
         hold = min(window.max_timestamp, expires) if self._kind.at_expiration else None
-        self._timers.set(key, window.ordered(), EXPIRATION, expires, hold)
+        self._timers.set(key, self._encoded, EXPIRATION, expires, hold)
+
+    def _expiry(self, window: Window) -> Timestamp:
+        """When it expires; `_encoded` is what it is in keys, from now on."""
+        if window is not self._window:
+            self._window, self._encoded, self._expires = window, window.ordered(), self._kind.expires(window)
+        return self._expires
 
     def _record(self, result: CallResult, origin: Timestamp | None) -> None:
         self._place.record(result, timers=True)
         for timer in result.timers:
-            window = timer.window.ordered()
+            expires = self._expiry(timer.window)
+            window = self._encoded
             if timer.family == EXPIRATION:
                 # The engine's own: user code could put off the end of the window.
                 raise self._timers.unknown(timer.family)
             if not isinstance(timer, TimerSet):
                 self._timers.clear(timer.key, window, timer.family, timer.tag)
                 continue
-            expires = self._kind.expires(timer.window)
             fire_at: Timestamp | None = timer.fire_at
             latest = expires
             if self._kind.families.get(timer.family) is TimeDomain.EVENT:

@@ -294,7 +294,7 @@ class _SdkKeys:
     def fire(self, timers: Iterator[SetTimer]) -> None:
         """See `_Keys`."""
         for timer in timers:
-            self._bundles.fire(timer.family.operation, timer.family.name, timer.for_sdk())
+            self._bundles.fire(timer.family.operation.process_timer, timer.family.name, timer.for_sdk())
 
     def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
         """See `_Keys`."""

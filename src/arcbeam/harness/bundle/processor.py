@@ -244,6 +244,10 @@ class Bundles:
     def put(self, take: Callable[[Block], None], block: Block) -> None:
         """Feeds a block to what takes it in place of the root, cutting bundles as the settings say."""
         position, total = 0, len(block)
+        if self._open and self._in_bundle + total < self._limit:
+            take(block)
+            self.took(total)
+            return
         while position < total:
             self.open()
             taken = min(self._limit - self._in_bundle, total - position)
@@ -251,10 +255,10 @@ class Bundles:
             position += taken
             self.took(taken)
 
-    def fire(self, operation: Any, family: str, timer: Any) -> None:
-        """Fires a timer; where bundles are cut it counts like an element."""
+    def fire(self, fire: Callable[..., None], *timer: Any) -> None:
+        """Fires a timer by a call; where bundles are cut it counts like an element."""
         self.open()
-        operation.process_timer(family, timer)
+        fire(*timer)
         self._in_bundle += 1
         self._cut()
 

@@ -24,6 +24,10 @@ class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]
     SUBTLE: a window may begin before time does, or end after it, where 64 bits do not hold its bounds.
     """
 
+    def __init__(self) -> None:
+        # Windows are those of many elements, and each is three objects.
+        self._known: dict[bytes, Any] = {}
+
     def encode_to_stream(self, value: Any, out: Any, nested: bool) -> None:
         """See the SDK's `CoderImpl`."""
         start, end = value.start.micros, value.end.micros
@@ -31,8 +35,15 @@ class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]
 
     def decode_from_stream(self, in_: Any, nested: bool) -> Any:
         """See the SDK's `CoderImpl`."""
-        start, end = (int.from_bytes(in_.read(_BYTES), "big", signed=True) for _ in range(2))
-        return IntervalWindow(Timestamp(micros=start), Timestamp(micros=end))
+        encoded = in_.read(2 * _BYTES)
+        window = self._known.get(encoded)
+        if window is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            start = int.from_bytes(encoded[:_BYTES], "big", signed=True)
+            end = int.from_bytes(encoded[_BYTES:], "big", signed=True)
+            window = self._known[encoded] = IntervalWindow(Timestamp(micros=start), Timestamp(micros=end))
+        return window
 
     def estimate_size(self, value: Any, nested: bool = False) -> int:
         """See the SDK's `CoderImpl`."""

@@ -7,7 +7,7 @@ the storage. Must not know which key is next, nor what user code returns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from apache_beam.internal.util import insert_values_in_args
 from apache_beam.transforms.userstate import OrderedListStateSpec
@@ -16,6 +16,8 @@ from apache_beam.utils.timestamp import Timestamp
 from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
 from arcbeam.harness.state.timers import TimerHandle
 from arcbeam.harness.stateful.arguments import ProcessArguments
+
+_NO_KWARGS: Final[dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class InWindow(Place):
         self._states: dict[Any, Handle] = {}
         self._ordered: dict[Any, Any] | None = None
         self._args: list[Any] | None = None
-        self._kwargs: dict[str, Any] = {}
+        self._kwargs = _NO_KWARGS
         self._stamp: tuple[Any, Any] | None = None
 
     def state(self, spec: Any) -> Any:
@@ -113,11 +115,13 @@ class InWindow(Place):
 
     def commit(self, *, keep: bool) -> bool:
         """Brings to the storage what was written; whether the storage may have something now. It is the last call."""
-        for handle in self._states.values():
-            handle.commit(keep=keep)
-        for handle in (self._ordered or {}).values():
-            handle.commit()
-        may_have = keep or self._ordered is not None
-        # SUBTLE: handles know this, and this knows them; the collector, which counts objects, not bytes, comes late.
-        self._states, self._ordered, self._args, self._kwargs = {}, None, None, {}
-        return may_have
+        states, ordered = self._states, self._ordered
+        if states or ordered:
+            for handle in states.values():
+                handle.commit(keep=keep)
+            for handle in (ordered or {}).values():
+                handle.commit()
+            # SUBTLE: handles know this, and this knows them; the collector, which counts objects, comes late.
+            self._states, self._ordered = {}, None
+        self._args, self._kwargs = None, _NO_KWARGS
+        return keep or ordered is not None

@@ -5,7 +5,7 @@ Owns what a call of the engine is to the SDK, and what the call has led to. Must
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -15,7 +15,7 @@ from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.engine.step.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.step.elements import PaneValues
@@ -55,6 +55,8 @@ class StepRunner:
         self._finalizations = len(self._bundles.callbacks)
         self._encoded_key: bytes | None = None
         self._key: Any = None
+        self._encoded_window: bytes | None = None
+        self._window: tuple[Any] = (None,)
         stage.state.work_on(view, placed.number)
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -63,7 +65,7 @@ class StepRunner:
         block = stage.codec.block(elements)
         if not stage.keyed:
             self._bundles.emit_block(block)
-            return CallResult()
+            return NOTHING
         user_key = self._enter(key)
         if stage.driven is None:
             self._bundles.emit_block(block.with_values([(user_key, value) for value in block.values]))
@@ -77,15 +79,24 @@ class StepRunner:
         for (window, timestamp, info), alike in groupby(panes, _stamp):
             values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in alike]
             self._bundles.emit_block(Block(values, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
-        return CallResult()
+        return NOTHING
 
-    def fire(self, fired: Fired) -> CallResult:
-        """See `Runner`."""
-        stage = self._stage
-        family = stage.families[fired.family]
-        window = stage.windows.theirs(stage.windows.decode(fired.window))
-        self._bundles.fire(family.operation, family.name, family.fired(fired, self._enter(fired.key), window))
-        return self._leave()
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+        """See `Runner`. State is in the view when another key comes, or none."""
+        stage, bundles, log = self._stage, self._bundles, self._stage.timers
+        latest: bytes | None = None
+        for fired in due:
+            if fired.key != latest:
+                if latest is not None:
+                    self._store()
+                latest = fired.key
+                user_key = self._enter(latest)
+            family = stage.families[fired.family]
+            bundles.fire(family.fire, fired, user_key, self._their_windows(fired.window))
+            if log:
+                led_to(CallResult(timers=log.take()))
+        if latest is not None:
+            self._store()
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         """See `Runner`: the Python SDK has no such callback, and a stage that asks for one is refused."""
@@ -133,10 +144,21 @@ class StepRunner:
 
     def _leave(self) -> CallResult:
         """The call ends: state is in the view, timers are in what is returned."""
+        self._store()
+        log = self._stage.timers
+        return CallResult(timers=log.take()) if log else NOTHING
+
+    def _store(self) -> None:
         for operation in self._stage.stateful:
             operation.end_key()
         self._stage.state.commit()
-        return CallResult(timers=self._stage.timers.take())
+
+    def _their_windows(self, encoded: bytes) -> tuple[Any]:
+        # Most calls are about the window of the one before.
+        if encoded != self._encoded_window:
+            windows = self._stage.windows
+            self._encoded_window, self._window = encoded, (windows.theirs(windows.decode(encoded)),)
+        return self._window
 
     def _decoded(self, key: bytes) -> Any:
         # Many calls are about the key of the one before.

@@ -45,6 +45,7 @@ def kind_of(processor: StageProcessor, windows: Windows) -> StageKind:
                 windows.decode,
                 _expiry(processor, in_order=how.time_sorted),
                 _lateness(processor) if how.time_sorted else None,
+                cells=bool(stage.states),
             )
         case "triggered" | "groups":
             strategy = strategy_of(windowing_proto(processor), processor.root.windowing.windowfn, windows)

@@ -69,9 +69,10 @@ class ViewState(StateHandler):
     def commit(self) -> None:
         """Puts into the view what the call has changed by handles of the SDK, which do so when their bundle ends."""
         for context in self._contexts:
-            context.commit()
-            # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
-            context.reset()
+            if context._all_states:
+                context.commit()
+                # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
+                context.reset()
 
     def is_of(self, context: Any) -> None:
         """The SDK has made a context of user state for one of the stage's operations."""

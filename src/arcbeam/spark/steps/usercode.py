@@ -70,6 +70,7 @@ class LevelCode:
         self._sides, self._scratch = sides, scratch
         self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, StepStage] = {}
+        self._writers: list[Any] = []
         self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
         self.latest = ""
         self._runner: StepRunner | None = None
@@ -167,7 +168,7 @@ class LevelCode:
 
     def written(self) -> int:
         """How many elements the stages have put out so far."""
-        return sum(op.taken for stage in self._begun.values() for op in stage.processor.context.writers)  # type: ignore[attr-defined]
+        return sum([op.taken for op in self._writers])
 
     def callbacks(self) -> list[Callbacks]:
         """The finalization callbacks of the task's bundles; they are the caller's now."""
@@ -192,6 +193,7 @@ class LevelCode:
         written = self._placing.stages[name].sinks
         multimaps = {channel: side_writer(channel) for channel in written if channel in self._placing.multimaps}
         stage.processor.begin_task(_Written(self._sent, multimaps), self._task, side_writer, self._sides)
+        self._writers += stage.processor.context.writers
 
 
 class _Written:

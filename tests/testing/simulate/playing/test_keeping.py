@@ -10,6 +10,7 @@ from arcbeam.engine.rows.keyspace import after
 from arcbeam.engine.state.cells import CellKind, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.step.bundles import CallResult
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Timestamp
@@ -89,7 +90,9 @@ def test_the_earlier_half_goes_first() -> None:
     times = [Timestamp(time) for time in (9, 5, 7)]
     runner.process(b"k", [(b"a%d" % time, time, (WINDOW,), NO_PANE) for time in times])
     desk.now = Timestamp(10)
-    did = runner.fire(Fired(b"k", WINDOW.ordered(), "clock", "", Timestamp(10), times[1], b"3"))
+    results: list[CallResult] = []
+    runner.fire(iter([Fired(b"k", WINDOW.ordered(), "clock", "", Timestamp(10), times[1], b"3")]), results.append)
+    (did,) = results
     assert [out.time for out in desk.outs] == [5]
     assert [(timer.fire_at, timer.hold) for timer in did.timers] == [(20, 7)]  # type: ignore[union-attr]
 
@@ -104,7 +107,7 @@ def test_when_the_clock_lets_something_go_it_is_told_what_still_waits_for_the_wa
     runner = WAYS["clock"](desk, 1)
     runner.process(b"k", [(b"a1", Timestamp(5), (window,), NO_PANE)])
     desk.now = Timestamp(10)
-    runner.fire(Fired(b"k", window.ordered(), "clock", "", Timestamp(10), Timestamp(5), b"1"))
+    runner.fire(iter([Fired(b"k", window.ordered(), "clock", "", Timestamp(10), Timestamp(5), b"1")]), lambda did: None)
     assert desk.waiting == waiting
 
 

@@ -6,7 +6,7 @@ Owns the buffer, and when it is emptied. Must not know what is written.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from arcbeam.engine.grouping.effects import EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
@@ -101,11 +101,15 @@ class Committing:
         """See `bundles.Runner`."""
         return self._runner.panes(panes)
 
-    def fire(self, fired: Fired) -> CallResult:
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
         """See `bundles.Runner`."""
-        result = self._runner.fire(fired)
+
+        def told(result: CallResult) -> None:
+            self.returns()
+            led_to(result)
+
+        self._runner.fire(due, told)
         self.returns()
-        return result
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         """See `bundles.Runner`."""

@@ -69,15 +69,6 @@ class Keeping(Runner, ABC):
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """An element has come in a window."""
 
-    def fire(self, fired: Fired) -> CallResult:
-        """See `bundles.Runner`."""
-        self.desk.timed(fired)
-        return self.fired(fired)
-
-    def fired(self, fired: Fired) -> CallResult:
-        """A timer's callback."""
-        raise Broken(f"{self.name} has no timers")
-
     def window_of(self, fired: Fired) -> Window:
         """The window of a timer."""
         return self.kind.windowing.decode(fired.window)

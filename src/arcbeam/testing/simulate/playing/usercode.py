@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import EmitPane
@@ -80,8 +80,14 @@ class Runner:
         """See `bundles.Runner`."""
         raise Broken(f"{self.name} has no panes")
 
-    def fire(self, fired: Fired) -> CallResult:
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
         """See `bundles.Runner`."""
+        for fired in due:
+            self.desk.timed(fired)
+            led_to(self.fired(fired))
+
+    def fired(self, fired: Fired) -> CallResult:
+        """A timer's callback."""
         raise Broken(f"{self.name} has no timers")
 
     def expire(self, key: bytes, window: Window) -> CallResult:

@@ -1,0 +1,86 @@
+"""Timers that will have fired when a step ends: they need no rows.
+
+Owns their order, as that of the rows that they would have. Must not know what they are, nor what time it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+_HEAD = 9
+"""Bytes of an order in front of the slot: moment and rank."""
+
+
+class Imminent(Generic[T]):
+    """Timers in memory, each with its *order*: what the key of its row in the index would be, behind the stage.
+
+    Invariant: the order of each timer is in `_ordered` or `_fresh`, and with it some of timers that were set anew or
+    removed since. `_ordered` descends from the first `first` on; what comes then is in the heap `_fresh`.
+    """
+
+    __slots__ = ("_fresh", "_is_ordered", "_ordered", "_timers")
+
+    def __init__(self) -> None:
+        self._timers: dict[bytes, tuple[bytes, T]] = {}
+        self._ordered: list[bytes] = []
+        self._fresh: list[bytes] = []
+        self._is_ordered = False
+
+    def __bool__(self) -> bool:
+        return bool(self._timers)
+
+    def __iter__(self) -> Iterator[T]:
+        return (timer for _, timer in self._timers.values())
+
+    def put(self, order: bytes, timer: T) -> None:
+        """Adds a timer, in place of the one of its slot."""
+        self._timers[order[_HEAD:]] = order, timer
+        if self._is_ordered:
+            heapq.heappush(self._fresh, order)
+        else:
+            self._ordered.append(order)
+
+    def get(self, slot: bytes) -> T | None:
+        """The timer of a slot."""
+        known = self._timers.get(slot)
+        return None if known is None else known[1]
+
+    def remove(self, slot: bytes) -> None:
+        """Removes the timer of a slot, if there is one."""
+        self._timers.pop(slot, None)
+
+    def first(self) -> bytes | None:
+        """The order of the first timer; None if there is none."""
+        ordered, fresh = self._ordered, self._fresh
+        if not self._is_ordered:
+            ordered.sort(reverse=True)
+            self._is_ordered = True
+        while ordered and self._is_gone(ordered[-1]):
+            ordered.pop()
+        while fresh and self._is_gone(fresh[0]):
+            heapq.heappop(fresh)
+        if ordered and fresh:
+            return min(ordered[-1], fresh[0])
+        return ordered[-1] if ordered else fresh[0] if fresh else None
+
+    def take(self, order: bytes) -> T:
+        """Removes the timer that `first` gave."""
+        if self._ordered and self._ordered[-1] == order:
+            self._ordered.pop()
+        else:
+            heapq.heappop(self._fresh)
+        return self._timers.pop(order[_HEAD:])[1]
+
+    def take_all(self) -> list[T]:
+        """All of them, in no order; none is here any more."""
+        timers = list(self)
+        self._timers.clear()
+        self._ordered, self._fresh, self._is_ordered = [], [], False
+        return timers
+
+    def _is_gone(self, order: bytes) -> bool:
+        known = self._timers.get(order[_HEAD:])
+        return known is None or known[0] != order
