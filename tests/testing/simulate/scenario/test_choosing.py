@@ -13,6 +13,7 @@ import pytest
 
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.contents import Bag
+from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
 from arcbeam.engine.rows import sequences
@@ -154,6 +155,7 @@ def reached() -> Counter[str]:
         counted(Frontier, "_read", "second reads of an index", lambda front: front._until != front.start),
         counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
         counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
+        counted(Runs, "add", "runs beside others", lambda runs, groups: not runs.empty),
     ):
         play(scenario_of(HEAVY - 1))
     return counts
@@ -173,6 +175,7 @@ def _outgrown(cell: CombiningCell, key: bytes, window: bytes, accumulator: bytes
         "second reads of an index",
         "several blocks of an overlay",
         "windows with entries",
+        "runs beside others",
     ],
 )
 def test_a_second_path_is_taken(what: str, reached: Counter[str]) -> None:

@@ -16,7 +16,7 @@ from arcbeam.testing.simulate.scenario.windowings import Windowing
 
 HEAVY = 50
 """One seed in so many is heavy."""
-EVENTS = 700
+EVENTS = 1050
 """Of the source of a heavy pipeline."""
 _PIECE = 350
 """So many events come in a step: more than the rows of an index that are read at once, and than values in one row."""
@@ -50,6 +50,8 @@ def heavy(chance: random.Random) -> Pipeline:
         Keep(_wide(chance), "each", chance.choice((0, 30))),
         Keep(Windowing("global"), "order", chance.choice((0, 3)), pause=0),
         Group(_wide(chance, "sessions"), chance.choice(tuple(TRIGGERS)), 100, chance.choice((0, 20))),
+        # Chance seldom takes the trigger that nearly all have, whose windows are gathered.
+        Group(Windowing("global"), "repeated watermark", 100, chance.choice((0, 20))),
     ):
         stages.append(Stage(f"{type(kind).__name__.lower()}-{len(stages) + 1}", 1, kind, (Port("source-1", MAIN),)))
     return Pipeline(tuple(stages), chance.choice((1, 1, 2)))
