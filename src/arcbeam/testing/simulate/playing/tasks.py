@@ -38,6 +38,7 @@ from arcbeam.testing.simulate.playing.hosts import Host
 from arcbeam.testing.simulate.playing.jobs import Box, Died, Job, Looks, Passed
 from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
 from arcbeam.testing.simulate.scenario.kinds import Expand, Source
+from arcbeam.testing.simulate.scenario.together import together
 
 _VALIDATED = 4
 """In every step whose number is a multiple of this, all rows of restrictions are looked at."""
@@ -156,7 +157,7 @@ class TaskRun:
         for box in self._inbox:
             for key, elements in box.rows.get((stage, shard), ()):
                 self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
-                yield key, elements
+                yield key, together(elements)
 
     def passing(self, shard: int) -> Iterable[Passed]:
         """See `seams.Rows`."""

@@ -17,6 +17,7 @@ from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
 from arcbeam.testing.simulate.scenario.kinds import MAIN, Buffer, Expand, Group, Join, Keep, Kind, Pass, Source
+from arcbeam.testing.simulate.scenario.together import unpack
 from arcbeam.testing.simulate.scenario.windowings import Windowing
 
 
@@ -152,7 +153,7 @@ def _spec(stage: Stage, placed: Placed) -> StageSpec:
         case Join(_, windowing):
             return StageSpec(placed, Plain(), windowing.decode)
         case Group(windowing) as group:
-            return StageSpec(placed, Grouped(group.strategy, windowing.decode))
+            return StageSpec(placed, Grouped(group.strategy, windowing.decode, unpack))
         case Keep(windowing, way, _, lateness) as keep:
             in_order = Duration(lateness) if way == "order" else None
             kind = Stateful(_FAMILIES[way], windowing.decode, keep.expires, in_order, "expiration" in way)
