@@ -35,6 +35,8 @@ SEEDS = {
     "a savepoint forgotten that was asked for during a commit": 9,
     "late panes that wait for the expiry": 11,
     "what files of a side input are made one in, left out": 43,
+    "a run of a window written over another": 29,
+    "what comes to a window that has waited, lost": 29,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""
 

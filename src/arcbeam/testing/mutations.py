@@ -15,7 +15,9 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from arcbeam.engine.grouping.gathering import Gathering
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
+from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.plan import markers
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.progress import JobMachine, Mode, committing
@@ -316,6 +318,28 @@ def _any_run() -> AbstractContextManager[object]:
     return patch.object(JobMachine, "_is_running", of_the_step)
 
 
+def _run_over_run() -> AbstractContextManager[object]:
+    add = Runs.add
+
+    def over_the_first(self: Runs, groups: Any) -> None:
+        with patch.object(Runs, "_directory", lambda self: {}):
+            add(self, groups)
+
+    return patch.object(Runs, "add", over_the_first)
+
+
+def _rest_of_a_window_lost() -> AbstractContextManager[object]:
+    store = Gathering.store
+
+    def or_forget(self: Gathering, window: Window) -> None:
+        if self.is_stored(window):
+            self._came.pop(window)
+        else:
+            store(self, window)
+
+    return patch.object(Gathering, "store", or_forget)
+
+
 def _joined_lost() -> AbstractContextManager[object]:
     draft = proposals._side_files
 
@@ -354,6 +378,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,
     "what files of a side input are made one in, left out": _joined_lost,
+    "a run of a window written over another": _run_over_run,
+    "what comes to a window that has waited, lost": _rest_of_a_window_lost,
 }
 """The mistakes by name."""
 
