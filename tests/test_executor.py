@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import apache_beam as beam
 import pytest
 
-from arcbeam.executor import SparkExecutor, start
+from arcbeam.executor import SparkExecutor, clear, start
 from arcbeam.jobs.execution import Level, Submission
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.savepoints import pinned
 from arcbeam.translate.proto import pipeline_proto
+from tests.store.samples import opened
 
-pytestmark = [pytest.mark.contract("API-02"), pytest.mark.usefixtures("spark")]
+pytestmark = pytest.mark.contract("API-02")
 
 
 class Heard:
@@ -30,6 +35,7 @@ class Heard:
             self.warnings.append(text)
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "arcbeam"):
         start({})
@@ -37,6 +43,7 @@ def test_a_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> Non
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.usefixtures("spark")
 def test_options_of_a_session_that_is_there_already() -> None:
     p = beam.Pipeline()
     _ = p | beam.Create([1])
@@ -46,3 +53,21 @@ def test_options_of_a_session_that_is_there_already() -> None:
         SparkExecutor().run(Submission("j-1", "job", pipeline, options), heard)
         assert len(heard.warnings) == len(told)
         assert all(name in text for name, text in zip(told, heard.warnings, strict=True))
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_job_that_is_done_leaves_its_savepoints_and_else_nothing(tmp_path: Path) -> None:
+    for names in ([], ["safe"]):
+        home = tmp_path / "-".join(["home", *names])
+        log = opened(FolderBlobs(home, sync=False))
+        for name in names:
+            log.propose(pinned(log.draft(Timestamp(1)), name))
+        log.propose(log.draft(Timestamp(2)))
+        clear(home)
+        assert home.exists() == bool(names)
+    clear(tmp_path / "none")
+    damaged = tmp_path / "damaged"
+    opened(FolderBlobs(damaged, sync=False))
+    next((damaged / "manifests").iterdir()).write_bytes(b"")
+    clear(damaged)
+    assert damaged.exists(), "what cannot be read may have savepoints"

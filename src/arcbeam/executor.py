@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -23,8 +24,12 @@ from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
 from arcbeam.store.blobs.backends import shown
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.savepoints import split_path
+from arcbeam.store.manifest.values import Manifest
 from arcbeam.translate import validate
 from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of, runs_in_steps
 
@@ -115,9 +120,12 @@ class SparkExecutor:
             self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program)
         events.running()
         try:
-            return JobState(self._job.run())
+            state = JobState(self._job.run())
         finally:
             events.metrics(self._job.attempted(), self._job.metrics())
+        if state is JobState.DONE and submission.home is not None and ours.checkpoint_dir == str(submission.home):
+            clear(submission.home)
+        return state
 
     def ask(self, what: Asked, savepoint: str = "") -> str:
         """See `PipelineExecutor`."""
@@ -176,6 +184,17 @@ class _Follower(Follower):
         """See `Follower`."""
         if state == JobState.DRAINING:
             self._events.turned(JobState.DRAINING)
+
+
+def clear(home: Path) -> None:
+    """Removes what a job has kept that is done, unless it has savepoints: somebody may want to go back to them."""
+    try:
+        newest = read_newest(FolderBlobs(home))
+    except StoreError as error:
+        _LOG.warning("'%s' stays: %s", home, error)
+        return
+    if isinstance(newest, Manifest) and not newest.pins:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _any_keys(options: PipelineOptions) -> bool:

@@ -289,6 +289,23 @@ def test_a_job_that_ran_when_the_server_died_is_failed(
     assert states(jobs, prepared)[-1] is JobState.DONE
 
 
+@pytest.mark.contract("API-02", "STORE-04")
+def test_a_registry_that_is_lost_takes_no_state_with_it(
+    open_jobs: Callable[[], Jobs], fake: Fake, tmp_path: Path
+) -> None:
+    jobs = open_jobs()
+    id = start(jobs)
+    states(jobs, id)
+    manifest = tmp_path / "state" / id / "manifests" / "0"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    jobs.registry.close()
+    for file in tmp_path.glob("jobs.sqlite*"):
+        file.unlink()
+    assert open_jobs().registry.jobs() == []
+    assert manifest.exists()
+
+
 def until(jobs: Jobs, id: str, state: JobState) -> None:
     for event in jobs.follow(id, states_only=True):
         if isinstance(event, StateChanged) and event.state is state:
@@ -308,14 +325,16 @@ def test_a_job_that_can_go_on_does_when_the_next_server_starts(
         (tmp_path / kind / "forgotten").mkdir()
     jobs = open_jobs()
     assert [(tmp_path / kind / id).exists() for kind in ("staged", "state")] == [True, True]
-    assert [(tmp_path / kind / "forgotten").exists() for kind in ("staged", "state")] == [False, False]
+    kept = [(tmp_path / kind / "forgotten").exists() for kind in ("staged", "state")]
+    assert kept == [False, True], "a registry that was lost does not know of what is kept"
     assert jobs.registry.job(id).state is JobState.RUNNING
     fake.behave = lambda submission, events: events.running()
     jobs.resume()
     assert states(jobs, id) == [*ENDED, JobState.STARTING, JobState.RUNNING, JobState.DONE]
     assert [each.options for each in fake.ran[-2:]] == [{"shards": 3, "no_fusion": True}] * 2
     assert [each.again for each in fake.ran[-2:]] == [False, True]
-    assert [(tmp_path / kind / id).exists() for kind in ("staged", "state")] == [False, False]
+    kept = [(tmp_path / kind / id).exists() for kind in ("staged", "state")]
+    assert kept == [False, True], "what a job keeps is the executor's"
 
 
 def test_a_server_that_stops_leaves_what_can_go_on(open_jobs: Callable[[], Jobs], fake: Fake) -> None:

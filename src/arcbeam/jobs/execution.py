@@ -197,6 +197,9 @@ class PipelineExecutor(Protocol):
     def run(self, submission: Submission, events: JobEvents) -> JobState | None:
         """Runs the pipeline and returns when it is done. Called once, on a thread of the job.
 
+        Of what it keeps in `Submission.home` it removes what nobody can need behind its end; nobody else does, as long
+        as the job is known.
+
         Returns:
             How it ended: DONE, DRAINED, or STOPPED if it was suspended. None: DONE.
 

@@ -128,10 +128,8 @@ class Jobs:
             for left in self._folder.iterdir():
                 if left.name not in kept:
                     shutil.rmtree(left, ignore_errors=True)
-        if self._homes.is_dir():
-            for left in self._homes.iterdir():
-                if left.name not in known:
-                    shutil.rmtree(left, ignore_errors=True)
+        # SUBTLE: not so the homes. A registry that was lost, or is from a backup, knows nothing of jobs whose state is
+        # there; what is forgotten on purpose is removed then (`prepare`).
 
     @property
     def _homes(self) -> Path:
@@ -399,8 +397,6 @@ class Jobs:
         if not left and (error is not None or state is not JobState.STOPPED):
             # Before the last state: whoever sees that finds the files gone.
             shutil.rmtree(self.folder(id), ignore_errors=True)
-        if error is None and state is JobState.DONE:
-            shutil.rmtree(self._homes / id, ignore_errors=True)
         with self._lock:
             self._live.pop(id, None)
             if left:
