@@ -10,8 +10,9 @@ import apache_beam as beam
 import pytest
 
 from arcbeam.executor import SparkExecutor, clear, start
-from arcbeam.jobs.execution import Level, Submission
+from arcbeam.jobs.execution import JobState, Level, Submission
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.translate.proto import pipeline_proto
@@ -25,8 +26,12 @@ class Heard:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.runs = False
 
-    def running(self) -> None: ...
+    def running(self) -> None:
+        self.runs = True
+
+    def turned(self, state: JobState) -> None: ...
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None: ...
 
@@ -71,3 +76,18 @@ def test_a_job_that_is_done_leaves_its_savepoints_and_else_nothing(tmp_path: Pat
     next((damaged / "manifests").iterdir()).write_bytes(b"")
     clear(damaged)
     assert damaged.exists(), "what cannot be read may have savepoints"
+
+
+@pytest.mark.contract("STORE-04", "STORE-05")
+@pytest.mark.usefixtures("spark")
+def test_a_job_in_steps_runs_when_it_is_taken_over_and_not_before(tmp_path: Path) -> None:
+    p = beam.Pipeline()
+    _ = p | beam.Create([1])
+    pipeline = pipeline_proto(p).SerializeToString()
+    options = {"streaming": True, "checkpoint_dir": str(tmp_path / "job"), "shards": 2}
+    heard = Heard()
+    with pytest.raises(StoreError, match="no savepoint 'safe'"):
+        SparkExecutor().run(Submission("j-1", "job", pipeline, {**options, "from_savepoint": "safe"}), heard)
+    assert not heard.runs, "the next start has to go back to the savepoint, too"
+    assert SparkExecutor().run(Submission("j-2", "job", pipeline, options), heard) is JobState.DONE
+    assert heard.runs

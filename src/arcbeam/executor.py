@@ -118,7 +118,10 @@ class SparkExecutor:
             if self._cancelled:
                 raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
             self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program)
-        events.running()
+        # SUBTLE: a job in steps runs when it is taken over. What a start is to go back to (`Submission.again`) must not
+        # be forgotten before that.
+        if plan.bounded:
+            events.running()
         try:
             state = JobState(self._job.run())
         finally:
@@ -161,6 +164,10 @@ class _Follower(Follower):
     def __init__(self, events: JobEvents, *, bounded: bool) -> None:
         self._events, self._bounded = events, bounded
         self._told = -_STEP_SECONDS
+
+    def opened(self) -> None:
+        """See `Follower`."""
+        self._events.running()
 
     def reported(self, report: BundleReport) -> None:
         """See `Follower`."""

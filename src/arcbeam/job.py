@@ -44,6 +44,9 @@ _MESSAGES = 1000
 class Follower:
     """Who follows a job, and does nothing about it: for those who want to hear of some of it."""
 
+    def opened(self) -> None:
+        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
+
     def reported(self, report: BundleReport) -> None:
         """A task has reported, and it counts."""
 
@@ -284,6 +287,10 @@ class Job:
         return run.attempted() if isinstance(run, streamjob.StreamRun) else self.metrics()
 
     # `streamjob.Listener`.
+
+    def opened(self) -> None:
+        """The job is taken over."""
+        self._follower.opened()
 
     def reported(self, report: BundleReport) -> None:
         """A task has reported."""

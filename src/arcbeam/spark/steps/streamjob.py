@@ -59,6 +59,9 @@ _LOG = logging.getLogger("arcbeam.steps")
 class Listener(Protocol):
     """Who wants to know what a job does, while it does it. Called on the driver's thread."""
 
+    def opened(self) -> None:
+        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
+
     def reported(self, report: BundleReport) -> None:
         """What the bundles of a stage and task come to; their step is committed."""
 
@@ -193,6 +196,7 @@ class StreamRun:
         began = self._clock.now() if self._plan.script is None else Timestamp(0)
         taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
         log = self._log = taken.log
+        self._listener.opened()
         self._clock.start_at(log.head.time)
         if log.head.mode in ENDED:
             self.warn(
