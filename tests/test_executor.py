@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import apache_beam as beam
@@ -12,7 +13,8 @@ import pytest
 from arcbeam.executor import SparkExecutor, clear, start
 from arcbeam.jobs.execution import JobState, Level, Submission
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.store.blobs.errors import StoreError
+from arcbeam.program import stored_program
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.savepoints import pinned
 from arcbeam.translate.proto import pipeline_proto
@@ -91,3 +93,15 @@ def test_a_job_in_steps_runs_when_it_is_taken_over_and_not_before(tmp_path: Path
     assert not heard.runs, "the next start has to go back to the savepoint, too"
     assert SparkExecutor().run(Submission("j-2", "job", pipeline, options), heard) is JobState.DONE
     assert heard.runs
+
+    # The server says something else today, which is not what the job was submitted with.
+    submission = Submission("j-3", "job", pipeline, {**options, "shards": 3, "bundle_elements": 7})
+    with pytest.raises(IncompatibleStateError, match="has 2 shards"):
+        SparkExecutor().run(replace(submission, options={**submission.options, "force_resume": True}), heard)
+    server = replace(submission, defaults=frozenset({"shards", "bundle_elements"}))
+    assert SparkExecutor().run(server, heard) is JobState.DONE
+    assert SparkExecutor().run(replace(submission, again=True, defaults=frozenset()), heard) is JobState.DONE
+    assert stored_program(FolderBlobs(tmp_path / "job")).options["shards"] == 3
+    SparkExecutor().run(server, heard)
+    kept = stored_program(FolderBlobs(tmp_path / "job")).options
+    assert not kept.keys() & {"shards", "bundle_elements"}, "elsewhere that does not count"

@@ -88,6 +88,10 @@ class SparkExecutor:
         """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
+        shards = ours.shards
+        if submission.again or "shards" in submission.defaults:
+            # A job that there is has its own number. What the server says today is for one that begins.
+            ours.shards = None
         if submission.again:
             # What says where it begins was for its beginning.
             ours.from_savepoint, ours.force_resume = None, False
@@ -108,7 +112,7 @@ class SparkExecutor:
                 ours.checkpoint_dir = str(submission.home)
             if ours.checkpoint_dir:
                 events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
-                program = kept_program(plan.name, proto.SerializeToString(), submission.options, prelude)
+                program = kept_program(plan.name, proto.SerializeToString(), _own(submission), prelude)
             else:
                 events.message(
                     Level.WARNING,
@@ -117,7 +121,7 @@ class SparkExecutor:
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
-            self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program)
+            self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards)
         # SUBTLE: a job in steps runs when it is taken over. What a start is to go back to (`Submission.again`) must not
         # be forgotten before that.
         if plan.bounded:
@@ -211,6 +215,11 @@ def _any_keys(options: PipelineOptions) -> bool:
 def _proto(submission: Submission) -> Any:
     """The pipeline, with all its Python environments embedded."""
     return merged(parsed(embedded(submission.pipeline)))
+
+
+def _own(submission: Submission) -> dict[str, Any]:
+    """The options of a job wherever it goes on: those that the server has set are for what runs there."""
+    return {name: value for name, value in submission.options.items() if name not in submission.defaults}
 
 
 def _staged(submission: Submission) -> tuple[Staged, ...]:

@@ -121,6 +121,7 @@ class Job:
         prelude: called in each worker before it opens its first processor of this job.
         follower: is told what happens, while it does.
         program: what a job in steps keeps in its folder, so that it can be resumed without this program.
+        shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
 
     Attributes:
         id: unique.
@@ -136,10 +137,11 @@ class Job:
         prelude: Callable[[], None] | None = None,
         follower: Follower | None = None,
         program: KeptProgram | None = None,
+        shards: int | None = None,
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
         self._plan, self._options, self._prelude = plan, options, prelude
-        self._follower, self._program = follower or Follower(), program
+        self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._run: BatchRun | streamjob.StreamRun | None = None
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
         self._cancelled = threading.Event()
@@ -179,7 +181,7 @@ class Job:
         try:
             with prepared(self._spark), pooled(self._spark, self.id):
                 settings = Settings(
-                    shards=options.shards or default_parallelism(self._spark),
+                    shards=options.shards or self._shards or default_parallelism(self._spark),
                     bundle_elements=options.bundle_elements,
                     bundle_seconds=options.bundle_seconds,
                     group_memory_bytes=options.group_memory_mb << 20,

@@ -34,6 +34,10 @@ _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
 """Options that mean nothing below zero."""
 
 
+OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume")
+"""Options that say where one run of one job begins: no other run has them, nor another job."""
+
+
 class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
     """Options of the arcbeam runner; all may be left out."""
 

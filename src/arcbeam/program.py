@@ -15,6 +15,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.options import OF_THE_RUN
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.artifacts import archive_path
@@ -26,9 +27,6 @@ from arcbeam.store.log import programs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.programfile import Program
-
-_OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume")
-"""Options that say how a run begins; a later one says so itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude
         prelude: of its workers.
     """
     files = {name: archive_path(name) for name in prelude.archives}
-    wanted = {name: value for name, value in options.items() if name not in _OF_THE_RUN and _is_json(value)}
+    wanted = {name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)}
     described = tuple(programs.described(name, path) for name, path in files.items())
     program = Program(name, pipeline, wanted, record_of(prelude), described, asdict(Versions.here()))
     return KeptProgram(program, files)

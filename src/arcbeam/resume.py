@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.job import Job, session_options
-from arcbeam.options import ArcbeamOptions
+from arcbeam.options import OF_THE_RUN, ArcbeamOptions
 from arcbeam.program import KeptProgram, restored_prelude, stored_program
 from arcbeam.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
@@ -58,9 +58,8 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
     prelude = restored_prelude(spark, blobs, program)
-    of_run = ("checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume")
     kept = replace(
-        program, name=name, options={option: value for option, value in wanted.items() if option not in of_run}
+        program, name=name, options={option: value for option, value in wanted.items() if option not in OF_THE_RUN}
     )
     files = {file.name: archive_path(file.name) for file in program.files}
     return ArcbeamResult(plan, Job(plan, ours, prelude, program=KeptProgram(kept, files)))

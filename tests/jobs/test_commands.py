@@ -222,6 +222,8 @@ def test_a_server_that_is_stopped_or_killed(tmp_path: Path, number: int, code: i
 def test_defaults_for_jobs() -> None:
     assert commands._defaults(("--shards=3", "--no_fusion")) == {"shards": 3, "no_fusion": True}
     assert commands._defaults(()) == {}
+    with pytest.raises(SetupError, match="not for all jobs of a server: --checkpoint_dir, --force_resume"):
+        commands._defaults(("--checkpoint_dir=/x", "--force_resume", "--shards=3"))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(None, ""), (1.25, "1.2 s"), (61, "1 min 01 s"), (7325, "2 h 02 min")])

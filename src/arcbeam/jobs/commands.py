@@ -213,7 +213,7 @@ def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
         return {}
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from arcbeam.options import ArcbeamOptions
+    from arcbeam.options import OF_THE_RUN, ArcbeamOptions
 
     parsed = PipelineOptions(list(options)).view_as(ArcbeamOptions)
     given: dict[str, Any] = parsed.get_all_options(drop_default=True)
@@ -221,6 +221,9 @@ def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
     if unknown:
         named = ", ".join(f"--{name}" for name in unknown)
         raise SetupError(f"no such pipeline options: {named}", "leave them out; arcbeam.options has ours")
+    of_a_run = ", ".join(f"--{name}" for name in OF_THE_RUN if name in given)
+    if of_a_run:
+        raise SetupError(f"not for all jobs of a server: {of_a_run}", "give it with the job that it is for")
     parsed.check()
     return given
 

@@ -127,6 +127,7 @@ class Submission:
         artifacts: the staged files; None while nothing was staged (always so in `check`).
         home: a folder of the job's own on the server, for what it keeps from run to run; None: there is none.
         again: it ran before, and goes on where it is.
+        defaults: names of the options that the server has set, because the submission says nothing of them.
     """
 
     job_id: str
@@ -136,6 +137,7 @@ class Submission:
     artifacts: Artifacts | None = None
     home: Path | None = None
     again: bool = False
+    defaults: frozenset[str] = frozenset()
 
 
 class JobEvents(Protocol):

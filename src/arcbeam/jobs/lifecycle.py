@@ -251,6 +251,7 @@ class Jobs:
             self._artifacts(record.id, record.files or "[]"),
             self._homes / record.id,
             self._has_run(record.id),
+            frozenset(self._defaults.keys() - options.keys()),
         )
 
     def _has_run(self, id: str) -> bool:
