@@ -1,8 +1,8 @@
 """Programs in a job's folder: what a driver needs to go on with a job without the script that began it.
 
 Owns putting them there, before a manifest names them, and getting them back whole. They are named by their content and
-never changed: a driver that is started again with the same finds all of it there. Nothing removes them, as nothing
-removes the openings that name them.
+never changed: a driver that is started again with the same finds all of it there, or mends what is damaged. Nothing
+removes them, as nothing removes the openings that name them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def described(name: str, path: Path) -> ProgramFile:
 
 
 def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path]) -> str:
-    """Puts a program and its files into a job's folder, as far as they are not there.
+    """Puts a program and its files into a job's folder, as far as they are not there, or not what they were.
 
     Args:
         blobs: the job's folder.
@@ -41,11 +41,13 @@ def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path]) -> st
         The name of the program's file, for a manifest.
     """
     for file in program.files:
-        name = program_file_name(file.sha256)
-        if not _is_there(blobs, name, file.size):
-            blobs.put_file(name, paths[file.name])
+        try:
+            fetch(blobs, file, len)
+        except (MissingFileError, DamagedFileError):
+            blobs.put_file(program_file_name(file.sha256), paths[file.name])
     name, data = encode(program)
-    blobs.create(name, data)
+    if not blobs.create(name, data) and blobs.get(name) != data:
+        blobs.put(name, data)
     return name
 
 
@@ -93,11 +95,3 @@ def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -
         finally:
             path.unlink(missing_ok=True)
     target.put(name, source.get(name))
-
-
-def _is_there(blobs: DurableBlobs, name: str, size: int) -> bool:
-    """Whether a file is there, in its whole length: names are of content, so then it is the same."""
-    try:
-        return len(blobs.get_range(name, max(size - 1, 0), 2)) == min(size, 1)
-    except MissingFileError:
-        return False
