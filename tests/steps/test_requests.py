@@ -108,6 +108,20 @@ def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refu
     assert [name for name, _ in world.pins] == ["last"]
 
 
+@pytest.mark.contract("END-02", "STORE-05")
+def test_who_asks_for_the_name_of_a_drain_for_another_step_is_refused() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SAVEPOINT, "last")], 3: [(Asked.SAVEPOINT, "last")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED, Said.REFUSED]
+    assert world.pins == [("last", world.log.head.step)]
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.DRAIN, "a")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED]
+    assert world.driver.end == End(EndState.DONE)
+
+
 @pytest.mark.contract("END-03")
 def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
     world = Steered("more", "more", "more")

@@ -90,6 +90,7 @@ def committed(state: JobState, proposal: Proposal) -> None:
     state.attempt = 0
     # SUBTLE: what was asked for while the commit was on its way is not in it; the next one has it.
     state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
+    state.made.update(command.savepoints)
     for what in (Propose, Resolve):
         state.failures.pop(what, None)
     if cut:
