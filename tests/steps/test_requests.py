@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from arcbeam.engine.progress import Command, End, EndState, Event, JobMachine, StepFailed
+from arcbeam.engine.progress import ClockTold, Command, End, EndState, Event, JobMachine, StepFailed
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -211,6 +211,21 @@ def test_a_driver_that_was_fenced_out_leaves_requests_to_the_one_who_did() -> No
     assert world.driver.end.state is EndState.FAILED
     following.play()
     assert [answer and answer.said for answer in following.answers()] == [Said.DONE]
+
+
+@pytest.mark.contract("STORE-03")
+def test_a_driver_that_waits_and_is_overtaken_leaves_requests_too() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("due 500", blobs=blobs)
+    while world.driver.wake is None:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    world.driver.handle(ClockTold(Timestamp(100)))
+    world.play()
+    asked = files.ask(blobs, Asked.CANCEL, "", NOW)
+    world.desk.look()
+    assert files.waiting(blobs) == [asked.id]
+    following.play()
 
 
 def test_what_is_no_request_is_refused_and_what_was_withdrawn_is_nothing() -> None:

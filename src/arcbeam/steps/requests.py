@@ -19,6 +19,7 @@ from arcbeam.engine.progress import (
     End,
     EndState,
     Event,
+    Overtaken,
     Propose,
     SavepointRequested,
     SuspendRequested,
@@ -225,7 +226,7 @@ class RequestDesk:
                 case CommitDecided():
                     for ticket in self._open():
                         self._committed(ticket, head)
-                case CommitConflicted():
+                case CommitConflicted() | Overtaken():
                     # Whoever took the job over has the requests in the folder, too.
                     self._fenced = True
             self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)

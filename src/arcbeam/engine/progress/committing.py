@@ -58,7 +58,12 @@ def proposed(state: JobState, step: int) -> Proposal:
 def conflicted(state: JobState, who: str) -> None:
     """Another driver has the step: this one can commit nothing any more."""
     state.proposal = None
-    ending.fail(state, f"another driver took the job over: {who}")
+    ending.fail(state, taken_over(who))
+
+
+def taken_over(who: str) -> str:
+    """Why a job fails here that goes on elsewhere."""
+    return f"another driver took the job over: {who}"
 
 
 def unknown(state: JobState, proposal: Proposal, why: str) -> None:

@@ -121,6 +121,9 @@ class JobMachine:
             case on.CommitConflicted(_, step, who):
                 committing.proposed(state, step)
                 committing.conflicted(state, who)
+            case on.Overtaken(_, who):
+                # What is proposed by now will be answered, too.
+                ending.fail(state, committing.taken_over(who))
             case on.CommitUnknown(_, step, why):
                 committing.unknown(state, committing.proposed(state, step), why)
             case on.CommitRefused(_, step, why):

@@ -251,6 +251,15 @@ class StepLog:
         """The error that a driver ends with after a `Conflict`; None if there was none."""
         return _fenced(self._blobs, self.epoch, self._conflict.found) if self._conflict else None
 
+    def overtaken(self) -> FencedError | None:
+        """The same, but looks whether the step after the head is another driver's. (That a later epoch has begun says
+        nothing: its driver may have died before its opening.) Where the store does not say, the next proposal will.
+        """
+        if self._pending is None and self._conflict is None:
+            with contextlib.suppress(StoreError):
+                self._conflict = Conflict(read_manifest(self._blobs, self._head.step + 1))
+        return self.fenced()
+
     @property
     def taken_by(self) -> Manifest | None:
         """What stands where this driver's step would, after a `Conflict`; None if there was none."""
