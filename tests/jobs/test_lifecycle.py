@@ -154,7 +154,6 @@ def test_cancelling_a_running_job(jobs: Jobs, fake: Fake) -> None:
     following = jobs.follow(id, states_only=True)
     assert [next(following).state for _ in range(3)][-1] is JobState.RUNNING  # type: ignore[union-attr]
     assert jobs.cancel(id) in (JobState.CANCELLING, JobState.CANCELLED)
-    assert fake.cancelled.is_set()
     assert states(jobs, id) == [*ENDED, JobState.CANCELLING, JobState.CANCELLED]
     assert errors(jobs, id) == ["the job was cancelled"]
     assert jobs.cancel(id) is JobState.CANCELLED
@@ -193,8 +192,10 @@ def test_cancelling_that_does_not_work_is_told(jobs: Jobs, fake: Fake) -> None:
     fake.behave = fake.until_cancelled
     id = start(jobs)
     assert jobs.cancel(id) is JobState.CANCELLING
+    told = (event.text for event in jobs.follow(id) if isinstance(event, MessageLogged))
+    assert "cancelling did not work: RuntimeError('no connection')" in next(told)
     fake.cancelled.set()
-    assert "cancelling did not work: RuntimeError('no connection')" in errors(jobs, id)[0]
+    states(jobs, id)
     fake.cancel_error = None
 
 
@@ -396,6 +397,47 @@ def test_closing_cancels_what_runs(jobs: Jobs, fake: Fake) -> None:
     assert jobs.registry.job(id).state is JobState.CANCELLED
     with pytest.raises(SubmissionError, match="stopping"):
         jobs.run(jobs.prepare("words", b"", {}, b"", needs_files=False), {})
+
+
+@pytest.mark.contract("END-04")
+def test_nobody_waits_for_a_run_that_is_cancelled(jobs: Jobs, fake: Fake) -> None:
+    fake.behave, asked, ended = fake.until_cancelled, threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        asked.set()
+        assert ended.wait(WAIT)
+        fake.cancelled.set()
+
+    fake.cancelling = slowly
+    id, other = start(jobs), start(jobs)
+    assert jobs.cancel(id) is JobState.CANCELLING
+    assert asked.wait(WAIT)
+    jobs.close(0.0)
+    assert jobs.registry.job(other).state is JobState.CANCELLING
+    ended.set()
+    assert [states(jobs, each)[-1] for each in (id, other)] == [JobState.CANCELLED] * 2
+
+
+@pytest.mark.contract("END-04", "API-02")
+def test_a_job_that_was_being_cancelled_when_the_server_ended_is_cancelled(
+    open_jobs: Callable[[], Jobs], fake: Fake
+) -> None:
+    jobs = open_jobs()
+    fake.goes_on, fake.behave, fake.cancelling = True, fake.until_cancelled, lambda: None
+    stopped = start(jobs)
+    until(jobs, stopped, JobState.RUNNING)
+    jobs.cancel(stopped)
+    jobs.close(0.0)
+    fake.cancelled.set()
+    assert states(jobs, stopped)[-1] is JobState.CANCELLED, "it does not go on with the next server"
+    fake.cancelled.clear()
+    jobs = open_jobs()
+    died = start(jobs)
+    until(jobs, died, JobState.RUNNING)
+    jobs.registry.transition(died, JobState.CANCELLING, {JobState.RUNNING}, 2)
+    jobs = open_jobs()
+    assert jobs.registry.job(died).state is JobState.CANCELLED
+    assert errors(jobs, died) == ["the job was cancelled: the job server ended before it could say so"]
 
 
 def test_an_error_whose_text_cannot_be_encoded_ends_the_job(jobs: Jobs, fake: Fake) -> None:

@@ -137,6 +137,10 @@ def test_a_folder_without_a_job(tmp_path: Path) -> None:
     assert "there is no folder" in invoke("drain", str(tmp_path / "none")).stderr
 
 
+def assert_soon(happens: threading.Event) -> None:
+    assert happens.wait(WAIT)
+
+
 def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
     at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
     fake.behave = fake.until_cancelled
@@ -146,6 +150,14 @@ def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
     result = invoke("drain", id, at, "--wait=0.01")
     assert "drains, and has not ended within 0.01 s" in result.stderr
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
+    slow = threading.Event()
+    fake.answer = lambda: assert_soon(slow)
+    for command in ("suspend", "savepoint", "drain"):
+        result = invoke(command, id, at, "--wait=0.05")
+        assert result.exit_code == 1
+        assert f"'{command}' of {id} was not done within 0.05 s" in result.stderr
+        assert "the job server goes on with it" in result.stderr
+    slow.set()
     fake.answer = fake.cancelled.set
     assert invoke("drain", id, at).stdout == f"{id} is CANCELLED\n"
     assert "there is no job 'j-9'" in invoke("suspend", "j-9", at).stderr

@@ -16,7 +16,7 @@ import grpc
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
-from arcbeam.errors import ArcbeamError, JobNotFoundError, SetupError, SubmissionError
+from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
 from arcbeam.jobs.steerservice import asked_of
 from arcbeam.store.log.requests import Asked
 
@@ -144,19 +144,20 @@ class JobClient:
             request = job_pb.CancelJobRequest(job_id=job_id)
             return _name(self._stub.Cancel(request, timeout=_SECONDS, metadata=self._metadata).state)
 
-    def drain(self, job_id: str) -> str:
-        """Has a job finish what it has.
+    def drain(self, job_id: str, seconds: float) -> str:
+        """Has a job finish what it has; waits until it has begun to, some seconds at most.
 
         Returns:
             Its state afterwards; DRAINING if it has not ended yet.
 
         Raises:
             JobNotFoundError: there is no such job.
+            JobFailedError: it was not done in time.
             ArcbeamError: see `_errors`.
         """
-        with self._errors():
+        with self._errors(), _in_time("drain", job_id, seconds):
             request = job_pb.DrainJobRequest(job_id=job_id)
-            return _name(self._stub.Drain(request, timeout=_SECONDS, metadata=self._metadata).state)
+            return _name(self._stub.Drain(request, timeout=seconds, metadata=self._metadata).state)
 
     def ask(self, what: Asked, job_id: str, savepoint: str, seconds: float) -> str:
         """Asks for a savepoint or a suspension, and waits until it is done; of arcbeam's server only.
@@ -166,9 +167,10 @@ class JobClient:
 
         Raises:
             JobNotFoundError: there is no such job.
+            JobFailedError: it was not done in time.
             ArcbeamError: see `_errors`.
         """
-        with self._errors():
+        with self._errors(), _in_time(what, job_id, seconds):
             return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
 
     def end(self, job_id: str, seconds: float) -> str:
@@ -206,7 +208,12 @@ class JobClient:
                     raise JobNotFoundError(*_parts(details)) from e
                 case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.FAILED_PRECONDITION:
                     raise SubmissionError(*_parts(details)) from e
-                case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                case grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise SetupError(
+                        f"the job server at {self._endpoint} has not answered in time ({details})",
+                        "see that it is well, and not too busy",
+                    ) from e
+                case grpc.StatusCode.UNAVAILABLE:
                     raise SetupError(
                         f"no job server answers at {self._endpoint} ({details})",
                         "start one with `arcbeam serve`, or give its --endpoint (and --tls-ca if it speaks TLS)",
@@ -217,6 +224,20 @@ class JobClient:
                     ) from e
                 case _:
                     raise ArcbeamError(f"the job server at {self._endpoint} failed: {code.name} {details}") from e
+
+
+@contextmanager
+def _in_time(what: str, job_id: str, seconds: float) -> Iterator[None]:
+    """A server that is at it for longer than somebody waits is there, and goes on."""
+    try:
+        yield
+    except grpc.RpcError as e:
+        if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        raise JobFailedError(
+            f"'{what}' of {job_id} was not done within {seconds:g} s",
+            "the job server goes on with it: look with `arcbeam jobs`, or ask again with a longer --wait",
+        ) from e
 
 
 def _parts(details: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ nor protos: `service` speaks those; nor how a pipeline runs: that is the executo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -116,6 +117,10 @@ class Jobs:
             if record.state in _UNDER_WAY - {JobState.CANCELLING} and self._goes_on(record):
                 self._resumed.append(record.id)
                 kept.add(record.id)
+            elif record.state is JobState.CANCELLING:
+                text = "the job was cancelled: the job server ended before it could say so"
+                self.registry.log(record.id, Level.ERROR, text, self.now())
+                self._move(record.id, JobState.CANCELLED)
             elif record.state in _UNDER_WAY:
                 self.registry.log(
                     record.id,
@@ -274,7 +279,8 @@ class Jobs:
         return Artifacts(folder, staged) if staged else None
 
     def cancel(self, id: str) -> JobState:
-        """Cancels a job: for real if it runs, at once if it has not started; one that has ended is left as it is.
+        """Cancels a job: for real if it runs, at once if it has not started; one that has ended is left as it is. Does
+        not wait for a run's end.
 
         Returns:
             Its state afterwards: CANCELLING until the executor has ended.
@@ -290,12 +296,22 @@ class Jobs:
             else:
                 self._move(id, JobState.CANCELLING)
         if live is not None:
+            self._interrupt(id, live.executor)
+        return self.registry.job(id).state
+
+    def _interrupt(self, id: str, executor: PipelineExecutor) -> None:
+        """Has a run end; on a thread, because that takes as long as the run does."""
+
+        def interrupt() -> None:
             try:
-                live.executor.cancel()
+                executor.cancel()
             except Exception as error:
                 _LOG.exception("cancelling %s", id)
-                self.registry.log(id, Level.ERROR, f"cancelling did not work: {texts.said(repr, error)}", self.now())
-        return self.registry.job(id).state
+                with contextlib.suppress(ArcbeamError, sqlite3.Error):
+                    said = f"cancelling did not work: {texts.said(repr, error)}"
+                    self.registry.log(id, Level.ERROR, said, self.now())
+
+        threading.Thread(target=interrupt, name=f"cancel-{id}", daemon=True).start()
 
     def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
         """Asks something of a job that runs in steps; see `PipelineExecutor.ask`.
@@ -362,12 +378,13 @@ class Jobs:
             self._closed = True
             live = dict(self._live)
         for id, each in live.items():
-            if self._goes_on(self.registry.job(id)):
+            record = self.registry.job(id)
+            if record.state is not JobState.CANCELLING and self._goes_on(record):
                 self._left.add(id)
                 self.registry.log(
                     id, Level.WARNING, "the job server is stopping: this job goes on when it starts again", self.now()
                 )
-                each.executor.cancel()
+                self._interrupt(id, each.executor)
                 continue
             self.registry.log(id, Level.WARNING, "the job server is stopping: this job is cancelled", self.now())
             self.cancel(id)

@@ -110,7 +110,7 @@ def drain(
         raise click.UsageError("a job server names the last step itself: leave out --savepoint")
     else:
         with client_of(endpoint, token_file, tls_ca) as client:
-            state = client.drain(job)
+            state = client.drain(job, _some(seconds))
             if state in ("DRAINING", "RUNNING"):
                 out.progress(f"{job} is draining", id=job, state="DRAINING")
                 state = client.end(job, seconds) or state
