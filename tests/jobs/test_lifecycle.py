@@ -234,9 +234,10 @@ def test_a_flood_of_messages_is_cut_and_errors_still_pass(
     monkeypatch.setattr(lifecycle, "MESSAGES_PER_JOB", 3)
 
     def flood(submission: Submission, events: JobEvents) -> None:
-        for number in range(5):
+        for number in range(50):
             events.message(Level.BASIC, str(number), time=float(number))
-        events.message(Level.ERROR, "bad")
+        for number in range(50):
+            events.message(Level.ERROR, f"bad {number}")
 
     fake.behave = flood
     messages = [event for event in jobs.follow(start(jobs)) if isinstance(event, MessageLogged)]
@@ -245,7 +246,7 @@ def test_a_flood_of_messages_is_cut_and_errors_still_pass(
         "1",
         "2",
         "more than 3 messages: only warnings and errors from here on",
-        "bad",
+        *(f"bad {number}" for number in range(6)),
     ]
     assert [m.at for m in messages[:3]] == [0, 1_000_000, 2_000_000]
 

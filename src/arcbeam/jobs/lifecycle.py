@@ -440,7 +440,7 @@ class _Events:
     def __init__(self, jobs: Jobs, id: str) -> None:
         self._jobs = jobs
         self._id = id
-        self._count = 0
+        self._counts = {False: 0, True: 0}
         self._lock = threading.Lock()
 
     def running(self) -> None:
@@ -453,12 +453,14 @@ class _Events:
 
     def message(self, level: Level, text: str, time: float | None = None) -> None:
         """See `JobEvents.message`."""
+        warns = level >= Level.WARNING
         with self._lock:
-            self._count += 1
-            count = self._count
+            # Each kind by itself: a step a minute says more, in weeks, than there is room for.
+            self._counts[warns] += 1
+            count = self._counts[warns]
         at = self._jobs.now() if time is None else round(time * 1e6)
-        if count > MESSAGES_PER_JOB * (2 if level >= Level.WARNING else 1):
-            if count != MESSAGES_PER_JOB + 1:
+        if count > MESSAGES_PER_JOB * (2 if warns else 1):
+            if warns or count != MESSAGES_PER_JOB + 1:
                 return
             level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors from here on"
         self._safely(lambda: self._jobs.registry.log(self._id, level, text, at))
