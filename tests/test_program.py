@@ -64,6 +64,7 @@ def test_what_was_pickled_by_others_is_refused() -> None:
     [
         (["--shardz=3"], "no such pipeline options: --shardz"),
         (["--checkpoint_dir=/x"], "not for a job that is resumed from its folder: --checkpoint_dir"),
+        (["--from_savepoint=b"], "from its folder: --from_savepoint\n.*name a savepoint with --savepoint"),
     ],
 )
 def test_options_that_have_no_place_are_refused(tmp_path: Path, options: list[str], why: str) -> None:

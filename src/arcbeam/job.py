@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
+from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
@@ -33,7 +33,7 @@ from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
-from arcbeam.store.log.savepoints import named_now, path_of, split_path
+from arcbeam.store.log.savepoints import named_now, path_of, place_of
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -222,14 +222,9 @@ class Job:
     def _take_over(self) -> tuple[str | None, TakeOver]:
         """The folder of the job, and how it is gone on with there."""
         options, kept = self._options, self._program
-        store, savepoint = split_path(options.checkpoint_dir or "")
-        if savepoint and options.from_savepoint not in (None, savepoint):
-            raise InvalidPipelineError(
-                f"--checkpoint_dir names savepoint '{savepoint}', and --from_savepoint '{options.from_savepoint}'",
-                "name one",
-            )
+        store, savepoint = place_of(options.checkpoint_dir or "", options.from_savepoint or "")
         return store or None, TakeOver(
-            savepoint or options.from_savepoint or "",
+            savepoint,
             options.force_resume,
             options.renamed_stages,
             options.shards,

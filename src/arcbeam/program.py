@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
-
 from arcbeam.errors import EnvironmentMismatchError
 from arcbeam.options import OF_THE_RUN
 from arcbeam.spark.session.sessions import is_local
@@ -51,12 +49,6 @@ def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude
     described = tuple(programs.described(name, path) for name, path in files.items())
     program = Program(name, pipeline, wanted, record_of(prelude), described, asdict(Versions.here()))
     return KeptProgram(program, files)
-
-
-def given(options: PipelineOptions) -> dict[str, Any]:
-    """The options that were set, by plain names."""
-    found: dict[str, Any] = options.get_all_options(drop_default=True)
-    return found
 
 
 def _is_json(value: Any) -> bool:

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from arcbeam import cli
 from arcbeam.cli import speaks
-from arcbeam.errors import SetupError
+from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.jobs import commands
 from arcbeam.jobs.client import JobSummary
 from arcbeam.jobs.server import JobServer, ServerSettings
@@ -222,7 +222,7 @@ def test_a_server_that_is_stopped_or_killed(tmp_path: Path, number: int, code: i
 def test_defaults_for_jobs() -> None:
     assert commands._defaults(("--shards=3", "--no_fusion")) == {"shards": 3, "no_fusion": True}
     assert commands._defaults(()) == {}
-    with pytest.raises(SetupError, match="not for all jobs of a server: --checkpoint_dir, --force_resume"):
+    with pytest.raises(InvalidPipelineError, match="not for all jobs of a server: --checkpoint_dir, --force_resume"):
         commands._defaults(("--checkpoint_dir=/x", "--force_resume", "--shards=3"))
 
 

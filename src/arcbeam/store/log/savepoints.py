@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.files import ShardFile, SideFile
-from arcbeam.store.blobs.backends import below
+from arcbeam.store.blobs.backends import below, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log import programs
@@ -82,6 +83,20 @@ def split_path(path: str) -> tuple[str, str]:
     plain, mark, settings = path.partition("?") if "://" in path else (path, "", "")
     match = _PATH.fullmatch(plain)
     return (match[1] + mark + settings, match[2]) if match else (path, "")
+
+
+def place_of(path: str, savepoint: str) -> tuple[str, str]:
+    """The folder of a job, and the savepoint of it, where the one may be named by the other's path; "": none.
+
+    Raises:
+        InvalidPipelineError: they name two.
+    """
+    folder, of_path = split_path(path)
+    if of_path and savepoint not in ("", of_path):
+        raise InvalidPipelineError(
+            f"'{shown(path)}' is savepoint '{of_path}', and '{savepoint}' is asked for", "name one"
+        )
+    return folder, savepoint or of_path
 
 
 def unpinned(draft: Manifest, name: str) -> Manifest:
