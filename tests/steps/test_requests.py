@@ -279,6 +279,16 @@ def test_a_driver_that_could_not_begin_says_why() -> None:
     assert ticket.answer == Answer(Said.REFUSED, "no folder")
 
 
+def test_a_driver_that_lives_for_long_does_not_remember_every_request() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 2
+    world.desk.look()
+    assert not world.desk._told
+    assert not world.desk._tickets
+
+
 def test_answers_that_nobody_reads_go_after_a_day() -> None:
     world = Steered()
     day = 24 * 3600 * 1_000_000

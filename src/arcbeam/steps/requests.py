@@ -133,10 +133,14 @@ class RequestDesk:
         blobs = self._blobs
         if blobs is None or self._fenced:
             return
-        for id in files.waiting(blobs):
+        waiting = files.waiting(blobs)
+        for id in waiting:
             if id not in self._tickets and id not in self._told:
                 self._take(blobs, id)
         self._tell(blobs)
+        with self._lock:
+            # What a listing does not show any more comes no second time.
+            self._told = {id: said for id, said in self._told.items() if id in self._tickets or id in waiting}
 
     def _take(self, blobs: DurableBlobs, id: str) -> None:
         try:
