@@ -22,6 +22,7 @@ from arcbeam.engine.progress import (
     Event,
     JobMachine,
     Mode,
+    Propose,
     Published,
     StepReported,
 )
@@ -137,7 +138,7 @@ class StreamRun:
         self._log: StepLog | None = None
         self._end: End | None = None
         self._mode = Mode.RUNNING
-        self._took = Duration(0)
+        self._took, self._ran = Duration(0), False
 
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
@@ -224,7 +225,10 @@ class StreamRun:
         assert end is not None
         match end.state:
             case EndState.FAILED:
-                raise cluster.failure or JobFailedError(f"the job has failed: {end.why}")
+                # An error of a step that was to be run again is not why.
+                if cluster.failure is not None and str(cluster.failure) in end.why:
+                    raise cluster.failure
+                raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return end
@@ -241,16 +245,20 @@ class StreamRun:
         """See `arcbeam.steps.seams.Watch`."""
         assert self._machine is not None
         assert self._log is not None
-        self._desk.handled(event, commands, self._log.head)
+        # Before those who have asked hear of it: they may look what has become of the job.
         if self._machine.mode is not self._mode:
             self._mode = self._machine.mode
             if self._mode in _TOLD:
                 self._listener.turned(self._mode.name)
+        self._desk.handled(event, commands, self._log.head)
+        for command in commands:
+            if isinstance(command, Propose):
+                self._ran = bool(command.reports)
         if isinstance(event, StepReported):
             self._took = event.took
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
-        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took)
+        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took, ran=self._ran)
         if reports:
             _LOG.info("%s: %s", self._plan.name, line)
             self._listener.stepped(line)
