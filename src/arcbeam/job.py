@@ -27,7 +27,7 @@ from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
-from arcbeam.steps.requests import Ticket, settled
+from arcbeam.steps.requests import Ticket
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
@@ -256,9 +256,9 @@ class Job:
                 f"{self.id} cannot be asked for '{what}': its state is in a folder that goes with it",
                 "give the job a --checkpoint_dir",
             )
-        if what is Asked.DRAIN and not savepoint and run.state() == "DRAINING":
-            # Whoever wants no more than that has it.
-            return Asking(settled(Answer(Said.DONE, "the job is draining already")), "")
+        if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
+            # Whoever wants no more than that has it, or will.
+            return Asking(drain, "")
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
         return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from arcbeam.engine.progress import ClockTold, Command, End, EndState, Event, JobMachine, StepFailed
+from arcbeam.engine.progress import ClockTold, Command, End, EndState, Event, JobMachine, Mode, StepFailed
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -106,6 +106,25 @@ def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refu
         assert f"the job is draining already, to savepoint 'last': nothing comes of '{name}'" in answer.text
     assert world.log.head.mode is CommitMode.DRAINED
     assert [name for name, _ in world.pins] == ["last"]
+
+
+@pytest.mark.contract("END-02")
+def test_who_asks_again_for_a_drain_waits_until_it_is_committed_too() -> None:
+    world = Steered("more", "more", "more")
+    assert world.desk.draining() is None
+    first = world.desk.ask(Asked.DRAIN, "last")
+    while world.driver.machine.mode is not Mode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    assert world.desk.draining() is first
+    assert not first.settled.is_set(), "it drains, but would not if its driver died now"
+    while world.log.head.mode is not CommitMode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    world.driver.handle(world.todo.pop(0))
+    again = world.desk.draining()
+    assert again is not None
+    assert again.settled.is_set()
+    world.play()
+    assert world.desk.draining() is None
 
 
 @pytest.mark.contract("END-02", "STORE-05")

@@ -124,6 +124,15 @@ class RequestDesk:
             self._inbox.put(self._event(ticket.request))
         return ticket
 
+    def draining(self) -> Ticket | None:
+        """The drain that the job has been asked for, by whomever; done when it is committed. None: there is none."""
+        with self._lock:
+            if self._closed:
+                return None
+            if self._head is not None and self._head.mode is CommitMode.DRAINING:
+                return settled(Answer(Said.DONE, "the job is draining already", self._head.step))
+            return next((ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN), None)
+
     def look(self) -> None:
         """Takes in what is new in the folder, and leaves answers there.
 

@@ -66,7 +66,7 @@ def test_a_program_and_its_files_are_kept_once_and_go_with_a_copy(blobs: Durable
     name = programs.keep(blobs, program, files)
     path.unlink()
     assert programs.keep(blobs, program, files) == name, "what is there is not written again"
-    log = opened(blobs, program=name)
+    log = opened(blobs, program=lambda: name)
     log.propose(pinned(log.draft(Timestamp(1)), "safe"))
     assert opened(blobs).head.program == name, "who does not know better leaves it"
     target = FolderBlobs(tmp_path / "copy", sync=False)

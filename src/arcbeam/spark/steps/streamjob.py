@@ -164,6 +164,10 @@ class StreamRun:
         """
         return self._desk.ask(what, savepoint)
 
+    def draining(self) -> Ticket | None:
+        """See `RequestDesk.draining`; callable from any thread."""
+        return self._desk.draining()
+
     def interrupt(self) -> None:
         """Ends the job; callable from any thread, and again."""
         self._inbox.put(CancelRequested(self._clock.now()))
