@@ -127,6 +127,11 @@ def test_sources_are_held_against_what_is_gone_on_from_not_against_the_head() ->
     assert taken(blobs, plan(source="more"), TakeOver("fresh")).log.head.abandoned
 
 
+def test_a_folder_that_is_called_like_a_savepoint_is_told_where_there_is_no_job() -> None:
+    with pytest.raises(StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* call that"):
+        taken(MemoryBlobs(), plan(), TakeOver("x"))
+
+
 def test_who_is_refused_leaves_no_program_behind() -> None:
     blobs = begun()
     before = dict(blobs.data)
