@@ -24,7 +24,6 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
-from arcbeam.store.manifest.names import parse_written
 
 _F = TypeVar("_F")
 
@@ -173,8 +172,8 @@ class SideFileReader:
             last: dict[int, int] = {}
             for file in reversed(files):
                 if file.channel not in last and has(file, window):
-                    last[file.channel] = step_of(file)
-            found = self._read[channel, window] = [file for file in files if step_of(file) == last.get(file.channel)]
+                    last[file.channel] = file.step
+            found = self._read[channel, window] = [file for file in files if file.step == last.get(file.channel)]
         return found
 
     def _has_chunks(self, file: SideFile, window: bytes) -> bool:
@@ -238,18 +237,9 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
         path.unlink(missing_ok=True)
 
 
-def step_of(file: SideFile) -> int:
-    """The last step of which a file has what was put in."""
-    if file.step is not None:
-        return file.step
-    written = parse_written(file.name)
-    assert written is not None
-    return written.step
-
-
 def in_order(files: Iterable[SideFile]) -> list[SideFile]:
     """Files in the order in which they are read: step after step."""
-    return sorted(files, key=lambda file: (step_of(file), file.channel, file.shard, file.name))
+    return sorted(files, key=lambda file: (file.step, file.channel, file.shard, file.name))
 
 
 _PART_BYTES = 8 << 20
