@@ -37,7 +37,7 @@ class Heard:
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None: ...
 
-    def message(self, level: Level, text: str, time: float | None = None) -> None:
+    def message(self, level: Level, text: str) -> None:
         if level is Level.WARNING:
             self.warnings.append(text)
 

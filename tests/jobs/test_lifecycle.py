@@ -235,7 +235,7 @@ def test_a_flood_of_messages_is_cut_and_errors_still_pass(
 
     def flood(submission: Submission, events: JobEvents) -> None:
         for number in range(50):
-            events.message(Level.BASIC, str(number), time=float(number))
+            events.message(Level.BASIC, str(number))
         for number in range(50):
             events.message(Level.ERROR, f"bad {number}")
 
@@ -248,7 +248,6 @@ def test_a_flood_of_messages_is_cut_and_errors_still_pass(
         "more than 3 messages: only warnings and errors from here on",
         *(f"bad {number}" for number in range(6)),
     ]
-    assert [m.at for m in messages[:3]] == [0, 1_000_000, 2_000_000]
 
 
 def test_a_listener_that_goes_away_ends_the_stream(jobs: Jobs, fake: Fake) -> None:

@@ -97,22 +97,6 @@ class Artifacts:
     folder: Path
     files: tuple[StagedFile, ...]
 
-    def of(self, kind: FileKind) -> tuple[StagedFile, ...]:
-        """The files of one kind."""
-        return tuple(file for file in self.files if file.kind is kind)
-
-    def extra_packages(self) -> tuple[StagedFile, ...]:
-        """The packages that the staged `extra_packages.txt` names, in its order; names that were not staged are left
-        out.
-        """
-        by_name = {file.name: file for file in self.files}
-        names = [line.strip() for listing in self.of(FileKind.PACKAGES_LIST) for line in _lines(listing.path)]
-        return tuple(by_name[name] for name in dict.fromkeys(names) if name in by_name)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -153,13 +137,12 @@ class JobEvents(Protocol):
         """The job is heading for something else: DRAINING."""
         ...
 
-    def message(self, level: Level, text: str, time: float | None = None) -> None:
+    def message(self, level: Level, text: str) -> None:
         """Says something to the user.
 
         Args:
             level: how important.
             text: any length; not for secrets.
-            time: seconds since 1970; None: now.
         """
         ...
 

@@ -451,19 +451,18 @@ class _Events:
         """See `JobEvents.turned`."""
         self._safely(lambda: self._jobs._move(self._id, state))
 
-    def message(self, level: Level, text: str, time: float | None = None) -> None:
+    def message(self, level: Level, text: str) -> None:
         """See `JobEvents.message`."""
         warns = level >= Level.WARNING
         with self._lock:
             # Each kind by itself: a step a minute says more, in weeks, than there is room for.
             self._counts[warns] += 1
             count = self._counts[warns]
-        at = self._jobs.now() if time is None else round(time * 1e6)
         if count > MESSAGES_PER_JOB * (2 if warns else 1):
             if warns or count != MESSAGES_PER_JOB + 1:
                 return
             level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors from here on"
-        self._safely(lambda: self._jobs.registry.log(self._id, level, text, at))
+        self._safely(lambda: self._jobs.registry.log(self._id, level, text, self._jobs.now()))
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
         """See `JobEvents.metrics`."""
