@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import SideData
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
@@ -230,8 +230,8 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as copy:
-                for start in range(0, file.size, _PART_BYTES):
-                    copy.write(blobs.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+                for data in pieces(blobs, file.name, file.size):
+                    copy.write(data)
         yield path
     finally:
         path.unlink(missing_ok=True)
@@ -240,6 +240,3 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
 def in_order(files: Iterable[SideFile]) -> list[SideFile]:
     """Files in the order in which they are read: step after step."""
     return sorted(files, key=lambda file: (file.step, file.channel, file.shard, file.name))
-
-
-_PART_BYTES = 8 << 20

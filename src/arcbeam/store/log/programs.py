@@ -8,10 +8,13 @@ removes them, as nothing removes the openings that name them.
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, StoreError
 from arcbeam.store.manifest.names import program_file_name
 from arcbeam.store.manifest.programfile import Program, ProgramFile, decode, encode
@@ -67,13 +70,10 @@ def fetch(blobs: DurableBlobs, file: ProgramFile, part: Callable[[bytes], object
         StoreError: it is missing or damaged, or cannot be read.
     """
     name, at, digest = program_file_name(file.sha256), 0, hashlib.sha256()
-    # Asked for one byte more than there should be: a longer file is another file.
-    while data := blobs.get_range(name, at, min(_PART_BYTES, file.size - at + 1)):
+    for data in pieces(blobs, name, file.size):
         part(data)
         digest.update(data)
         at += len(data)
-        if at > file.size:
-            break
     if (at, digest.hexdigest()) != (file.size, file.sha256):
         raise DamagedFileError(
             f"'{name}' in '{blobs}' is not what it was: the program's file '{file.name}'",
@@ -85,13 +85,26 @@ def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -
     """Copies a program and its files to another job's folder."""
     program = read(source, name)
     for file in program.files:
-        path = scratch / file.sha256
-        try:
-            with open(path, "wb") as copied:
-                fetch(source, file, copied.write)
-            target.put_file(program_file_name(file.sha256), path)
-        except OSError as e:
-            raise StoreError(f"'{file.name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
-        finally:
-            path.unlink(missing_ok=True)
+        copy_through(scratch, target, program_file_name(file.sha256), partial(_fetch_into, source, file))
     target.put(name, source.get(name))
+
+
+def _fetch_into(source: DurableBlobs, file: ProgramFile, copy: BinaryIO) -> None:
+    fetch(source, file, copy.write)
+
+
+def copy_through(scratch: Path, target: DurableBlobs, name: str, fetch: Callable[[BinaryIO], None]) -> None:
+    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published.
+
+    Raises:
+        StoreError: that is not possible.
+    """
+    path = scratch / uuid.uuid4().hex
+    try:
+        with open(path, "xb") as copy:
+            fetch(copy)
+        target.put_file(name, path)
+    except OSError as e:
+        raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
+    finally:
+        path.unlink(missing_ok=True)
