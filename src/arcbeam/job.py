@@ -244,7 +244,8 @@ class Job:
         """
         if self._plan.bounded:
             raise RequestRefusedError(
-                f"{self.id} cannot be asked for '{what}': it does not run in steps", "submit it with --streaming"
+                f"{self.id} cannot be asked for '{what}': it does not run in steps",
+                "only a job in steps can be asked: one with an unbounded input, or submitted with --streaming",
             )
         while not self._begun.wait(0.1):
             if self._ended.is_set():

@@ -37,7 +37,7 @@ class JobSummary:
         name: what the user calls it.
         state: Beam's name of it.
         started: when it was started; None if it has not been.
-        ended: when it ended; None if it has not.
+        ended: when it ended, or was suspended last; None if it has not been.
     """
 
     id: str
@@ -109,14 +109,19 @@ class JobClient:
 
     def _summary(self, info: Any) -> JobSummary:
         state = _name(info.state)
-        started = ended = None
+        started = ended = since = None
+        if state == "STOPPED":  # prepared, or suspended: it may have been so before
+            now = self._stub.GetState(
+                job_pb.GetJobStateRequest(job_id=info.job_id), timeout=_SECONDS, metadata=self._metadata
+            )
+            since = now.timestamp.ToDatetime(UTC)
         # The history comes first on the stream; what comes after the state that we know is of no interest.
         for at, past in self._states(info.job_id, _SECONDS):
             if started is None and past not in ("STOPPED", "CANCELLED"):
                 started = at
-            if past in _TERMINAL:
+            if past in _TERMINAL or (past == "STOPPED" and started is not None):
                 ended = at
-            if past == state:
+            if (past == state and (since is None or at >= since)) or (since is not None and at > since):
                 break
         return JobSummary(info.job_id, info.job_name, state, started, ended)
 
