@@ -1,6 +1,6 @@
 """Deduplication with state: an order that comes twice within a time is let through once.
 
-    arcbeam run examples/deduplication.py --streaming [--seconds 5] [--checkpoint_dir …]
+    arcbeam run examples/deduplication.py [--seconds 5] [--checkpoint_dir …]
 
 Whoever sends orders repeats them until he hears of them, so most come several times. A stateful DoFn remembers each id,
 and a timer forgets it `KEEP` seconds of event time later: what is kept does not grow for ever. (Beam has it ready made:

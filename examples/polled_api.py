@@ -1,6 +1,6 @@
 """An API that is polled for ever: a splittable DoFn that asks, waits without blocking, and says how far it has come.
 
-    arcbeam run examples/polled_api.py --streaming [--seconds 10] [--checkpoint_dir …]
+    arcbeam run examples/polled_api.py [--seconds 10] [--checkpoint_dir …]
 
 The API gives the records behind a position, as many as there are by now. Here it is a function, `measurements`: three
 stations measure something every tenth of a second. The restriction is the positions that were not read yet. When there

@@ -1,6 +1,6 @@
 """Sessions as they grow: an early pane after every third click, one when the session is over, more for what is late.
 
-    arcbeam run examples/session_panes.py --streaming [--output build/session_panes]
+    arcbeam run examples/session_panes.py [--output build/session_panes]
 
 Clicks of two users come in the order in which their phones had a network, not in that in which they happened. Each pane
 has all clicks of the session so far, so the last pane of a session is the whole of it; a click that comes when its

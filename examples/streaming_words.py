@@ -1,6 +1,6 @@
 """Word count over a folder that grows: every few seconds, the words of the files that have come.
 
-    arcbeam run examples/streaming_words.py --streaming [--folder path] [--every 2] [--seconds 10] [--checkpoint_dir …]
+    arcbeam run examples/streaming_words.py [--folder path] [--every 2] [--seconds 10] [--checkpoint_dir …]
 
 Files are read once each, whenever they appear. Every `--every` seconds a window ends, and the counts of its words are
 a file `{output}/{time}.tsv`. After `--seconds` it looks for files no more, and ends; with 0 it goes on until it is

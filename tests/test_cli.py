@@ -141,7 +141,7 @@ def test_ctrl_c(script: Path, as_json: bool) -> None:
     if as_json:
         assert json.loads(result.stderr)["error"]["type"] == "JobCancelledError"
     else:
-        assert result.stderr == "error: cancelled\n"
+        assert result.stderr == "error: interrupted\n"
 
 
 NAPS = """
@@ -191,7 +191,7 @@ def test_ctrl_c_while_spark_starts_and_while_a_job_runs(tmp_path: Path, moment: 
     os.killpg(running.pid, signal.SIGINT)
     assert running.wait(timeout=100) == 130
     lines = [line for line in said.read_text().splitlines() if line != "napping" and "incubator" not in line]
-    assert lines == ["error: cancelled"]
+    assert lines == ["error: interrupted"]
 
 
 @pytest.mark.parametrize("command", ["run", "explain"])

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import apache_beam as beam
 import pytest
 
-from arcbeam.executor import SparkExecutor, start
-from arcbeam.jobs.execution import Level, Submission
+from arcbeam.executor import SparkExecutor, clear, start
+from arcbeam.jobs.execution import JobState, Level, Submission
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.program import stored_program
+from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.savepoints import pinned
 from arcbeam.translate.proto import pipeline_proto
+from tests.store.samples import opened
 
-pytestmark = [pytest.mark.contract("API-02"), pytest.mark.usefixtures("spark")]
+pytestmark = pytest.mark.contract("API-02")
 
 
 class Heard:
@@ -20,16 +28,21 @@ class Heard:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.runs = False
 
-    def running(self) -> None: ...
+    def running(self) -> None:
+        self.runs = True
+
+    def turned(self, state: JobState) -> None: ...
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None: ...
 
-    def message(self, level: Level, text: str, time: float | None = None) -> None:
+    def message(self, level: Level, text: str) -> None:
         if level is Level.WARNING:
             self.warnings.append(text)
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "arcbeam"):
         start({})
@@ -37,6 +50,7 @@ def test_a_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> Non
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.usefixtures("spark")
 def test_options_of_a_session_that_is_there_already() -> None:
     p = beam.Pipeline()
     _ = p | beam.Create([1])
@@ -46,3 +60,48 @@ def test_options_of_a_session_that_is_there_already() -> None:
         SparkExecutor().run(Submission("j-1", "job", pipeline, options), heard)
         assert len(heard.warnings) == len(told)
         assert all(name in text for name, text in zip(told, heard.warnings, strict=True))
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_job_that_is_done_leaves_its_savepoints_and_else_nothing(tmp_path: Path) -> None:
+    for names in ([], ["safe"]):
+        home = tmp_path / "-".join(["home", *names])
+        log = opened(FolderBlobs(home, sync=False))
+        for name in names:
+            log.propose(pinned(log.draft(Timestamp(1)), name))
+        log.propose(log.draft(Timestamp(2)))
+        clear(home)
+        assert home.exists() == bool(names)
+    clear(tmp_path / "none")
+    damaged = tmp_path / "damaged"
+    opened(FolderBlobs(damaged, sync=False))
+    next((damaged / "manifests").iterdir()).write_bytes(b"")
+    clear(damaged)
+    assert damaged.exists(), "what cannot be read may have savepoints"
+
+
+@pytest.mark.contract("STORE-04", "STORE-05")
+@pytest.mark.usefixtures("spark")
+def test_a_job_in_steps_runs_when_it_is_taken_over_and_not_before(tmp_path: Path) -> None:
+    p = beam.Pipeline()
+    _ = p | beam.Create([1])
+    pipeline = pipeline_proto(p).SerializeToString()
+    options = {"streaming": True, "checkpoint_dir": str(tmp_path / "job"), "shards": 2}
+    heard = Heard()
+    with pytest.raises(StoreError, match="no savepoint 'safe'"):
+        SparkExecutor().run(Submission("j-1", "job", pipeline, {**options, "from_savepoint": "safe"}), heard)
+    assert not heard.runs, "the next start has to go back to the savepoint, too"
+    assert SparkExecutor().run(Submission("j-2", "job", pipeline, options), heard) is JobState.DONE
+    assert heard.runs
+
+    # The server says something else today, which is not what the job was submitted with.
+    submission = Submission("j-3", "job", pipeline, {**options, "shards": 3, "bundle_elements": 7})
+    with pytest.raises(IncompatibleStateError, match="has 2 shards"):
+        SparkExecutor().run(replace(submission, options={**submission.options, "force_resume": True}), heard)
+    server = replace(submission, defaults=frozenset({"shards", "bundle_elements"}))
+    assert SparkExecutor().run(server, heard) is JobState.DONE
+    assert SparkExecutor().run(replace(submission, again=True, defaults=frozenset()), heard) is JobState.DONE
+    assert stored_program(FolderBlobs(tmp_path / "job")).options["shards"] == 3
+    SparkExecutor().run(server, heard)
+    kept = stored_program(FolderBlobs(tmp_path / "job")).options
+    assert not kept.keys() & {"shards", "bundle_elements"}, "elsewhere that does not count"

@@ -119,7 +119,8 @@ def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> Non
     blobs = FolderBlobs(job, sync=False)
     assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
     name = programs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {})
-    StepLog.open(blobs, JobShape("plan", 4, (StageShape("words/count", 1, "cells"),)), Timestamp(9), program=name)
+    shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
+    StepLog.open(blobs, shape, Timestamp(9), program=lambda: name)
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
     assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines

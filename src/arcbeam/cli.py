@@ -51,8 +51,8 @@ def speaks(command: Callable[..., None]) -> Callable[..., None]:
             out.error(error)
             context.exit(1)
         except KeyboardInterrupt:
-            # What was running has been cancelled on the interrupt's way up here.
-            out.error(JobCancelledError("cancelled"))
+            # What was running has been cancelled on the interrupt's way up here, what was asked for is withdrawn.
+            out.error(JobCancelledError("interrupted"))
             context.exit(_INTERRUPTED)
 
     return with_output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Mapping
@@ -23,8 +24,12 @@ from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
 from arcbeam.store.blobs.backends import shown
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import read_newest
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.savepoints import split_path
+from arcbeam.store.manifest.values import Manifest
 from arcbeam.translate import validate
 from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of, runs_in_steps
 
@@ -83,6 +88,10 @@ class SparkExecutor:
         """See `PipelineExecutor`."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
+        shards = ours.shards
+        if submission.again or "shards" in submission.defaults:
+            # A job that there is has its own number. What the server says today is for one that begins.
+            ours.shards = None
         if submission.again:
             # What says where it begins was for its beginning.
             ours.from_savepoint, ours.force_resume = None, False
@@ -103,7 +112,7 @@ class SparkExecutor:
                 ours.checkpoint_dir = str(submission.home)
             if ours.checkpoint_dir:
                 events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
-                program = kept_program(plan.name, proto.SerializeToString(), submission.options, prelude)
+                program = kept_program(plan.name, proto.SerializeToString(), _own(submission), prelude)
             else:
                 events.message(
                     Level.WARNING,
@@ -112,12 +121,18 @@ class SparkExecutor:
         with self._lock:
             if self._cancelled:
                 raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
-            self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program)
-        events.running()
+            self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards)
+        # SUBTLE: a job in steps runs when it is taken over. What a start is to go back to (`Submission.again`) must not
+        # be forgotten before that.
+        if plan.bounded:
+            events.running()
         try:
-            return JobState(self._job.run())
+            state = JobState(self._job.run())
         finally:
             events.metrics(self._job.attempted(), self._job.metrics())
+        if state is JobState.DONE and submission.home is not None and ours.checkpoint_dir == str(submission.home):
+            clear(submission.home)
+        return state
 
     def ask(self, what: Asked, savepoint: str = "") -> str:
         """See `PipelineExecutor`."""
@@ -154,6 +169,10 @@ class _Follower(Follower):
         self._events, self._bounded = events, bounded
         self._told = -_STEP_SECONDS
 
+    def opened(self) -> None:
+        """See `Follower`."""
+        self._events.running()
+
     def reported(self, report: BundleReport) -> None:
         """See `Follower`."""
         if self._bounded:
@@ -178,6 +197,17 @@ class _Follower(Follower):
             self._events.turned(JobState.DRAINING)
 
 
+def clear(home: Path) -> None:
+    """Removes what a job has kept that is done, unless it has savepoints: somebody may want to go back to them."""
+    try:
+        newest = read_newest(FolderBlobs(home))
+    except StoreError as error:
+        _LOG.warning("'%s' stays: %s", home, error)
+        return
+    if isinstance(newest, Manifest) and not newest.pins:
+        shutil.rmtree(home, ignore_errors=True)
+
+
 def _any_keys(options: PipelineOptions) -> bool:
     return bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders)
 
@@ -185,6 +215,11 @@ def _any_keys(options: PipelineOptions) -> bool:
 def _proto(submission: Submission) -> Any:
     """The pipeline, with all its Python environments embedded."""
     return merged(parsed(embedded(submission.pipeline)))
+
+
+def _own(submission: Submission) -> dict[str, Any]:
+    """The options of a job wherever it goes on: those that the server has set are for what runs there."""
+    return {name: value for name, value in submission.options.items() if name not in submission.defaults}
 
 
 def _staged(submission: Submission) -> tuple[Staged, ...]:

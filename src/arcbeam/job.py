@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
+from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
@@ -27,13 +27,13 @@ from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
-from arcbeam.steps.requests import Ticket, settled
+from arcbeam.steps.requests import Ticket
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
-from arcbeam.store.log.savepoints import named_now, path_of, split_path
+from arcbeam.store.log.savepoints import named_now, path_of, place_of
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -43,6 +43,9 @@ _MESSAGES = 1000
 
 class Follower:
     """Who follows a job, and does nothing about it: for those who want to hear of some of it."""
+
+    def opened(self) -> None:
+        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
 
     def reported(self, report: BundleReport) -> None:
         """A task has reported, and it counts."""
@@ -118,6 +121,7 @@ class Job:
         prelude: called in each worker before it opens its first processor of this job.
         follower: is told what happens, while it does.
         program: what a job in steps keeps in its folder, so that it can be resumed without this program.
+        shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
 
     Attributes:
         id: unique.
@@ -133,10 +137,11 @@ class Job:
         prelude: Callable[[], None] | None = None,
         follower: Follower | None = None,
         program: KeptProgram | None = None,
+        shards: int | None = None,
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
         self._plan, self._options, self._prelude = plan, options, prelude
-        self._follower, self._program = follower or Follower(), program
+        self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._run: BatchRun | streamjob.StreamRun | None = None
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
         self._cancelled = threading.Event()
@@ -176,7 +181,7 @@ class Job:
         try:
             with prepared(self._spark), pooled(self._spark, self.id):
                 settings = Settings(
-                    shards=options.shards or default_parallelism(self._spark),
+                    shards=options.shards or self._shards or default_parallelism(self._spark),
                     bundle_elements=options.bundle_elements,
                     bundle_seconds=options.bundle_seconds,
                     group_memory_bytes=options.group_memory_mb << 20,
@@ -217,14 +222,9 @@ class Job:
     def _take_over(self) -> tuple[str | None, TakeOver]:
         """The folder of the job, and how it is gone on with there."""
         options, kept = self._options, self._program
-        store, savepoint = split_path(options.checkpoint_dir or "")
-        if savepoint and options.from_savepoint not in (None, savepoint):
-            raise InvalidPipelineError(
-                f"--checkpoint_dir names savepoint '{savepoint}', and --from_savepoint '{options.from_savepoint}'",
-                "name one",
-            )
+        store, savepoint = place_of(options.checkpoint_dir or "", options.from_savepoint or "")
         return store or None, TakeOver(
-            savepoint or options.from_savepoint or "",
+            savepoint,
             options.force_resume,
             options.renamed_stages,
             options.shards,
@@ -244,7 +244,8 @@ class Job:
         """
         if self._plan.bounded:
             raise RequestRefusedError(
-                f"{self.id} cannot be asked for '{what}': it does not run in steps", "submit it with --streaming"
+                f"{self.id} cannot be asked for '{what}': it does not run in steps",
+                "only a job in steps can be asked: one with an unbounded input, or submitted with --streaming",
             )
         while not self._begun.wait(0.1):
             if self._ended.is_set():
@@ -256,9 +257,9 @@ class Job:
                 f"{self.id} cannot be asked for '{what}': its state is in a folder that goes with it",
                 "give the job a --checkpoint_dir",
             )
-        if what is Asked.DRAIN and not savepoint and run.state() == "DRAINING":
-            # Whoever wants no more than that has it.
-            return Asking(settled(Answer(Said.DONE, "the job is draining already")), "")
+        if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
+            # Whoever wants no more than that has it, or will.
+            return Asking(drain, "")
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
         return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "")
 
@@ -284,6 +285,10 @@ class Job:
         return run.attempted() if isinstance(run, streamjob.StreamRun) else self.metrics()
 
     # `streamjob.Listener`.
+
+    def opened(self) -> None:
+        """The job is taken over."""
+        self._follower.opened()
 
     def reported(self, report: BundleReport) -> None:
         """A task has reported."""

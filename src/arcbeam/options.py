@@ -7,6 +7,8 @@ environment for its settings.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -32,6 +34,10 @@ _POSITIVE = ("shards", "bundle_elements", "group_memory_mb")
 """Options that mean nothing at zero or below."""
 _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
 """Options that mean nothing below zero."""
+
+
+OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume")
+"""Options that say where one run of one job begins: no other run has them, nor another job."""
 
 
 class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
@@ -213,3 +219,36 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             raise InvalidPipelineError(
                 "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"
             )
+
+
+def given(options: PipelineOptions) -> dict[str, Any]:
+    """The options that were set, by plain names."""
+    found: dict[str, Any] = options.get_all_options(drop_default=True)
+    return found
+
+
+def given_as(arguments: Sequence[str], unknown: str, refused: Collection[str], why: str, remedy: str) -> dict[str, Any]:
+    """Options of a command line that are not for one pipeline's own script, by plain names.
+
+    Args:
+        arguments: of the command line.
+        unknown: what to do about options that nobody knows.
+        refused: names of options that have no place there.
+        why: they have none.
+        remedy: what to do about them.
+
+    Raises:
+        InvalidPipelineError: there are some that nobody knows, or that have no place.
+    """
+    view = PipelineOptions(list(arguments)).view_as(ArcbeamOptions)
+    found = given(view)
+    every = view.get_all_options(drop_default=True, retain_unknown_options=True)
+    if strange := sorted(every.keys() - found.keys()):
+        raise InvalidPipelineError(f"no such pipeline options: {_flags(strange)}", unknown)
+    if misplaced := sorted(found.keys() & set(refused)):
+        raise InvalidPipelineError(f"{why}: {_flags(misplaced)}", remedy)
+    return found
+
+
+def _flags(names: Sequence[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from apache_beam.options.pipeline_options import PipelineOptions
-
 from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.options import OF_THE_RUN
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.artifacts import archive_path
@@ -26,9 +25,6 @@ from arcbeam.store.log import programs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.programfile import Program
-
-_OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume")
-"""Options that say how a run begins; a later one says so itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +45,10 @@ def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude
         prelude: of its workers.
     """
     files = {name: archive_path(name) for name in prelude.archives}
-    wanted = {name: value for name, value in options.items() if name not in _OF_THE_RUN and _is_json(value)}
+    wanted = {name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)}
     described = tuple(programs.described(name, path) for name, path in files.items())
     program = Program(name, pipeline, wanted, record_of(prelude), described, asdict(Versions.here()))
     return KeptProgram(program, files)
-
-
-def given(options: PipelineOptions) -> dict[str, Any]:
-    """The options that were set, by plain names."""
-    found: dict[str, Any] = options.get_all_options(drop_default=True)
-    return found
 
 
 def _is_json(value: Any) -> bool:

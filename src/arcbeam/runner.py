@@ -17,8 +17,8 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms import core
 
 from arcbeam.job import Job, session_options
-from arcbeam.options import ArcbeamOptions
-from arcbeam.program import given, kept_program
+from arcbeam.options import ArcbeamOptions, given
+from arcbeam.program import kept_program
 from arcbeam.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import prelude_for, staged_by

@@ -40,6 +40,7 @@ class Fake:
     ran: list[Submission] = field(default_factory=list)
     checked: list[Submission] = field(default_factory=list)
     cancel_error: Exception | None = None
+    cancelling: Callable[[], None] | None = None
     goes_on: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     answer: Callable[[], None] = lambda: None
@@ -81,7 +82,7 @@ class Executor:
     def cancel(self) -> None:
         if self._fake.cancel_error:
             raise self._fake.cancel_error
-        self._fake.cancelled.set()
+        (self._fake.cancelling or self._fake.cancelled.set)()
 
 
 @dataclass

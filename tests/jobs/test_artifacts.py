@@ -51,7 +51,6 @@ def seen(fake: Fake) -> dict[str, Any]:
         assert submission.artifacts is not None
         found["artifacts"] = submission.artifacts
         found["content"] = [file.path.read_bytes() for file in submission.artifacts.files]
-        found["packages"] = [file.name for file in submission.artifacts.extra_packages()]
 
     fake.behave = behave
     return found
@@ -84,8 +83,6 @@ def test_all_files_of_a_python_pipeline(client: Client, fake: Fake, file: Callab
         assert staged.sha256 == hashlib.sha256(files[staged.name][0]).hexdigest()
         assert staged.environments == ("e",)
         assert staged.role == "beam:artifact:role:staging_to:v1"
-    assert found["packages"] == ["mine-1.0.whl"]
-    assert artifacts.of(FileKind.MAIN_SESSION)[0].name == "pickled_main_session"
     assert not artifacts.folder.exists()
 
 

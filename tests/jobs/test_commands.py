@@ -21,9 +21,10 @@ from click.testing import CliRunner, Result
 
 from arcbeam import cli
 from arcbeam.cli import speaks
-from arcbeam.errors import SetupError
+from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.jobs import commands
 from arcbeam.jobs.client import JobSummary
+from arcbeam.jobs.execution import JobEvents, JobState, Submission
 from arcbeam.jobs.server import JobServer, ServerSettings
 from tests.jobs.fakes import WAIT, Client, Fake, connected, serving
 
@@ -66,6 +67,24 @@ def test_jobs(client: Client) -> None:
     assert rows[0]["id"] == id
     assert rows[0]["elapsed"] >= 0
     assert datetime.fromisoformat(rows[0]["started"]).tzinfo is not None
+
+
+@pytest.mark.contract("END-03")
+def test_a_job_that_is_suspended_has_been_started(client: Client, fake: Fake) -> None:
+    def suspend(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        return JobState.STOPPED
+
+    fake.behave = suspend
+    for _ in range(2):
+        id = client.run()
+        client.states(id)
+    client.jobs.Run(job_pb.RunJobRequest(preparation_id=id))
+    client.states(id)
+    rows = json.loads(invoke("jobs", endpoint(client), "--json").stdout)
+    assert [row["state"] for row in rows] == ["STOPPED"] * 3
+    assert [row["started"] is not None for row in rows] == [False, True, True]
+    assert [row["elapsed"] is not None and row["elapsed"] < 60 for row in rows] == [False, True, True]
 
 
 def test_which_jobs(client: Client, fake: Fake) -> None:
@@ -222,6 +241,8 @@ def test_a_server_that_is_stopped_or_killed(tmp_path: Path, number: int, code: i
 def test_defaults_for_jobs() -> None:
     assert commands._defaults(("--shards=3", "--no_fusion")) == {"shards": 3, "no_fusion": True}
     assert commands._defaults(()) == {}
+    with pytest.raises(InvalidPipelineError, match="not for all jobs of a server: --checkpoint_dir, --force_resume"):
+        commands._defaults(("--checkpoint_dir=/x", "--force_resume", "--shards=3"))
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(None, ""), (1.25, "1.2 s"), (61, "1 min 01 s"), (7325, "2 h 02 min")])

@@ -12,12 +12,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from arcbeam import cli
+from arcbeam.jobs import steering
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs import backends
+from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.steplog import StepLog
+from arcbeam.testing.blobs import MemoryBlobs
 from tests.jobs.fakes import WAIT, Client, Fake
 from tests.store.samples import opened
 
@@ -88,6 +92,8 @@ def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path
     result = invoke("drain", str(tmp_path / "job"), "--wait=0.01")
     assert "drains, and has not ended within 0.01 s" in result.stderr
     assert requests.waiting(log.blobs) == []
+    result = invoke("drain", str(tmp_path / "job"), "--wait=0")
+    assert (result.exit_code, result.stdout) == (0, ""), "it drains, and nobody waits"
     log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
     assert "is drained since step 2" in invoke("drain", str(tmp_path / "job")).stderr
 
@@ -125,6 +131,44 @@ def test_where_nobody_answers_the_request_is_withdrawn_or_left(log: StepLog, tmp
     assert len(requests.waiting(log.blobs)) == 1
 
 
+def test_who_is_interrupted_takes_the_request_back(
+    log: StepLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def interrupt(seconds: float) -> None:
+        asked.append(len(requests.waiting(log.blobs)))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steering.time, "sleep", interrupt)
+        result = invoke("suspend", str(tmp_path / "job"))
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+    assert asked == [1]
+    assert requests.waiting(log.blobs) == []
+
+
+def test_a_request_that_is_taken_as_it_is_withdrawn_goes_on(
+    log: StepLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def withdraw(blobs: DurableBlobs, request: Request) -> None:
+        requests.answer(blobs, request.id, Answer(Said.TAKEN))
+
+    monkeypatch.setattr(requests, "withdraw", withdraw)
+    assert "'suspend' is under way" in invoke("suspend", str(tmp_path / "job"), "--wait=0.01").stderr
+
+
+def test_secrets_of_a_url_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = MemoryBlobs()
+    opened(blobs)
+    monkeypatch.setattr(backends, "open_blobs", lambda url: blobs)
+    url = "s3://key:secret@bucket/job"
+    for wait in ("0.01", "0"):
+        result = invoke("drain", url, f"--wait={wait}")
+        assert "bucket/job" in result.output
+        assert "secret" not in result.output
+
+
 def test_what_takes_longer_is_not_withdrawn(log: StepLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.TAKEN)):
         result = invoke("drain", str(tmp_path / "job"), "--wait=0.5")
@@ -137,6 +181,10 @@ def test_a_folder_without_a_job(tmp_path: Path) -> None:
     assert "there is no folder" in invoke("drain", str(tmp_path / "none")).stderr
 
 
+def assert_soon(happens: threading.Event) -> None:
+    assert happens.wait(WAIT)
+
+
 def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
     at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
     fake.behave = fake.until_cancelled
@@ -144,8 +192,17 @@ def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
     assert invoke("savepoint", id, "safe", at).stdout == "/jobs/savepoints/safe\n"
     assert json.loads(invoke("suspend", id, at, "--json").stdout)["path"] == "/jobs/savepoints/named"
     result = invoke("drain", id, at, "--wait=0.01")
-    assert "drains, and has not ended within 0.01 s" in result.stderr
+    assert f"error: {id} drains, and has not ended within 0.01 s" in result.stderr
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
+    slow = threading.Event()
+    fake.answer = lambda: assert_soon(slow)
+    for command in ("suspend", "savepoint", "drain"):
+        assert invoke(command, id, at, "--wait=0").exit_code == 2
+        result = invoke(command, id, at, "--wait=0.05")
+        assert result.exit_code == 1
+        assert f"'{command}' of {id} was not done within 0.05 s" in result.stderr
+        assert "the job server goes on with it" in result.stderr
+    slow.set()
     fake.answer = fake.cancelled.set
     assert invoke("drain", id, at).stdout == f"{id} is CANCELLED\n"
     assert "there is no job 'j-9'" in invoke("suspend", "j-9", at).stderr

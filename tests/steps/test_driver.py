@@ -230,6 +230,23 @@ def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
     assert world.driver.end.state is EndState.DONE
 
 
+@pytest.mark.contract("STORE-03")
+def test_who_waits_notices_that_another_driver_has_the_job() -> None:
+    blobs = MemoryBlobs()
+    world = World("due 500", blobs=blobs)
+    while world.driver.wake is None:
+        world.driver.handle(world.todo.pop(0))
+    world.driver.handle(ClockTold(Timestamp(100)))
+    assert world.todo == [], "nobody has"
+    other = opened(blobs)
+    world.driver.handle(ClockTold(Timestamp(200)))
+    world.play()
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.FAILED
+    assert f"step {other.head.step} is of epoch 2, this driver has epoch 1" in world.driver.end.why
+    assert world.story == ["run 1", "tear down join rates read"]
+
+
 def test_driving_ends_when_it_is_told_to() -> None:
     world = World()
     assert drive(world.driver, world, world, lambda: len(world.taken) < 2) is None

@@ -13,6 +13,7 @@ from arcbeam.steps.order import ordered
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.steps.jobs import opened, plan
+from tests.store.samples import version
 
 
 def test_an_order_has_what_the_head_has_and_a_task_gets_its_part() -> None:
@@ -25,7 +26,7 @@ def test_an_order_has_what_the_head_has_and_a_task_gets_its_part() -> None:
     log.propose(log.draft(Timestamp(1), shards=(shard(0, 0), shard(1, 0), shard(1, 1))))
     order = ordered(plan(2, 1), log.head, log.epoch)
     for level, number in ((0, 0), (0, 1), (1, 1)):
-        assert order.version(level, number) == log.head.version(level, number)
+        assert order.version(level, number) == version(log.head, level, number)
     part = order.of_level(1, frozenset(), frozenset())
     assert part.shards == (shard(1, 0), shard(1, 1))
     assert part.version(1, 1) == order.version(1, 1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from arcbeam.engine.progress import Command, End, EndState, Event, JobMachine, StepFailed
+from arcbeam.engine.progress import ClockTold, Command, End, EndState, Event, JobMachine, Mode, StepFailed
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -108,6 +108,39 @@ def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refu
     assert [name for name, _ in world.pins] == ["last"]
 
 
+@pytest.mark.contract("END-02")
+def test_who_asks_again_for_a_drain_waits_until_it_is_committed_too() -> None:
+    world = Steered("more", "more", "more")
+    assert world.desk.draining() is None
+    first = world.desk.ask(Asked.DRAIN, "last")
+    while world.driver.machine.mode is not Mode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    assert world.desk.draining() is first
+    assert not first.settled.is_set(), "it drains, but would not if its driver died now"
+    while world.log.head.mode is not CommitMode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    world.driver.handle(world.todo.pop(0))
+    again = world.desk.draining()
+    assert again is not None
+    assert again.settled.is_set()
+    world.play()
+    assert world.desk.draining() is None
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_who_asks_for_the_name_of_a_drain_for_another_step_is_refused() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SAVEPOINT, "last")], 3: [(Asked.SAVEPOINT, "last")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED, Said.REFUSED]
+    assert world.pins == [("last", world.log.head.step)]
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.DRAIN, "a")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED]
+    assert world.driver.end == End(EndState.DONE)
+
+
 @pytest.mark.contract("END-03")
 def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
     world = Steered("more", "more", "more")
@@ -199,6 +232,21 @@ def test_a_driver_that_was_fenced_out_leaves_requests_to_the_one_who_did() -> No
     assert [answer and answer.said for answer in following.answers()] == [Said.DONE]
 
 
+@pytest.mark.contract("STORE-03")
+def test_a_driver_that_waits_and_is_overtaken_leaves_requests_too() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("due 500", blobs=blobs)
+    while world.driver.wake is None:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    world.driver.handle(ClockTold(Timestamp(100)))
+    world.play()
+    asked = files.ask(blobs, Asked.CANCEL, "", NOW)
+    world.desk.look()
+    assert files.waiting(blobs) == [asked.id]
+    following.play()
+
+
 def test_what_is_no_request_is_refused_and_what_was_withdrawn_is_nothing() -> None:
     world = Steered("more", "more")
     world.blobs.put("requests/1-bad", b'{"version": 1}')
@@ -248,6 +296,16 @@ def test_a_driver_that_could_not_begin_says_why() -> None:
     ticket = desk.ask(Asked.SAVEPOINT, "a")
     desk.close(None, "no folder")
     assert ticket.answer == Answer(Said.REFUSED, "no folder")
+
+
+def test_a_driver_that_lives_for_long_does_not_remember_every_request() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 2
+    world.desk.look()
+    assert not world.desk._told
+    assert not world.desk._tickets
 
 
 def test_answers_that_nobody_reads_go_after_a_day() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.steps.sidefiles import SideCopies, SideFileReader, SideFileWriter, step_of
+from arcbeam.steps.sidefiles import SideCopies, SideFileReader, SideFileWriter, in_order
 from arcbeam.steps.sidejoining import worth_joining
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.manifest.names import Written
@@ -101,9 +102,9 @@ def test_of_each_window_only_what_its_newest_step_has_put_in_is_read_joined_or_n
     assert sum(file.size for file in job.files) < 29 * job.files[0].size / 2
 
 
-def sided(step: int, size: int = 1, until: int | None = None, of: int | None = None) -> SideFile:
+def sided(step: int, size: int = 1, until: int | None = None) -> SideFile:
     name = f"side/70/0/{step:012}-00000001-t.side"
-    return SideFile(70, 0, name, size, 0, None if until is None else Timestamp(until), of)
+    return SideFile(70, 0, name, size, 0, None if until is None else Timestamp(until), step)
 
 
 def test_only_files_that_leave_together_and_steps_as_a_whole_are_made_one() -> None:
@@ -119,6 +120,5 @@ def test_only_files_that_leave_together_and_steps_as_a_whole_are_made_one() -> N
 
 
 def test_a_joined_file_is_where_its_last_step_was() -> None:
-    joined = sided(9, of=4)
-    assert step_of(joined) == 4
-    assert step_of(sided(5)) == 5
+    joined = replace(sided(9), step=4)
+    assert in_order([sided(5), joined, sided(3)]) == [sided(3), joined, sided(5)]

@@ -115,6 +115,31 @@ def test_a_source_that_was_not_there_is_refused_and_nothing_is_written() -> None
     assert blobs.data == before
 
 
+def test_sources_are_held_against_what_is_gone_on_from_not_against_the_head() -> None:
+    blobs = MemoryBlobs()
+    log = taken(blobs, plan()).log
+    log.propose(pinned(log.draft(Timestamp(2)), "fresh"))  # its sources have not begun
+    head = progress_of(log.head)
+    begun = Progress(False, head.drains_to, {"read": 1, "sum": 2}, head.script)
+    log.propose(log.draft(Timestamp(3), progress=begun.encoded()))
+    with pytest.raises(IncompatibleStateError, match="has begun without"):
+        taken(blobs, plan(source="more"))
+    assert taken(blobs, plan(source="more"), TakeOver("fresh")).log.head.abandoned
+
+
+def test_a_folder_that_is_called_like_a_savepoint_is_told_where_there_is_no_job() -> None:
+    with pytest.raises(StoreError, match=r"no savepoint 'x'.*\n.*savepoints/x is read as .* savepoint: .* call that"):
+        taken(MemoryBlobs(), plan(), TakeOver("x"))
+
+
+def test_who_is_refused_leaves_no_program_behind() -> None:
+    blobs = begun()
+    before = dict(blobs.data)
+    with pytest.raises(IncompatibleStateError):
+        taken(blobs, plan("total"), TakeOver(program=Program("job", b"proto")))
+    assert blobs.data == before
+
+
 @pytest.mark.contract("END-01")
 def test_a_job_that_has_ended_is_opened_to_be_finished_and_by_force_to_go_on() -> None:
     blobs = begun()

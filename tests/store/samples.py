@@ -10,7 +10,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.values import JobShape, Manifest, StageShape
+from arcbeam.store.manifest.values import JobShape, Manifest, ShardVersion, StageShape
 
 SHAPE = JobShape("plan", 4, (StageShape("count", 1, "cells"),))
 _attempts = count()
@@ -19,6 +19,12 @@ _attempts = count()
 def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> StepLog:
     """A driver's hold on the job."""
     return StepLog.open(blobs, SHAPE, Timestamp(now), **options)  # type: ignore[arg-type]
+
+
+def version(head: Manifest, level: int, shard: int) -> ShardVersion:
+    """A shard as it is at a manifest."""
+    files = next((of.files for of in head.shards if (of.level, of.shard) == (level, shard)), ())
+    return ShardVersion(head.job, level, shard, head.step, head.abandoned, files)
 
 
 def read_head(blobs: DurableBlobs) -> Manifest | None:

@@ -16,7 +16,7 @@ import grpc
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
-from arcbeam.errors import ArcbeamError, JobNotFoundError, SetupError, SubmissionError
+from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
 from arcbeam.jobs.steerservice import asked_of
 from arcbeam.store.log.requests import Asked
 
@@ -37,7 +37,7 @@ class JobSummary:
         name: what the user calls it.
         state: Beam's name of it.
         started: when it was started; None if it has not been.
-        ended: when it ended; None if it has not.
+        ended: when it ended, or was suspended last; None if it has not been.
     """
 
     id: str
@@ -109,14 +109,19 @@ class JobClient:
 
     def _summary(self, info: Any) -> JobSummary:
         state = _name(info.state)
-        started = ended = None
+        started = ended = since = None
+        if state == "STOPPED":  # prepared, or suspended: it may have been so before
+            now = self._stub.GetState(
+                job_pb.GetJobStateRequest(job_id=info.job_id), timeout=_SECONDS, metadata=self._metadata
+            )
+            since = now.timestamp.ToDatetime(UTC)
         # The history comes first on the stream; what comes after the state that we know is of no interest.
         for at, past in self._states(info.job_id, _SECONDS):
             if started is None and past not in ("STOPPED", "CANCELLED"):
                 started = at
-            if past in _TERMINAL:
+            if past in _TERMINAL or (past == "STOPPED" and started is not None):
                 ended = at
-            if past == state:
+            if (past == state and (since is None or at >= since)) or (since is not None and at > since):
                 break
         return JobSummary(info.job_id, info.job_name, state, started, ended)
 
@@ -144,19 +149,20 @@ class JobClient:
             request = job_pb.CancelJobRequest(job_id=job_id)
             return _name(self._stub.Cancel(request, timeout=_SECONDS, metadata=self._metadata).state)
 
-    def drain(self, job_id: str) -> str:
-        """Has a job finish what it has.
+    def drain(self, job_id: str, seconds: float) -> str:
+        """Has a job finish what it has; waits until it has begun to, some seconds at most.
 
         Returns:
             Its state afterwards; DRAINING if it has not ended yet.
 
         Raises:
             JobNotFoundError: there is no such job.
+            JobFailedError: it was not done in time.
             ArcbeamError: see `_errors`.
         """
-        with self._errors():
+        with self._errors(), _in_time("drain", job_id, seconds):
             request = job_pb.DrainJobRequest(job_id=job_id)
-            return _name(self._stub.Drain(request, timeout=_SECONDS, metadata=self._metadata).state)
+            return _name(self._stub.Drain(request, timeout=seconds, metadata=self._metadata).state)
 
     def ask(self, what: Asked, job_id: str, savepoint: str, seconds: float) -> str:
         """Asks for a savepoint or a suspension, and waits until it is done; of arcbeam's server only.
@@ -166,9 +172,10 @@ class JobClient:
 
         Raises:
             JobNotFoundError: there is no such job.
+            JobFailedError: it was not done in time.
             ArcbeamError: see `_errors`.
         """
-        with self._errors():
+        with self._errors(), _in_time(what, job_id, seconds):
             return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
 
     def end(self, job_id: str, seconds: float) -> str:
@@ -206,7 +213,12 @@ class JobClient:
                     raise JobNotFoundError(*_parts(details)) from e
                 case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.FAILED_PRECONDITION:
                     raise SubmissionError(*_parts(details)) from e
-                case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.DEADLINE_EXCEEDED:
+                case grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise SetupError(
+                        f"the job server at {self._endpoint} has not answered in time ({details})",
+                        "see that it is well, and not too busy",
+                    ) from e
+                case grpc.StatusCode.UNAVAILABLE:
                     raise SetupError(
                         f"no job server answers at {self._endpoint} ({details})",
                         "start one with `arcbeam serve`, or give its --endpoint (and --tls-ca if it speaks TLS)",
@@ -217,6 +229,20 @@ class JobClient:
                     ) from e
                 case _:
                     raise ArcbeamError(f"the job server at {self._endpoint} failed: {code.name} {details}") from e
+
+
+@contextmanager
+def _in_time(what: str, job_id: str, seconds: float) -> Iterator[None]:
+    """A server that is at it for longer than somebody waits is there, and goes on."""
+    try:
+        yield
+    except grpc.RpcError as e:
+        if e.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise
+        raise JobFailedError(
+            f"'{what}' of {job_id} was not done within {seconds:g} s",
+            "the job server goes on with it: look with `arcbeam jobs`, or ask again with a longer --wait",
+        ) from e
 
 
 def _parts(details: str) -> tuple[str, str]:

@@ -213,15 +213,16 @@ def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
         return {}
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from arcbeam.options import ArcbeamOptions
+    from arcbeam.options import OF_THE_RUN, ArcbeamOptions, given_as
 
-    parsed = PipelineOptions(list(options)).view_as(ArcbeamOptions)
-    given: dict[str, Any] = parsed.get_all_options(drop_default=True)
-    unknown = sorted(parsed.get_all_options(drop_default=True, retain_unknown_options=True).keys() - given.keys())
-    if unknown:
-        named = ", ".join(f"--{name}" for name in unknown)
-        raise SetupError(f"no such pipeline options: {named}", "leave them out; arcbeam.options has ours")
-    parsed.check()
+    given = given_as(
+        options,
+        "leave them out; arcbeam.options has ours",
+        OF_THE_RUN,
+        "not for all jobs of a server",
+        "give it with the job that it is for",
+    )
+    PipelineOptions.from_dictionary(given).view_as(ArcbeamOptions).check()
     return given
 
 

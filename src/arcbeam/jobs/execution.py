@@ -97,22 +97,6 @@ class Artifacts:
     folder: Path
     files: tuple[StagedFile, ...]
 
-    def of(self, kind: FileKind) -> tuple[StagedFile, ...]:
-        """The files of one kind."""
-        return tuple(file for file in self.files if file.kind is kind)
-
-    def extra_packages(self) -> tuple[StagedFile, ...]:
-        """The packages that the staged `extra_packages.txt` names, in its order; names that were not staged are left
-        out.
-        """
-        by_name = {file.name: file for file in self.files}
-        names = [line.strip() for listing in self.of(FileKind.PACKAGES_LIST) for line in _lines(listing.path)]
-        return tuple(by_name[name] for name in dict.fromkeys(names) if name in by_name)
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -127,6 +111,7 @@ class Submission:
         artifacts: the staged files; None while nothing was staged (always so in `check`).
         home: a folder of the job's own on the server, for what it keeps from run to run; None: there is none.
         again: it ran before, and goes on where it is.
+        defaults: names of the options that the server has set, because the submission says nothing of them.
     """
 
     job_id: str
@@ -136,6 +121,7 @@ class Submission:
     artifacts: Artifacts | None = None
     home: Path | None = None
     again: bool = False
+    defaults: frozenset[str] = frozenset()
 
 
 class JobEvents(Protocol):
@@ -151,13 +137,12 @@ class JobEvents(Protocol):
         """The job is heading for something else: DRAINING."""
         ...
 
-    def message(self, level: Level, text: str, time: float | None = None) -> None:
+    def message(self, level: Level, text: str) -> None:
         """Says something to the user.
 
         Args:
             level: how important.
             text: any length; not for secrets.
-            time: seconds since 1970; None: now.
         """
         ...
 
@@ -196,6 +181,9 @@ class PipelineExecutor(Protocol):
 
     def run(self, submission: Submission, events: JobEvents) -> JobState | None:
         """Runs the pipeline and returns when it is done. Called once, on a thread of the job.
+
+        Of what it keeps in `Submission.home` it removes what nobody can need behind its end; nobody else does, as long
+        as the job is known.
 
         Returns:
             How it ended: DONE, DRAINED, or STOPPED if it was suspended. None: DONE.

@@ -6,6 +6,7 @@ nor protos: `service` speaks those; nor how a pipeline runs: that is the executo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -116,6 +117,10 @@ class Jobs:
             if record.state in _UNDER_WAY - {JobState.CANCELLING} and self._goes_on(record):
                 self._resumed.append(record.id)
                 kept.add(record.id)
+            elif record.state is JobState.CANCELLING:
+                text = "the job was cancelled: the job server ended before it could say so"
+                self.registry.log(record.id, Level.ERROR, text, self.now())
+                self._move(record.id, JobState.CANCELLED)
             elif record.state in _UNDER_WAY:
                 self.registry.log(
                     record.id,
@@ -128,10 +133,8 @@ class Jobs:
             for left in self._folder.iterdir():
                 if left.name not in kept:
                     shutil.rmtree(left, ignore_errors=True)
-        if self._homes.is_dir():
-            for left in self._homes.iterdir():
-                if left.name not in known:
-                    shutil.rmtree(left, ignore_errors=True)
+        # SUBTLE: not so the homes. A registry that was lost, or is from a backup, knows nothing of jobs whose state is
+        # there; what is forgotten on purpose is removed then (`prepare`).
 
     @property
     def _homes(self) -> Path:
@@ -253,6 +256,7 @@ class Jobs:
             self._artifacts(record.id, record.files or "[]"),
             self._homes / record.id,
             self._has_run(record.id),
+            frozenset(self._defaults.keys() - options.keys()),
         )
 
     def _has_run(self, id: str) -> bool:
@@ -275,7 +279,8 @@ class Jobs:
         return Artifacts(folder, staged) if staged else None
 
     def cancel(self, id: str) -> JobState:
-        """Cancels a job: for real if it runs, at once if it has not started; one that has ended is left as it is.
+        """Cancels a job: for real if it runs, at once if it has not started; one that has ended is left as it is. Does
+        not wait for a run's end.
 
         Returns:
             Its state afterwards: CANCELLING until the executor has ended.
@@ -291,12 +296,22 @@ class Jobs:
             else:
                 self._move(id, JobState.CANCELLING)
         if live is not None:
+            self._interrupt(id, live.executor)
+        return self.registry.job(id).state
+
+    def _interrupt(self, id: str, executor: PipelineExecutor) -> None:
+        """Has a run end; on a thread, because that takes as long as the run does."""
+
+        def interrupt() -> None:
             try:
-                live.executor.cancel()
+                executor.cancel()
             except Exception as error:
                 _LOG.exception("cancelling %s", id)
-                self.registry.log(id, Level.ERROR, f"cancelling did not work: {texts.said(repr, error)}", self.now())
-        return self.registry.job(id).state
+                with contextlib.suppress(ArcbeamError, sqlite3.Error):
+                    said = f"cancelling did not work: {texts.said(repr, error)}"
+                    self.registry.log(id, Level.ERROR, said, self.now())
+
+        threading.Thread(target=interrupt, name=f"cancel-{id}", daemon=True).start()
 
     def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
         """Asks something of a job that runs in steps; see `PipelineExecutor.ask`.
@@ -363,12 +378,13 @@ class Jobs:
             self._closed = True
             live = dict(self._live)
         for id, each in live.items():
-            if self._goes_on(self.registry.job(id)):
+            record = self.registry.job(id)
+            if record.state is not JobState.CANCELLING and self._goes_on(record):
                 self._left.add(id)
                 self.registry.log(
                     id, Level.WARNING, "the job server is stopping: this job goes on when it starts again", self.now()
                 )
-                each.executor.cancel()
+                self._interrupt(id, each.executor)
                 continue
             self.registry.log(id, Level.WARNING, "the job server is stopping: this job is cancelled", self.now())
             self.cancel(id)
@@ -399,8 +415,6 @@ class Jobs:
         if not left and (error is not None or state is not JobState.STOPPED):
             # Before the last state: whoever sees that finds the files gone.
             shutil.rmtree(self.folder(id), ignore_errors=True)
-        if error is None and state is JobState.DONE:
-            shutil.rmtree(self._homes / id, ignore_errors=True)
         with self._lock:
             self._live.pop(id, None)
             if left:
@@ -426,7 +440,7 @@ class _Events:
     def __init__(self, jobs: Jobs, id: str) -> None:
         self._jobs = jobs
         self._id = id
-        self._count = 0
+        self._counts = {False: 0, True: 0}
         self._lock = threading.Lock()
 
     def running(self) -> None:
@@ -437,17 +451,18 @@ class _Events:
         """See `JobEvents.turned`."""
         self._safely(lambda: self._jobs._move(self._id, state))
 
-    def message(self, level: Level, text: str, time: float | None = None) -> None:
+    def message(self, level: Level, text: str) -> None:
         """See `JobEvents.message`."""
+        warns = level >= Level.WARNING
         with self._lock:
-            self._count += 1
-            count = self._count
-        at = self._jobs.now() if time is None else round(time * 1e6)
-        if count > MESSAGES_PER_JOB * (2 if level >= Level.WARNING else 1):
-            if count != MESSAGES_PER_JOB + 1:
+            # Each kind by itself: a step a minute says more, in weeks, than there is room for.
+            self._counts[warns] += 1
+            count = self._counts[warns]
+        if count > MESSAGES_PER_JOB * (2 if warns else 1):
+            if warns or count != MESSAGES_PER_JOB + 1:
                 return
             level, text = Level.WARNING, f"more than {MESSAGES_PER_JOB} messages: only warnings and errors from here on"
-        self._safely(lambda: self._jobs.registry.log(self._id, level, text, at))
+        self._safely(lambda: self._jobs.registry.log(self._id, level, text, self._jobs.now()))
 
     def metrics(self, attempted: Sequence[bytes], committed: Sequence[bytes]) -> None:
         """See `JobEvents.metrics`."""

@@ -6,6 +6,7 @@ then a file in the folder is how it is asked. Imports gRPC and Beam only when a 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +19,14 @@ from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.output import Output
 
 if TYPE_CHECKING:
+    from arcbeam.jobs.client import JobClient
     from arcbeam.store.blobs.durable import DurableBlobs
     from arcbeam.store.log.requests import Answer, Asked, Request
 
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.2
+_STATE_SECONDS = 1.0
 _STATES = {"done": "DONE", "drained": "DRAINED", "suspended": "STOPPED"}
 
 _WAIT = click.option(
@@ -56,11 +59,7 @@ def savepoint(
     """
     from arcbeam.store.log.requests import Asked
 
-    if _is_folder(job):
-        path = _asked_of_folder(out, job, Asked.SAVEPOINT, name, seconds)
-    else:
-        with client_of(endpoint, token_file, tls_ca) as client:
-            path = client.ask(Asked.SAVEPOINT, job, name, _some(seconds))
+    path = _savepoint(out, Asked.SAVEPOINT, job, name, lambda: client_of(endpoint, token_file, tls_ca), seconds)
     if path:
         out.text(path, path=path)
 
@@ -81,11 +80,7 @@ def suspend(
     """
     from arcbeam.store.log.requests import Asked
 
-    if _is_folder(job):
-        path = _asked_of_folder(out, job, Asked.SUSPEND, name, seconds)
-    else:
-        with client_of(endpoint, token_file, tls_ca) as client:
-            path = client.ask(Asked.SUSPEND, job, name, _some(seconds))
+    path = _savepoint(out, Asked.SUSPEND, job, name, lambda: client_of(endpoint, token_file, tls_ca), seconds)
     if path:
         out.text(path, path=path, state="STOPPED")
 
@@ -110,12 +105,14 @@ def drain(
         raise click.UsageError("a job server names the last step itself: leave out --savepoint")
     else:
         with client_of(endpoint, token_file, tls_ca) as client:
-            state = client.drain(job)
+            state = client.drain(job, _some(seconds))
             if state in ("DRAINING", "RUNNING"):
                 out.progress(f"{job} is draining", id=job, state="DRAINING")
                 state = client.end(job, seconds) or state
     if state in ("DRAINING", "RUNNING"):
-        raise JobFailedError(f"{job} drains, and has not ended within {seconds:g} s", "it goes on: look again later")
+        raise JobFailedError(
+            f"{_shown(job)} drains, and has not ended within {seconds:g} s", "it goes on: look again later"
+        )
     if state:
         out.text(f"{job} is {state}", id=job, state=state)
 
@@ -148,6 +145,14 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
     out.text(f"{job} is {state}", id=job, state=state)
 
 
+def _savepoint(out: Output, what: Asked, job: str, name: str, server: Callable[[], JobClient], seconds: float) -> str:
+    """Asks for what ends with a savepoint; its path, "" if nobody waits for it."""
+    if _is_folder(job):
+        return _asked_of_folder(out, job, what, name, seconds)
+    with server() as client:
+        return client.ask(what, job, name, _some(seconds))
+
+
 def _some(seconds: float) -> float:
     """A server is always waited for: what it does not say is lost."""
     if seconds <= 0:
@@ -172,8 +177,11 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     # Whoever wants no more than that it drains has it if it does already.
     if (name or mode() != "draining") and not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
         return ""
-    out.progress(f"{folder} is draining", id=folder, state="DRAINING")
-    return _within(seconds - (time.monotonic() - began), state) or "DRAINING"
+    out.progress(f"{_shown(folder)} is draining", id=_shown(folder), state="DRAINING")
+    if seconds <= 0:
+        return ""
+    # Each look lists the job's manifests.
+    return _within(seconds - (time.monotonic() - began), state, every=_STATE_SECONDS) or "DRAINING"
 
 
 def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float) -> str:
@@ -187,6 +195,7 @@ def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: 
         JobFailedError: nothing has come of it in time.
     """
     from arcbeam.model.timestamps import Timestamp
+    from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log import requests
     from arcbeam.store.log.savepoints import named_now, path_of
 
@@ -194,18 +203,27 @@ def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: 
     blobs = _opened(folder)
     request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000))
     if seconds <= 0:
-        out.text(f"{folder} is asked for '{what}'", id=folder, request=request.id)
+        out.text(f"{_shown(folder)} is asked for '{what}'", id=_shown(folder), request=request.id)
         return ""
-    answer = _answered(blobs, request, seconds)
-    if answer is None or not answer.settled:
-        if answer is None:
+    try:
+        answer = _answered(blobs, request, seconds)
+    except BaseException:
+        # Whoever is interrupted would not know of it any more.
+        with contextlib.suppress(StoreError):
             requests.withdraw(blobs, request)
-            raise JobFailedError(
-                f"nobody has answered in '{folder}' within {seconds:g} s: the request is withdrawn",
-                "see that something runs the job; --wait=0 leaves a request for whoever runs it next",
-            )
+        raise
+    if answer is None:
+        requests.withdraw(blobs, request)
+        # Somebody may have taken it meanwhile.
+        answer = requests.answer_to(blobs, request)
+    if answer is None:
         raise JobFailedError(
-            f"'{what}' is under way in '{folder}', and was not done within {seconds:g} s",
+            f"nobody has answered in '{_shown(folder)}' within {seconds:g} s: the request is withdrawn",
+            "see that something runs the job; --wait=0 leaves a request for whoever runs it next",
+        )
+    if not answer.settled:
+        raise JobFailedError(
+            f"'{what}' is under way in '{_shown(folder)}', and was not done within {seconds:g} s",
             "it goes on; look with `arcbeam inspect`",
         )
     if answer.said is requests.Said.REFUSED:
@@ -228,12 +246,19 @@ def _answered(blobs: DurableBlobs, request: Request, seconds: float) -> Answer |
     return _within(seconds, settled) or (found[-1] if found else None)
 
 
-def _within(seconds: float, look: Callable[[], T]) -> T:
+def _within(seconds: float, look: Callable[[], T], every: float = _POLL_SECONDS) -> T:
     """What somebody sees who looks again and again; the last, if it is nothing, when the time is over."""
     deadline = time.monotonic() + seconds
-    while not (seen := look()) and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
+    while not (seen := look()) and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(every, left))
     return seen
+
+
+def _shown(job: str) -> str:
+    """A job as people may see it: a folder's URL may hold secrets."""
+    from arcbeam.store.blobs.backends import shown
+
+    return shown(job) if "://" in job else job
 
 
 def _opened(folder: str) -> DurableBlobs:

@@ -68,7 +68,7 @@ class SideFile:
         crc: the CRC-32 of its bytes; None where whoever wrote it gave none.
         until: of a step: when the input watermark of all that read the channel has passed that, and what it lets fire
             has fired, nobody reads it any more, and it leaves the manifest. None: it stays.
-        step: of a step: the last one of which it has what was put in. None: the one that its name says.
+        step: of a step: the last one of which it has what was put in.
     """
 
     channel: int
@@ -77,7 +77,7 @@ class SideFile:
     size: int
     crc: int | None = None
     until: Timestamp | None = None
-    step: int | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

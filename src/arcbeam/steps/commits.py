@@ -85,6 +85,11 @@ class LogCommits:
         """See `Commits`."""
         return self._decided(step, now, self._log.resolve)
 
+    def overtaken(self) -> str:
+        """See `Commits`."""
+        error = self._log.overtaken()
+        return "" if error is None else str(error)
+
     def sweep(self) -> Swept:
         """See `Commits`."""
         return self._sweeper.sweep()

@@ -20,6 +20,7 @@ from arcbeam.engine.progress import (
     Event,
     Finalize,
     JobMachine,
+    Overtaken,
     Phase,
     Propose,
     Publish,
@@ -95,6 +96,13 @@ class JobDriver:
             self._carry_out(command)
         if isinstance(event, CommitDecided):
             self._sweep(event.step)
+        elif isinstance(event, ClockTold) and not any(isinstance(each, RunStep | Propose) for each in commands):
+            self._look_around()
+
+    def _look_around(self) -> None:
+        """Who waits for hours would not notice before its next commit that another driver has the job."""
+        if self.machine.phase is Phase.STEPPING and (who := self._commits.overtaken()):
+            self._inbox.put(Overtaken(self._clock.now(), who))
 
     def _carry_out(self, command: Command) -> None:
         match command:

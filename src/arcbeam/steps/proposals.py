@@ -32,7 +32,10 @@ def draft(
         numbers: of all stages that the job ever had.
         command: what is proposed.
     """
-    stages = [stage for report in command.reports for stage in report.stages]
+    # By stage, once: of many shards there are many reports.
+    stages: dict[str, list[StageReport]] = {}
+    for stage in (stage for report in command.reports for stage in report.stages):
+        stages.setdefault(stage.stage, []).append(stage)
     changes = {"holds": _holds(layout, stages), "residuals": _residuals(layout, stages)} if stages else {}
     return log.draft(
         command.time,
@@ -93,13 +96,13 @@ def _side_files(
     return tuple(file for file in files if file.name not in gone and is_read(file))
 
 
-def _holds(layout: Layout, stages: Sequence[StageReport]) -> tuple[HoldSummary, ...]:
+def _holds(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[HoldSummary, ...]:
     """What keeps the watermarks of each stage, for people."""
     summaries: list[HoldSummary] = []
     for placed in layout.stages:
         earliest: tuple[Hold, int] | None = None
         count = 0
-        for report in (report for report in stages if report.stage == placed.name):
+        for report in stages.get(placed.name, ()):
             first = min(_limits(report), key=lambda hold: hold.time, default=None)
             if first is not None:
                 count += 1
@@ -116,11 +119,11 @@ def _limits(report: StageReport) -> Iterator[Hold]:
     return (hold for hold in every if hold is not None)
 
 
-def _residuals(layout: Layout, stages: Sequence[StageReport]) -> tuple[ResidualSummary, ...]:
+def _residuals(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[ResidualSummary, ...]:
     """The restrictions of each stage that are not done."""
     summaries: list[ResidualSummary] = []
     for placed in layout.stages:
-        busy = [report for report in stages if report.stage == placed.name and report.restrictions.live]
+        busy = [report for report in stages.get(placed.name, ()) if report.restrictions.live]
         if busy:
             due = min((report.next_due for report in busy if report.next_due is not None), default=MAX_TIMESTAMP)
             live = sum(report.restrictions.live for report in busy)

@@ -19,6 +19,7 @@ from arcbeam.engine.progress import (
     End,
     EndState,
     Event,
+    Overtaken,
     Propose,
     SavepointRequested,
     SuspendRequested,
@@ -123,6 +124,15 @@ class RequestDesk:
             self._inbox.put(self._event(ticket.request))
         return ticket
 
+    def draining(self) -> Ticket | None:
+        """The drain that the job has been asked for, by whomever; done when it is committed. None: there is none."""
+        with self._lock:
+            if self._closed:
+                return None
+            if self._head is not None and self._head.mode is CommitMode.DRAINING:
+                return settled(Answer(Said.DONE, "the job is draining already", self._head.step))
+            return next((ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN), None)
+
     def look(self) -> None:
         """Takes in what is new in the folder, and leaves answers there.
 
@@ -132,10 +142,14 @@ class RequestDesk:
         blobs = self._blobs
         if blobs is None or self._fenced:
             return
-        for id in files.waiting(blobs):
+        waiting = files.waiting(blobs)
+        for id in waiting:
             if id not in self._tickets and id not in self._told:
                 self._take(blobs, id)
         self._tell(blobs)
+        with self._lock:
+            # What a listing does not show any more comes no second time.
+            self._told = {id: said for id, said in self._told.items() if id in self._tickets or id in waiting}
 
     def _take(self, blobs: DurableBlobs, id: str) -> None:
         try:
@@ -225,7 +239,7 @@ class RequestDesk:
                 case CommitDecided():
                     for ticket in self._open():
                         self._committed(ticket, head)
-                case CommitConflicted():
+                case CommitConflicted() | Overtaken():
                     # Whoever took the job over has the requests in the folder, too.
                     self._fenced = True
             self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)

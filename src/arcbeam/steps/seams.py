@@ -114,6 +114,9 @@ class Commits(Protocol):
     def resolve(self, step: int, now: Timestamp) -> Decision:
         """Asks again what became of a proposal."""
 
+    def overtaken(self) -> str:
+        """Who has taken the job over, as far as can be told without a proposal; "": nobody."""
+
     def unpublished(self) -> Sequence[Committable]:
         """The head's committables, which another driver may have made."""
 

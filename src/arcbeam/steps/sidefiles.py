@@ -20,11 +20,10 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import SideData
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
-from arcbeam.store.manifest.names import parse_written
 
 _F = TypeVar("_F")
 
@@ -173,8 +172,8 @@ class SideFileReader:
             last: dict[int, int] = {}
             for file in reversed(files):
                 if file.channel not in last and has(file, window):
-                    last[file.channel] = step_of(file)
-            found = self._read[channel, window] = [file for file in files if step_of(file) == last.get(file.channel)]
+                    last[file.channel] = file.step
+            found = self._read[channel, window] = [file for file in files if file.step == last.get(file.channel)]
         return found
 
     def _has_chunks(self, file: SideFile, window: bytes) -> bool:
@@ -231,25 +230,13 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as copy:
-                for start in range(0, file.size, _PART_BYTES):
-                    copy.write(blobs.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+                for data in pieces(blobs, file.name, file.size):
+                    copy.write(data)
         yield path
     finally:
         path.unlink(missing_ok=True)
 
 
-def step_of(file: SideFile) -> int:
-    """The last step of which a file has what was put in."""
-    if file.step is not None:
-        return file.step
-    written = parse_written(file.name)
-    assert written is not None
-    return written.step
-
-
 def in_order(files: Iterable[SideFile]) -> list[SideFile]:
     """Files in the order in which they are read: step after step."""
-    return sorted(files, key=lambda file: (step_of(file), file.channel, file.shard, file.name))
-
-
-_PART_BYTES = 8 << 20
+    return sorted(files, key=lambda file: (file.step, file.channel, file.shard, file.name))

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
-from arcbeam.steps.sidefiles import fetched, in_order, step_of
+from arcbeam.steps.sidefiles import fetched, in_order
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.jobtemp.chunkfile import MAGIC, ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, window_of
@@ -62,7 +62,7 @@ def worth_joining(files: Iterable[SideFile]) -> tuple[SideFile, ...]:
 
 
 def _by_step(files: Iterable[SideFile]) -> list[list[SideFile]]:
-    return [list(of) for _, of in itertools.groupby(in_order(files), step_of)]
+    return [list(of) for _, of in itertools.groupby(in_order(files), lambda file: file.step)]
 
 
 def join(blobs: DurableBlobs, path: Path, files: Sequence[SideFile], newest: bool) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from arcbeam.model.plan import Plan
@@ -78,10 +77,14 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     newest = read_newest(blobs)
     had = newest.before if isinstance(newest, UnreadableHead) else newest
     shards = how.shards or (had.shape.shards if had is not None else shards)
-    # A job that has ended is only finished, unless it goes on in spite of that.
-    if had is not None and (had.mode not in ENDED or how.force or how.savepoint):
-        _refuse_new_sources(plan, renamed(had, how.renamed), blobs)
-    program = "" if how.program is None else programs.keep(blobs, how.program, how.files)
+
+    def adapted(origin: Manifest) -> Manifest:
+        now_called = renamed(origin, how.renamed)
+        # A job that has ended is only finished, unless it goes on in spite of that.
+        if origin.mode not in ENDED or how.force:
+            _refuse_new_sources(plan, now_called, blobs)
+        return now_called
+
     log = StepLog.open(
         blobs,
         shape_of(plan, shards),
@@ -90,8 +93,8 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         savepoint=how.savepoint,
         force=how.force,
         finish=True,
-        program=program,
-        adapt=partial(renamed, names=how.renamed),
+        program=lambda: "" if how.program is None else programs.keep(blobs, how.program, how.files),
+        adapt=adapted,
     )
     return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]))
 

@@ -13,7 +13,6 @@ from zlib import crc32
 
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.steps.seams import Host, SideData
-from arcbeam.steps.sidefiles import step_of
 from arcbeam.steps.sidejoining import join, latest
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.manifest.names import Written, written_name
@@ -70,7 +69,7 @@ class TaskStore:
             whole = self.side(written, SideData(written.place, written.shard, path, latest(files)))
         finally:
             path.unlink(missing_ok=True)
-        return replace(whole, step=max(map(step_of, files)))
+        return replace(whole, step=max(file.step for file in files))
 
 
 def _measured(path: Path) -> tuple[int, int]:

@@ -1,9 +1,9 @@
 """Drives a job's machine by lines of text: `what happens -> what is to be done`.
 
 What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `breaks`, `committed`,
-`conflict`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`, `shut down`, `torn down`,
-`drain NAME`, `suspend NAME`, `savepoint NAME`, `cancel`; `late STEP.RUN` is a report that nobody waits for. WHAT is in
-`REPORTS`, or `due N`: all that is left is due then.
+`conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`, `shut down`,
+`torn down`, `drain NAME`, `suspend NAME`, `savepoint NAME`, `cancel`; `late STEP.RUN` is a report that nobody waits
+for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
 
 `says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
 
@@ -37,6 +37,7 @@ from arcbeam.engine.progress import (
     Finalized,
     JobMachine,
     JobStarted,
+    Overtaken,
     Pace,
     Patience,
     Propose,
@@ -263,6 +264,8 @@ class Driver:
                 return CommitDecided(now, proposed)
             case ["conflict"]:
                 return CommitConflicted(now, proposed, "host7")
+            case ["overtaken"]:
+                return Overtaken(now, "host7")
             case ["unknown"]:
                 return CommitUnknown(now, proposed, "timeout")
             case ["refused"]:

@@ -129,6 +129,28 @@ def test_a_commit_that_is_decided_after_the_end_was_is_real_but_is_not_published
 
 
 @pytest.mark.contract("STORE-03")
+def test_who_is_overtaken_ends_at_once_whatever_is_on_its_way() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports due 50              -> propose 1 running
+        committed                   -> wait 50
+        overtaken                   -> tear down sum rates read; wait 100
+    """)
+    driver.say("torn down")
+    assert driver.end is not None
+    assert driver.end.why == "another driver took the job over: host7"
+    play("""
+        start                       -> run 1.0
+        overtaken                   -> abandon 1.0; tear down sum rates read; wait 100
+    """)
+    play("""
+        start                       -> run 1.0
+        reports more                -> propose 1 running
+        overtaken                   -> tear down sum rates read; wait 100
+        conflict                    -> -
+    """)
+
+
 def test_a_conflict_ends_the_job_and_a_refusal_is_tried_again() -> None:
     driver = play("""
         start                       -> run 1.0

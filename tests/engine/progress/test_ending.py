@@ -221,3 +221,41 @@ def test_after_the_end_nothing_happens() -> None:
     assert driver.end.state is EndState.CANCELLED
     assert driver.say("start") == "-"
     assert JobMachine(LAYOUT).waiting().stages == ()
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_the_name_of_a_drain_is_for_its_last_step_alone() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        savepoint s1                -> -
+        drain s1                    -> warn
+        reports more                -> propose 1 running as s1
+        drain s1                    -> warn
+        committed                   -> run 2.0
+        drain s1                    -> warn
+        drain s2                    -> -
+        savepoint s2                -> warn
+        savepoint s3                -> -
+        reports nothing left        -> propose 2 draining as s3
+        savepoint s2                -> warn
+        committed                   -> run 3.0 drain
+        reports nothing left        -> propose 3 draining
+        committed                   -> run 4.0 drain prepare
+        reports nothing left        -> propose 4 drained as s2
+    """)
+    assert ["s1" in text for text in driver.warnings] == [True, True, True, False, False]
+    assert all("the name 's1'" in text or "drains to savepoint 's2'" in text for text in driver.warnings)
+
+
+def test_the_drain_that_a_driver_goes_on_with_keeps_its_name() -> None:
+    driver = play("savepoint last -> -")
+    driver.send(replace(driver.event("start draining"), savepoint="last"))
+    assert len(driver.warnings) == 1
+    play(
+        """
+        reports nothing left        -> propose 1 draining
+        committed                   -> run 2.0 drain prepare
+        reports nothing left        -> propose 2 drained as last
+    """,
+        driver,
+    )

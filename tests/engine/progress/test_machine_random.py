@@ -219,9 +219,9 @@ class JobWorld(RuleBasedStateMachine):
         self.say(f"{what} {name}")
 
     @rule(really=st.integers(0, 30))
-    def it_is_cancelled(self, really: int) -> None:
-        if not really:
-            self.say("cancel")
+    def it_is_cancelled_or_overtaken(self, really: int) -> None:
+        if really < 2:
+            self.say("overtaken" if really else "cancel")
 
     @rule()
     def user_code_has_ended(self) -> None:

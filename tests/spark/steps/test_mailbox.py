@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.spark.steps.mailbox import WallClock
+from arcbeam.spark.steps import mailbox
+from arcbeam.spark.steps.mailbox import EventQueue, RequestWatch, WallClock
+from arcbeam.steps.requests import RequestDesk
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.requests import Answer, Said
+from tests.store.samples import opened
 
 SECOND = 1_000_000_000
 
@@ -35,3 +43,25 @@ def test_a_driver_begins_where_the_one_before_has_been(monkeypatch: pytest.Monke
     clock = WallClock()
     clock.start_at(Timestamp(7_000_000))
     assert clock.now() == 7_000_000
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.contract("OPS-02")
+def test_answers_that_nobody_reads_go_also_while_a_driver_lives_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "_LOOKS_SECONDS", 0.001)
+    monkeypatch.setattr(mailbox, "_FORGETS_EVERY", 2)
+    blobs, clock = FolderBlobs(tmp_path, sync=False), WallClock()
+    desk = RequestDesk(EventQueue(clock), clock)
+    desk.opened(blobs, opened(blobs).head)
+    blobs.put("requests/1-bad", b"no request")
+    with RequestWatch(desk, "job"):
+        soon(lambda: not requests.waiting(blobs))
+        requests.answer(blobs, "0000000000000005-old", Answer(Said.DONE))
+        soon(lambda: not list(blobs.list("answers")))

@@ -15,7 +15,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import EnvironmentMismatchError, InvalidPipelineError, SetupError
-from arcbeam.spark.tasks import shipping
+from arcbeam.spark.tasks import artifacts, shipping
 from arcbeam.spark.tasks.artifacts import Staged, archives_of, staged_by
 from arcbeam.spark.tasks.shipping import Prelude
 
@@ -49,6 +49,24 @@ def _run(package: str, expected: int, *arguments: str) -> None:
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments))) as p:
         found = p | beam.Create([1, 2]) | beam.Reshuffle() | beam.Map(_answers, package)
         assert_that(found, equal_to([(1, expected), (2, expected)]))
+
+
+def test_an_archive_of_the_same_is_the_same_whenever_and_from_wherever_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = wheel(tmp_path, "arcbeam_same", "1.0", "VALUE = 1\n")
+    session = tmp_path / "pickled_main_session"
+    session.write_bytes(b"session")
+    monkeypatch.setattr(artifacts, "_made", {})
+    made: list[list[bytes]] = []
+    for at in (1_000_000_000, 1_600_000_000):
+        os.utime(session, (at, at))
+        artifacts._made.clear()
+        archives = archives_of([Staged(package.name, package, False), Staged(session.name, session, False)])
+        made.append([archive.path.read_bytes() for archive in archives])
+        (names,) = [_names(archive) for archive in archives if "packages/arcbeam_same.py" in _names(archive)]
+        assert not [name for name in names if name.endswith("direct_url.json")]
+    assert made[0] == made[1]
 
 
 @pytest.mark.contract("API-05")

@@ -13,6 +13,7 @@ import pytest
 from obstore.store import S3Store
 from pyarrow import fs
 
+from arcbeam.store.blobs import durable
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import BlobInfo, ClearableBlobs, DurableBlobs
 from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
@@ -34,6 +35,21 @@ def test_bytes_come_back_whole_and_in_ranges(blobs: DurableBlobs) -> None:
     assert blobs.get_range("a/b", 2, 0) == b""
     blobs.put("a/b", b"other")
     assert blobs.get("a/b") == b"other"
+
+
+def test_a_whole_file_comes_in_pieces_and_a_longer_one_is_noticed(
+    blobs: DurableBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "_PART_BYTES", 4)
+    for size in (0, 1, 3, 4, 5, 8, 9):
+        data = bytes(range(size))
+        blobs.put("a/b", data)
+        assert b"".join(durable.pieces(blobs, "a/b", size)) == data
+        assert b"".join(durable.pieces(blobs, "a/b", size + 2)) == data
+        if size:
+            assert len(b"".join(durable.pieces(blobs, "a/b", size - 1))) == size
+    with pytest.raises(MissingFileError):
+        list(durable.pieces(blobs, "a/c", 0))
 
 
 def test_a_name_is_created_once(blobs: DurableBlobs) -> None:

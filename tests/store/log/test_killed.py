@@ -17,7 +17,7 @@ from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import compact, worth_merging
 from arcbeam.testing import UnreliableBlobs
-from tests.store.samples import opened, read_head
+from tests.store.samples import opened, read_head, version
 
 
 def run(log: StepLog, cache: HostCache, scratch: Path, steps: int) -> None:
@@ -25,16 +25,16 @@ def run(log: StepLog, cache: HostCache, scratch: Path, steps: int) -> None:
     for _ in range(steps):
         head = log.head
         step = head.step + 1
-        version = head.version(1, 0)
-        view = cache.view(log.blobs, version)
+        at = version(head, 1, 0)
+        view = cache.view(log.blobs, at)
         count = int(view.get(b"count") or b"0")
         assert count == sum(1 for _ in view.scan(b"n", b"o"))
         view.put(b"count", b"%d" % (count + 1))
         view.put(b"n%06d" % step, b"x" * 100)
-        delta = cache.publish(log.blobs, version, Written(1, 0, step, log.epoch, "delta", "delta"), view, step)
+        delta = cache.publish(log.blobs, at, Written(1, 0, step, log.epoch, "delta", "delta"), view, step)
         view.close()
         assert delta is not None
-        files = version.files
+        files = at.files
         first = worth_merging(files)
         if first is not None:
             merged = Written(1, 0, step, log.epoch, "merged", "snapshot")
@@ -65,7 +65,7 @@ def test_a_driver_killed_anywhere_leaves_a_whole_step(tmp_path: Path) -> None:
         assert head.step >= steps
         steps = head.step
         for cache in (HostCache(tmp_path / "cache"), HostCache(tmp_path / f"fresh-{calls}")):
-            view = cache.view(inner, head.version(1, 0))
+            view = cache.view(inner, version(head, 1, 0))
             assert int(view.get(b"count") or b"0") == sum(1 for _ in view.scan(b"n", b"o"))
             view.close()
     assert steps > 15

@@ -65,8 +65,8 @@ def test_a_program_and_its_files_are_kept_once_and_go_with_a_copy(blobs: Durable
     program = Program("words", b"proto", files=described)
     name = programs.keep(blobs, program, files)
     path.unlink()
-    assert programs.keep(blobs, program, files) == name, "what is there is not read again"
-    log = opened(blobs, program=name)
+    assert programs.keep(blobs, program, files) == name, "what is there is not written again"
+    log = opened(blobs, program=lambda: name)
     log.propose(pinned(log.draft(Timestamp(1)), "safe"))
     assert opened(blobs).head.program == name, "who does not know better leaves it"
     target = FolderBlobs(tmp_path / "copy", sync=False)
@@ -82,6 +82,21 @@ def test_a_program_and_its_files_are_kept_once_and_go_with_a_copy(blobs: Durable
     problems = inspect(target, check=True).problems
     assert problems is not None
     assert [problem for problem in problems if "x.zip" in problem]
+
+
+@pytest.mark.contract("STORE-07")
+def test_who_submits_a_script_again_mends_its_program(blobs: DurableBlobs, tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    path.write_bytes(b"zip" * 5)
+    program = Program("words", b"proto", files=(programs.described("x.zip", path),))
+    name = programs.keep(blobs, program, {"x.zip": path})
+    file = f"programs/files/{program.files[0].sha256}"
+    for damage in (b"", b"ZIP" * 5, b"zip" * 6, None):
+        for each in (name, file):
+            blobs.delete(each) if damage is None else blobs.put(each, damage)
+        assert programs.keep(blobs, program, {"x.zip": path}) == name
+        assert programs.read(blobs, name) == program
+        assert blobs.get(file) == b"zip" * 5
 
 
 def test_the_path_of_a_savepoint() -> None:

@@ -23,7 +23,7 @@ from arcbeam.store.blobs.errors import (
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest.names import manifest_name
+from arcbeam.store.manifest.names import epoch_name, manifest_name
 from arcbeam.store.manifest.values import Abandoned, JobShape, Kind, OutputWatermark, Pin, StageShape, StageWatermarks
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import SHAPE, delta, opened, read_head
@@ -133,6 +133,25 @@ def test_who_is_fenced_out_is_told_by_whom(memory: DurableBlobs) -> None:
         "stop it and start again"
     )
     with pytest.raises(FencedError, match="host-b"):
+        first.propose(first.draft(Timestamp(1)))
+
+
+@pytest.mark.contract("STORE-03")
+def test_who_looks_whether_it_was_overtaken_believes_a_manifest_and_no_epoch(memory: DurableBlobs) -> None:
+    blobs = UnreliableBlobs(memory, 0)
+    first = opened(blobs)
+    assert first.overtaken() is None
+    memory.put(epoch_name(2), b"{}")  # of one that died before its opening
+    assert first.overtaken() is None
+    opened(memory)
+    blobs.faults = Faults(unread=1.0)
+    assert first.overtaken() is None, "the store does not say"
+    blobs.faults = Faults()
+    error = first.overtaken()
+    assert error is not None
+    assert "step 1 is of epoch 3" in str(error)
+    assert first.taken_by is not None
+    with pytest.raises(FencedError):
         first.propose(first.draft(Timestamp(1)))
 
 

@@ -79,6 +79,12 @@ def test_a_manifest_comes_back() -> None:
     assert decode(encode(joined), "m", "here") == joined
 
 
+def test_a_side_file_of_before_is_of_the_step_that_its_name_says() -> None:
+    file = SideFile(4, 2, "side/4/2/000000000041-00000001-t.side", 99)
+    before = replace(file, step=None)  # type: ignore[arg-type]
+    assert decode(encode(replace(MANIFEST, side_files=(before,))), "m", "here").side_files == (replace(file, step=41),)
+
+
 @pytest.mark.contract("STORE-05")
 def test_version_1_is_read() -> None:
     assert decode(GOLDEN.read_bytes(), "m", "here") == MANIFEST

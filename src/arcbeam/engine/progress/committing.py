@@ -57,7 +57,12 @@ def proposed(state: JobState, step: int) -> Proposal:
 def conflicted(state: JobState, who: str) -> None:
     """Another driver has the step: this one can commit nothing any more."""
     state.proposal = None
-    ending.fail(state, f"another driver took the job over: {who}")
+    ending.fail(state, taken_over(who))
+
+
+def taken_over(who: str) -> str:
+    """Why a job fails here that goes on elsewhere."""
+    return f"another driver took the job over: {who}"
 
 
 def unknown(state: JobState, proposal: Proposal, why: str) -> None:
@@ -89,6 +94,7 @@ def committed(state: JobState, proposal: Proposal) -> None:
     state.attempt = 0
     # SUBTLE: what was asked for while the commit was on its way is not in it; the next one has it.
     state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
+    state.made.update(command.savepoints)
     for what in (Propose, Resolve):
         state.failures.pop(what, None)
     if cut:

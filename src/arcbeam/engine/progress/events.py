@@ -116,6 +116,14 @@ class CommitConflicted:
 
 
 @dataclass(frozen=True, slots=True)
+class Overtaken:
+    """Another driver took the step after the head, while this one had nothing to propose; `who` it is."""
+
+    at: Timestamp
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
 class CommitUnknown:
     """The store does not say whether the step that was proposed is real."""
 
@@ -229,6 +237,7 @@ Event = (
     | StepFailed
     | CommitDecided
     | CommitConflicted
+    | Overtaken
     | CommitUnknown
     | CommitRefused
     | DriverFailed

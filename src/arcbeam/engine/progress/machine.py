@@ -121,6 +121,9 @@ class JobMachine:
             case on.CommitConflicted(_, step, who):
                 committing.proposed(state, step)
                 committing.conflicted(state, who)
+            case on.Overtaken(_, who):
+                # What is proposed by now will be answered, too.
+                ending.fail(state, committing.taken_over(who))
             case on.CommitUnknown(_, step, why):
                 committing.unknown(state, committing.proposed(state, step), why)
             case on.CommitRefused(_, step, why):
@@ -143,7 +146,9 @@ class JobMachine:
             case on.SuspendRequested(_, savepoint):
                 self._request(Mode.SUSPENDING, savepoint)
             case on.SavepointRequested(_, savepoint):
-                if self._is_open(f"savepoint {savepoint!r}"):
+                if state.mode is Mode.DRAINING and savepoint == state.last_savepoint:
+                    state.warn(f"the job drains to savepoint {savepoint!r}: no step before the last one gets that name")
+                elif self._is_open(f"savepoint {savepoint!r}"):
                     state.savepoints.append(savepoint)
             case on.CancelRequested():
                 ending.break_off(state, Mode.CANCELLING, End(EndState.CANCELLED))
@@ -169,6 +174,9 @@ class JobMachine:
             # Both end with a savepoint. Which of them it is does not change any more: somebody may wait for it.
             self._warn_already(state.mode, state.last_savepoint, savepoint)
             return
+        if mode is Mode.DRAINING and savepoint in state.given():
+            state.warn(f"a step before the last one gets the name {savepoint!r}: the job is not drained to it")
+            return
         state.mode, state.last_savepoint = mode, savepoint
         state.not_before, state.fruitless = state.now, 0
 
@@ -189,6 +197,9 @@ class JobMachine:
         if event.draining:
             if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
                 self._warn_already(Mode.DRAINING, event.savepoint, state.last_savepoint)
+            if event.savepoint in state.savepoints:
+                self._warn_already(Mode.DRAINING, event.savepoint, event.savepoint)
+                state.savepoints.remove(event.savepoint)
             state.mode, state.last_savepoint = Mode.DRAINING, event.savepoint
         if event.unpublished:
             committing.publish(state, Publish(event.step, None))

@@ -108,6 +108,8 @@ class JobState:
     # Names for the next commit, none behind phase STEPPING; and one for the last, if the job is drained or suspended.
     savepoints: list[str] = field(default_factory=list)
     last_savepoint: str = ""
+    # Names that this driver has committed.
+    made: set[str] = field(default_factory=set)
 
     # Failures in a row, by the command that failed: forgotten when one succeeds. Never more than are allowed, while the
     # job goes on; but asking for an unknown outcome may fail for ever.
@@ -142,6 +144,10 @@ class JobState:
         """The savepoints that were asked for and are not made, with that of the last commit; each once."""
         last = [self.last_savepoint] if self.last_savepoint and self.phase in (Phase.NEW, Phase.STEPPING) else []
         return list(dict.fromkeys([*self.savepoints, *last]))
+
+    def given(self) -> set[str]:
+        """The names that are a step's, or the next ones': no later one can get them."""
+        return {*self.made, *self.savepoints, *(self.proposal.command.savepoints if self.proposal else ())}
 
     def ask(self, command: Command) -> None:
         """Wants something done."""

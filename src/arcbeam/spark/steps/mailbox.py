@@ -24,6 +24,10 @@ _LOOKS_SECONDS = 1.0
 """How often requests are looked for. In an object store each look is a request, too: some 90,000 a day."""
 
 
+_FORGETS_EVERY = 3600
+"""Looks between two removals of old answers: about an hour."""
+
+
 class WallClock:
     """See `arcbeam.steps.seams.Clock`: the system's time, but it never goes back.
 
@@ -94,11 +98,14 @@ class RequestWatch:
 
     def _watch(self) -> None:
         told = False
-        try:
-            self._desk.forget_old()
-        except StoreError as e:
-            _LOG.debug("old answers stay: %s", e)
+        looks = 0
         while True:
+            if looks % _FORGETS_EVERY == 0:
+                try:
+                    self._desk.forget_old()
+                except StoreError as e:
+                    _LOG.debug("old answers stay: %s", e)
+            looks += 1
             try:
                 self._desk.look()
                 told = False

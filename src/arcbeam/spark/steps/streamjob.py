@@ -22,6 +22,7 @@ from arcbeam.engine.progress import (
     Event,
     JobMachine,
     Mode,
+    Propose,
     Published,
     StepReported,
 )
@@ -58,6 +59,9 @@ _LOG = logging.getLogger("arcbeam.steps")
 
 class Listener(Protocol):
     """Who wants to know what a job does, while it does it. Called on the driver's thread."""
+
+    def opened(self) -> None:
+        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
 
     def reported(self, report: BundleReport) -> None:
         """What the bundles of a stage and task come to; their step is committed."""
@@ -134,7 +138,7 @@ class StreamRun:
         self._log: StepLog | None = None
         self._end: End | None = None
         self._mode = Mode.RUNNING
-        self._took = Duration(0)
+        self._took, self._ran = Duration(0), False
 
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
@@ -159,6 +163,10 @@ class StreamRun:
             RequestRefusedError: nothing can come of it.
         """
         return self._desk.ask(what, savepoint)
+
+    def draining(self) -> Ticket | None:
+        """See `RequestDesk.draining`; callable from any thread."""
+        return self._desk.draining()
 
     def interrupt(self) -> None:
         """Ends the job; callable from any thread, and again."""
@@ -193,6 +201,7 @@ class StreamRun:
         began = self._clock.now() if self._plan.script is None else Timestamp(0)
         taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
         log = self._log = taken.log
+        self._listener.opened()
         self._clock.start_at(log.head.time)
         if log.head.mode in ENDED:
             self.warn(
@@ -220,7 +229,10 @@ class StreamRun:
         assert end is not None
         match end.state:
             case EndState.FAILED:
-                raise cluster.failure or JobFailedError(f"the job has failed: {end.why}")
+                # An error of a step that was to be run again is not why.
+                if cluster.failure is not None and str(cluster.failure) in end.why:
+                    raise cluster.failure
+                raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return end
@@ -237,16 +249,20 @@ class StreamRun:
         """See `arcbeam.steps.seams.Watch`."""
         assert self._machine is not None
         assert self._log is not None
-        self._desk.handled(event, commands, self._log.head)
+        # Before those who have asked hear of it: they may look what has become of the job.
         if self._machine.mode is not self._mode:
             self._mode = self._machine.mode
             if self._mode in _TOLD:
                 self._listener.turned(self._mode.name)
+        self._desk.handled(event, commands, self._log.head)
+        for command in commands:
+            if isinstance(command, Propose):
+                self._ran = bool(command.reports)
         if isinstance(event, StepReported):
             self._took = event.took
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
-        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took)
+        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took, ran=self._ran)
         if reports:
             _LOG.info("%s: %s", self._plan.name, line)
             self._listener.stepped(line)

@@ -36,19 +36,23 @@ class Tally:
             self._open[step] = reports
             self._attempted.add_serialized(_infos(reports))
 
-    def committed(self, step: int, times: Times, took: Duration) -> tuple[Sequence[BundleReport], str]:
+    def committed(
+        self, step: int, times: Times, took: Duration, *, ran: bool = True
+    ) -> tuple[Sequence[BundleReport], str]:
         """A step is real.
 
         Args:
             step: its number.
             times: its watermarks.
             took: how long its last run was.
+            ran: it was proposed with what a run has reported. Else that was refused, if there was any.
 
         Returns:
             What was reported in it (nothing: a commit without a step), and the step in one line.
         """
         with self._lock:
             reports = self._open.pop(step, ())
+            reports = reports if ran else ()
             self._open = {later: of for later, of in self._open.items() if later > step}
             self._committed.add_serialized(_infos(reports))
             elements = sum(report.elements_in for report in reports)

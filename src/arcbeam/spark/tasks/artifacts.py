@@ -149,6 +149,10 @@ def _levels(overrides: Any) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, _level(level)) for name, level in levels.items()))
 
 
+_ORIGIN = "direct_url.json"
+_NO_TIME = (1980, 1, 1, 0, 0, 0)
+"""The first that a zip file knows."""
+
 _made: dict[str, Archive] = {}
 _lock = threading.Lock()
 
@@ -225,6 +229,7 @@ def _fill(files: Sequence[Staged], root: Path) -> None:
             _pip([*links, *(str(_under_its_name(f, Path(named))) for f in packages)], target)
     if target.is_dir():
         _leave_out_core(target)
+        _leave_out_origins(target)
     for file in rest:
         if file not in cached and file not in wheels:
             place = root / FILES / file.name
@@ -283,6 +288,17 @@ def _leave_out_core(target: Path) -> None:
             folder.rmdir()
 
 
+def _leave_out_origins(target: Path) -> None:
+    """Removes what says from which folder of this host a package was installed: it is another one each time."""
+    for origin in list(target.glob(f"*.dist-info/{_ORIGIN}")):
+        record = origin.with_name("RECORD")
+        if record.exists():
+            named = f"{origin.parent.name}/{_ORIGIN},"
+            lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+            record.write_text("".join(line for line in lines if not line.startswith(named)), encoding="utf-8")
+        origin.unlink()
+
+
 @functools.cache
 def _core() -> dict[str, str]:
     """Versions by name of what arcbeam and its dependencies, however indirect, are made of."""
@@ -312,10 +328,16 @@ def _needed(requires: Iterable[str]) -> Iterable[str]:
 
 
 def _zip(root: Path, path: Path) -> None:
-    """Writes a zip file; all or nothing."""
+    """Writes a zip file, the same for the same files whenever they were made; all or nothing.
+
+    SUBTLE: a job in steps keeps its archives by their content. With the times of files in it, each start of the same
+    pipeline would leave another one in the job's folder.
+    """
     partial = path.with_suffix(".partial")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for file in sorted(p for p in root.rglob("*") if p.is_file()):
             name = re.sub(r"\\", "/", str(file.relative_to(root)))
-            archive.write(file, name)
+            info = zipfile.ZipInfo.from_file(file, name, strict_timestamps=False)
+            info.date_time, info.compress_type = _NO_TIME, zipfile.ZIP_DEFLATED
+            archive.writestr(info, file.read_bytes(), compresslevel=1)
     partial.rename(path)

@@ -94,8 +94,15 @@ def opening(
 
 def no_savepoint(blobs: DurableBlobs, name: str, head: Manifest | None) -> StoreError:
     """The error for a savepoint that there is not; `head` has those that there are."""
-    names = ", ".join(pin.name for pin in head.pins) if head else ""
-    return StoreError(f"there is no savepoint '{name}' in '{blobs}'", f"there are: {names or 'none'}")
+    remedy = (
+        f"there are: {', '.join(pin.name for pin in head.pins) or 'none'}"
+        if head
+        else (
+            f"there is no job at all there. A path that ends with savepoints/{name} is read as that of a savepoint: "
+            "if it was meant to be a job's folder, call that otherwise"
+        )
+    )
+    return StoreError(f"there is no savepoint '{name}' in '{blobs}'", remedy)
 
 
 def _first(asked: Asked, epoch: int, token: str) -> Manifest:

@@ -1,17 +1,20 @@
 """Programs in a job's folder: what a driver needs to go on with a job without the script that began it.
 
 Owns putting them there, before a manifest names them, and getting them back whole. They are named by their content and
-never changed: a driver that is started again with the same finds all of it there. Nothing removes them, as nothing
-removes the openings that name them.
+never changed: a driver that is started again with the same finds all of it there, or mends what is damaged. Nothing
+removes them, as nothing removes the openings that name them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, StoreError
 from arcbeam.store.manifest.names import program_file_name
 from arcbeam.store.manifest.programfile import Program, ProgramFile, decode, encode
@@ -30,7 +33,7 @@ def described(name: str, path: Path) -> ProgramFile:
 
 
 def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path]) -> str:
-    """Puts a program and its files into a job's folder, as far as they are not there.
+    """Puts a program and its files into a job's folder, as far as they are not there, or not what they were.
 
     Args:
         blobs: the job's folder.
@@ -41,11 +44,13 @@ def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path]) -> st
         The name of the program's file, for a manifest.
     """
     for file in program.files:
-        name = program_file_name(file.sha256)
-        if not _is_there(blobs, name, file.size):
-            blobs.put_file(name, paths[file.name])
+        try:
+            fetch(blobs, file, len)
+        except (MissingFileError, DamagedFileError):
+            blobs.put_file(program_file_name(file.sha256), paths[file.name])
     name, data = encode(program)
-    blobs.create(name, data)
+    if not blobs.create(name, data) and blobs.get(name) != data:
+        blobs.put(name, data)
     return name
 
 
@@ -65,13 +70,10 @@ def fetch(blobs: DurableBlobs, file: ProgramFile, part: Callable[[bytes], object
         StoreError: it is missing or damaged, or cannot be read.
     """
     name, at, digest = program_file_name(file.sha256), 0, hashlib.sha256()
-    # Asked for one byte more than there should be: a longer file is another file.
-    while data := blobs.get_range(name, at, min(_PART_BYTES, file.size - at + 1)):
+    for data in pieces(blobs, name, file.size):
         part(data)
         digest.update(data)
         at += len(data)
-        if at > file.size:
-            break
     if (at, digest.hexdigest()) != (file.size, file.sha256):
         raise DamagedFileError(
             f"'{name}' in '{blobs}' is not what it was: the program's file '{file.name}'",
@@ -83,21 +85,26 @@ def copy(source: DurableBlobs, name: str, target: DurableBlobs, scratch: Path) -
     """Copies a program and its files to another job's folder."""
     program = read(source, name)
     for file in program.files:
-        path = scratch / file.sha256
-        try:
-            with open(path, "wb") as copied:
-                fetch(source, file, copied.write)
-            target.put_file(program_file_name(file.sha256), path)
-        except OSError as e:
-            raise StoreError(f"'{file.name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
-        finally:
-            path.unlink(missing_ok=True)
+        copy_through(scratch, target, program_file_name(file.sha256), partial(_fetch_into, source, file))
     target.put(name, source.get(name))
 
 
-def _is_there(blobs: DurableBlobs, name: str, size: int) -> bool:
-    """Whether a file is there, in its whole length: names are of content, so then it is the same."""
+def _fetch_into(source: DurableBlobs, file: ProgramFile, copy: BinaryIO) -> None:
+    fetch(source, file, copy.write)
+
+
+def copy_through(scratch: Path, target: DurableBlobs, name: str, fetch: Callable[[BinaryIO], None]) -> None:
+    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published.
+
+    Raises:
+        StoreError: that is not possible.
+    """
+    path = scratch / uuid.uuid4().hex
     try:
-        return len(blobs.get_range(name, max(size - 1, 0), 2)) == min(size, 1)
-    except MissingFileError:
-        return False
+        with open(path, "xb") as copy:
+            fetch(copy)
+        target.put_file(name, path)
+    except OSError as e:
+        raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
+    finally:
+        path.unlink(missing_ok=True)

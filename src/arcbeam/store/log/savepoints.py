@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.files import ShardFile, SideFile
-from arcbeam.store.blobs.backends import below
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.backends import below, shown
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import (
@@ -38,7 +39,6 @@ from arcbeam.store.shards.shardfile import ShardFileReader, local_reader
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PATH = re.compile(rf"(.+)/savepoints/({_NAME.pattern})/?", re.DOTALL)
-_PART_BYTES = 8 << 20
 
 
 def pinned(draft: Manifest, name: str) -> Manifest:
@@ -82,6 +82,20 @@ def split_path(path: str) -> tuple[str, str]:
     plain, mark, settings = path.partition("?") if "://" in path else (path, "", "")
     match = _PATH.fullmatch(plain)
     return (match[1] + mark + settings, match[2]) if match else (path, "")
+
+
+def place_of(path: str, savepoint: str) -> tuple[str, str]:
+    """The folder of a job, and the savepoint of it, where the one may be named by the other's path; "": none.
+
+    Raises:
+        InvalidPipelineError: they name two.
+    """
+    folder, of_path = split_path(path)
+    if of_path and savepoint not in ("", of_path):
+        raise InvalidPipelineError(
+            f"'{shown(path)}' is savepoint '{of_path}', and '{savepoint}' is asked for", "name one"
+        )
+    return folder, savepoint or of_path
 
 
 def unpinned(draft: Manifest, name: str) -> Manifest:
@@ -131,9 +145,9 @@ def copy_savepoint(
     scratch.mkdir(parents=True, exist_ok=True)
     for shard in manifest.shards:
         for file in shard.files:
-            _copy(target, file.name, scratch, partial(_fetch, source, file))
+            programs.copy_through(scratch, target, file.name, partial(_fetch, source, file))
     for side in manifest.side_files:
-        _copy(target, side.name, scratch, partial(_fetch_side, source, side))
+        programs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
     if manifest.program:
         programs.copy(source, manifest.program, target, scratch)
     copy = replace(manifest, job=token(), epoch=0, token=token(), parent="", kind=Kind.STEP, pins=(pin,), abandoned=())
@@ -153,22 +167,10 @@ def _first_manifest(target: DurableBlobs, step: int) -> bool:
         return False
 
 
-def _copy(target: DurableBlobs, name: str, scratch: Path, fetch: Callable[[BinaryIO], None]) -> None:
-    """Copies a file, through a local one that `fetch` fills, and that is whole before it is published."""
-    path = scratch / uuid.uuid4().hex
-    try:
-        with open(path, "xb") as copy:
-            fetch(copy)
-        target.put_file(name, path)
-    except OSError as e:
-        raise StoreError(f"'{name}' cannot be copied through '{scratch}': {e}", "see that it has room") from e
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def _fetch(source: DurableBlobs, file: ShardFile, copy: BinaryIO) -> None:
-    for start in range(0, file.size, _PART_BYTES):
-        copy.write(source.get_range(file.name, start, min(_PART_BYTES, file.size - start)))
+    for data in pieces(source, file.name, file.size):
+        copy.write(data)
+    copy.truncate(file.size)
     copy.flush()
     # What was fetched is what is checked.
     for _ in ShardFileReader(local_reader(Path(copy.name)), file.size, file.crc, file.name, source).blocks():

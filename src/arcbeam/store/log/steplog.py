@@ -111,7 +111,7 @@ class StepLog:
         savepoint: str = "",
         force: bool = False,
         finish: bool = False,
-        program: str = "",
+        program: Callable[[], str] = lambda: "",
         adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
         token: Callable[[], str] = new_token,
     ) -> StepLog:
@@ -129,7 +129,8 @@ class StepLog:
             force: go on even if the job has ended.
             finish: open the job also if it has ended, but not to go on: its last commit may not be published, nor the
                 last calls of user code made. The opening keeps how it has ended, and nothing can be proposed on it.
-            program: name of the file that says what runs the job from here on; it is there. "": as before.
+            program: puts what runs the job from here on into the folder, and gives the name of its file; "": as before.
+                Called when the job is not refused, so who is leaves nothing there.
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
                 change what is real, but only what it is called.
             token: gives tokens that nobody else has.
@@ -143,9 +144,10 @@ class StepLog:
             IndeterminateError: the store does not answer; opening again is safe.
         """
         # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
-        asked = Asked(shape, now, savepoint, force, finish, program, adapt)
+        asked = Asked(shape, now, savepoint, force, finish, "", adapt)
         _refuse(blobs, asked)
         epoch = _begin_epoch(blobs, driver, now, token())
+        asked = replace(asked, program=program())
         floor = floor_below(blobs, epoch - 1)
         blobs.put(floor_name(epoch, 0), floor_data(floor))
         newest = find_newest(blobs, floor)
@@ -250,6 +252,15 @@ class StepLog:
     def fenced(self) -> FencedError | None:
         """The error that a driver ends with after a `Conflict`; None if there was none."""
         return _fenced(self._blobs, self.epoch, self._conflict.found) if self._conflict else None
+
+    def overtaken(self) -> FencedError | None:
+        """The same, but looks whether the step after the head is another driver's. (That a later epoch has begun says
+        nothing: its driver may have died before its opening.) Where the store does not say, the next proposal will.
+        """
+        if self._pending is None and self._conflict is None:
+            with contextlib.suppress(StoreError):
+                self._conflict = Conflict(read_manifest(self._blobs, self._head.step + 1))
+        return self.fenced()
 
     @property
     def taken_by(self) -> Manifest | None:

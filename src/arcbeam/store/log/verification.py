@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
 from arcbeam.model.files import ShardFile, SideFile
-from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, StoreError
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.values import Manifest, Pin
 from arcbeam.store.shards.compaction import opened
-
-_PART_BYTES = 8 << 20
 
 
 def problems(blobs: DurableBlobs, manifest: Manifest, savepoints: Iterable[Pin]) -> Iterator[str]:
@@ -66,12 +64,9 @@ def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], 
         StoreError: it is missing or damaged, or cannot be read.
     """
     size, crc = 0, 0
-    # Asked for one byte more than there should be: a longer file is another file.
-    while data := blobs.get_range(side.name, size, min(_PART_BYTES, side.size - size + 1)):
+    for data in pieces(blobs, side.name, side.size):
         part(data)
         size, crc = size + len(data), crc32(data, crc)
-        if size > side.size:
-            break
     if size != side.size:
         found = f"{size} of {side.size} bytes are there" if size < side.size else f"it has more than {side.size} bytes"
         raise _damaged(blobs, side, found)

@@ -21,6 +21,7 @@ from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
+from arcbeam.store.manifest.names import parse_written
 from arcbeam.store.manifest.values import (
     Abandoned,
     HoldSummary,
@@ -240,7 +241,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         shards=tuple(
             Shard(s["level"], s["shard"], tuple(_file_from_record(f) for f in s["files"])) for s in record["shards"]
         ),
-        side_files=tuple(SideFile(**f) for f in record["side_files"]),
+        side_files=tuple(_side_from_record(f) for f in record["side_files"]),
         holds=tuple(HoldSummary(**h) for h in record["holds"]),
         residuals=tuple(ResidualSummary(**r) for r in record["residuals"]),
         committables=tuple(Committable(**c) for c in record["committables"]),
@@ -253,3 +254,10 @@ def _from_record(record: dict[str, Any]) -> Manifest:
 
 def _file_from_record(record: dict[str, Any]) -> ShardFile:
     return ShardFile(**{**record, "kind": FileKind(record["kind"])})
+
+
+def _side_from_record(record: dict[str, Any]) -> SideFile:
+    if record["step"] is None:  # written by an earlier version: its name says it
+        written = parse_written(record["name"])
+        record = {**record, "step": written.step if written is not None else 0}
+    return SideFile(**record)

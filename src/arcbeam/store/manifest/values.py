@@ -181,11 +181,6 @@ class Manifest:
         """Whether what was real after that step led to this manifest."""
         return _leads_to(step, self.step, self.abandoned)
 
-    def version(self, level: int, shard: int) -> ShardVersion:
-        """What a task needs to know to have a shard at this step."""
-        files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
-        return ShardVersion(self.job, level, shard, self.step, self.abandoned, files)
-
     def pin(self, name: str) -> Pin | None:
         """The savepoint of that name."""
         return next((pin for pin in self.pins if pin.name == name), None)

@@ -16,7 +16,7 @@ from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import compact, worth_merging
 from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.simulate.playing.hosts import MemoryHost
-from tests.store.samples import opened
+from tests.store.samples import opened, version
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -28,9 +28,9 @@ def test_both_give_the_same(tmp_path: Path, seed: int) -> None:
         for number in (0, 1)
     ]
     for step in range(1, 25):
-        version = log.head.version(1, 0)
+        at = version(log.head, 1, 0)
         memory, cache = hosts[chance.randrange(2)]
-        views = [memory.view(log.blobs, version), cache.view(log.blobs, version)]
+        views = [memory.view(log.blobs, at), cache.view(log.blobs, at)]
         assert [list(view.scan(b"")) for view in views].count(list(views[0].scan(b""))) == 2
         views[0].put(b"step", b"%d" % step)
         for _ in range(3):
@@ -39,16 +39,16 @@ def test_both_give_the_same(tmp_path: Path, seed: int) -> None:
                 views[0].delete(key)
             else:
                 views[0].put(key, b"%d" % step)
-        delta = memory.publish(log.blobs, version, Written(1, 0, step, log.epoch, "a", "delta"), views[0], step)
+        delta = memory.publish(log.blobs, at, Written(1, 0, step, log.epoch, "a", "delta"), views[0], step)
         for view in views:
             view.close()
-        files = version.files
+        files = at.files
         if (first := worth_merging(files)) is not None:
             files = compact(log.blobs, tmp_path, files, first, Written(1, 0, step, log.epoch, "m", "snapshot"))
         files = files if delta is None else (*files, delta)
         assert isinstance(log.propose(log.draft(Timestamp(step), shards=(Shard(1, 0, files),))), Committed)
     for memory, cache in hosts:
         for host in (memory, cache):
-            host.view(log.blobs, log.head.version(1, 0)).close()
+            host.view(log.blobs, version(log.head, 1, 0)).close()
             with pytest.raises(DecidedStepError):
-                host.view(log.blobs, version)
+                host.view(log.blobs, at)

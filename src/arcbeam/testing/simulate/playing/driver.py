@@ -28,6 +28,7 @@ from arcbeam.engine.progress import (
     Finalized,
     JobMachine,
     Mode,
+    Overtaken,
     Phase,
     Propose,
     Publish,
@@ -196,14 +197,15 @@ class Driver:
 
     def put(self, event: Event) -> None:
         """See `seams.Inbox`: what the store has answered."""
-        assert isinstance(event, Decision)
+        assert isinstance(event, Decision | Overtaken)
         if isinstance(event, DriverFailed):
             raise Broken(f"{self.name} cannot propose: {event.why}")
         taken = self.log.taken_by
-        if isinstance(event, CommitConflicted) and taken is not None and taken.epoch == self.log.epoch:
+        if isinstance(event, CommitConflicted | Overtaken) and taken is not None and taken.epoch == self.log.epoch:
             raise Broken(f"{self.name} is fenced out by itself, at step {taken.step}")
         self.around.outcome(type(event).__name__)
-        self.around.tell(f"{self.name}: {type(event).__name__} (step {event.step})")
+        step = event.step if isinstance(event, Decision) else self.log.head.step + 1
+        self.around.tell(f"{self.name}: {type(event).__name__} (step {step})")
         self._answer(event)
 
     def _answer(self, event: Event) -> None:

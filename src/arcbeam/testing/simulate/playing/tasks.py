@@ -24,7 +24,6 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import SideData
-from arcbeam.steps.sidefiles import step_of
 from arcbeam.steps.sidejoining import latest
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
@@ -139,7 +138,7 @@ class TaskRun:
         self.call()
         data = b"\n".join(self.job.blobs.get(file.name) for file in files)
         whole = self._store.side(written, SideData(written.place, written.shard, data, latest(files)))
-        return replace(whole, step=max(map(step_of, files)))
+        return replace(whole, step=max(file.step for file in files))
 
     # `seams.Rows`.
 
