@@ -65,7 +65,8 @@ class Splitter:
     output before the first claim), a remainder smaller than at the first look.
 
     Nobody can end a process but itself: one that goes on though it was asked to stop, cannot be split, or has claimed
-    nothing, is told of in the log, by the name of its step, and goes on.
+    nothing, is told of in the log, by the name of its step, and goes on; where patience is given, for in a bounded job
+    nobody waits for what it leaves.
 
     `_lock` guards all that follows it in `__init__`; a split is only asked for while holding it. So a split always
     hits the restriction that was looked at, and `end` returns only when no split is under way.
