@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from apache_beam.transforms import trigger, userstate, window
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam import ArcbeamRunner
+from arcbeam.doctor import require_java
 from arcbeam.errors import JobFailedError, UserCodeError
 from arcbeam.store.blobs.errors import NewerFormatError, StoreError
 from tests.notes import note, noted
@@ -250,6 +254,43 @@ def test_a_store_that_is_full_for_a_while_ends_no_job(
     ballast.unlink()
     assert result.wait_until_finish() == "DONE"
     assert sorted({tuple(pane) for pane in noted(out)}) == list(map(tuple, in_fives()))
+
+
+_ALONE = """
+import logging, sys
+from pathlib import Path
+from tests.spark.steps.test_bad_days import going_on
+
+logging.basicConfig(level=logging.WARNING)
+print(going_on(Path(sys.argv[1]), Path(sys.argv[2]), 60).wait_until_finish())
+"""
+
+
+@pytest.mark.contract("STORE-01")
+def test_a_host_that_is_full_for_a_while_ends_no_job(small: Path, tmp_path: Path) -> None:
+    """Its copies of state, and whatever else is local: what is durable is elsewhere."""
+    require_java()
+    out, ballast, told = tmp_path / "out", small / "ballast", tmp_path / "told"
+    out.mkdir()
+    command = [sys.executable, "-c", _ALONE, str(tmp_path / "state"), str(out)]
+    with told.open("wb") as log:
+        job = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TMPDIR": str(small)})
+    try:
+        while not noted(out):
+            assert job.poll() is None, told.read_text()
+            time.sleep(0.05)
+        with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+            while file.write(bytes(1 << 12)):
+                pass
+        while "No space left on device" not in told.read_text():
+            assert job.poll() is None, told.read_text()
+            time.sleep(0.05)
+        ballast.unlink()
+        assert job.wait() == 0, told.read_text()
+    finally:
+        job.kill()
+    assert told.read_text().rstrip().endswith("DONE")
+    assert sorted({tuple(pane) for pane in noted(out)}) == list(map(tuple, in_fives(60)))
 
 
 def test_an_error_behind_a_source_names_the_restriction_that_was_read() -> None:
