@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from arcbeam.engine.progress import Told
+from arcbeam.engine.progress import ScriptPlace
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.commits import LogCommits
@@ -44,8 +44,8 @@ def test_who_takes_over_behind_the_last_commit_is_told_how_it_ended() -> None:
 def test_who_takes_over_is_told_how_far_the_script_has_come() -> None:
     blobs = MemoryBlobs()
     commits = LogCommits(opened(blobs), LAYOUT, READERS, print)
-    commits.propose(proposal(1, 5, script=Told(7, True)), Timestamp(0))
-    assert started(opened(blobs).head, Timestamp(9)).script == Told(7, True)
+    commits.propose(proposal(1, 5, script=ScriptPlace(7, True)), Timestamp(0))
+    assert started(opened(blobs).head, Timestamp(9)).script == ScriptPlace(7, True)
 
 
 def test_what_an_earlier_version_wrote_is_read() -> None:

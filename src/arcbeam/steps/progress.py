@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from arcbeam.engine.progress import NOTHING_TOLD, JobStarted, Told
+from arcbeam.engine.progress import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
@@ -34,7 +34,7 @@ class Progress:
     fresh: bool = True
     drains_to: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
-    script: Told = NOTHING_TOLD
+    script: ScriptPlace = AT_BEGINNING
 
     def encoded(self) -> bytes:
         """As a manifest has it."""
@@ -43,7 +43,7 @@ class Progress:
             "drains_to": self.drains_to,
             "numbers": dict(self.numbers),
         }
-        if self.script != NOTHING_TOLD:
+        if self.script != AT_BEGINNING:
             record["script"] = {"events": self.script.events, "over": self.script.over}
         return json.dumps(record).encode()
 
@@ -53,7 +53,9 @@ def progress_of(head: Manifest) -> Progress:
     if not head.progress:
         return Progress()
     record = json.loads(head.progress)
-    return Progress(record["fresh"], record["drains_to"], record.get("numbers", {}), Told(**record.get("script", {})))
+    return Progress(
+        record["fresh"], record["drains_to"], record.get("numbers", {}), ScriptPlace(**record.get("script", {}))
+    )
 
 
 def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:

@@ -22,7 +22,7 @@ from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.progress import (
-    NOTHING_TOLD,
+    AT_BEGINNING,
     End,
     Event,
     JobMachine,
@@ -320,7 +320,7 @@ class Toy:
         doubles: float = 0.0,
         script: Sequence[ScriptEvent] | None = None,
     ) -> None:
-        self.feeds, self.script, self.told = feeds, script, NOTHING_TOLD
+        self.feeds, self.script, self.told = feeds, script, AT_BEGINNING
         self.layout = LAYOUT if script is None else SCRIPTED
         self.levels = len(LAYOUT.tasks)
         self.chance = random.Random(seed)

@@ -43,16 +43,16 @@ from arcbeam.engine.progress.events import (
 )
 from arcbeam.engine.progress.livelock import Patience
 from arcbeam.engine.progress.machine import JobMachine
+from arcbeam.engine.progress.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.progress.settings import Retry, Settings
 from arcbeam.engine.progress.state import Mode, Phase
-from arcbeam.engine.progress.told import NOTHING_TOLD, Told
 
 __all__ = [
     "JobMachine",
     "Mode",
     "Phase",
-    "Told",
-    "NOTHING_TOLD",
+    "ScriptPlace",
+    "AT_BEGINNING",
     "Settings",
     "Retry",
     "Pace",

@@ -11,7 +11,7 @@ from enum import Enum
 
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
-from arcbeam.engine.progress.told import NOTHING_TOLD, Told
+from arcbeam.engine.progress.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Timestamp
@@ -90,7 +90,7 @@ class Propose:
     savepoints: tuple[str, ...] = ()
     drains_to: str = ""
     fresh: bool = False
-    script: Told = NOTHING_TOLD
+    script: ScriptPlace = AT_BEGINNING
 
 
 @dataclass(frozen=True, slots=True)

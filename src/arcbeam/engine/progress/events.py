@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.progress.told import NOTHING_TOLD, Told
+from arcbeam.engine.progress.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.script import ScriptEvent
@@ -41,7 +41,7 @@ class JobStarted:
     savepoint: str = ""
     unpublished: bool = False
     ended: CommitMode | None = None
-    script: Told = NOTHING_TOLD
+    script: ScriptPlace = AT_BEGINNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Patience:
         """How long to wait after so many fruitless steps in a row."""
         return Duration(min(self.least << min(fruitless - 1, 40), self.most)) if fruitless else _NO_PAUSE
 
-    def told(self, fruitless: int) -> bool:
+    def warns(self, fruitless: int) -> bool:
         """Whether this is one of the moments at which somebody is told."""
         times, rest = divmod(fruitless, self.steps)
         return not rest and times.bit_count() == 1

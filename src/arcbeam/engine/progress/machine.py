@@ -91,12 +91,12 @@ class JobMachine:
         out: list[Command] = []
         state.out, state.wanted = out, None
         state.now = max(state.now, event.at)
-        if state.told is not None and state.now >= state.told:
-            state.told = None
+        if state.waits_until is not None and state.now >= state.waits_until:
+            state.waits_until = None
         self._take(event)
         self._go_on()
-        if self.phase is not Phase.ENDED and state.wanted != state.told:
-            state.told = state.wanted
+        if self.phase is not Phase.ENDED and state.wanted != state.waits_until:
+            state.waits_until = state.wanted
             out.append(WaitUntil(state.wanted))
         self._story.append((event, tuple(out)))
         return out
@@ -247,13 +247,13 @@ class JobMachine:
             state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
             state.drained = state.drained or cut.plan.drain
             state.prepares += cut.plan.prepare
-            for text in news(cut.places, state.told_of):
+            for text in news(cut.places, state.warned_of):
                 state.warn(text)
             used_up = any(report.leftover for report in cut.places.values())
             is_behind = state.settings.pace.is_behind(cut.places, cut.times, state.clock(cut))
             self._budget = state.settings.pace.after(cut.plan.budget, cut.took, used_up, is_behind)
         committing.committed(state, proposal)
-        if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.told(state.fruitless):
+        if state.fruitless and state.phase is Phase.STEPPING and state.settings.patience.warns(state.fruitless):
             state.warn(
                 f"{state.fruitless} steps in a row got nowhere: nothing was read or put out, and no watermark moved\n"
                 f"{self.waiting()}"

@@ -20,8 +20,8 @@ from arcbeam.engine.progress.commands import (
 )
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.progress.inflight import Cut, Head, Proposal
+from arcbeam.engine.progress.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.progress.settings import Settings
-from arcbeam.engine.progress.told import NOTHING_TOLD, Told
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Watermarks
 from arcbeam.model.script import ScriptEvent
@@ -93,7 +93,7 @@ class JobState:
     drained: bool = False
     # How far the head is in the job's script; never further without one. What is next in it, if that is known, and
     # whether it was asked for: one of both at most, and neither behind the script's end.
-    script: Told = NOTHING_TOLD
+    script: ScriptPlace = AT_BEGINNING
     event: ScriptEvent | None = None
     asked: bool = False
     # Committed steps that called prepare_to_shutdown; all but the last have made new work.
@@ -126,13 +126,13 @@ class JobState:
 
     # The last WaitUntil that still counts, None if there is none: always ahead. And, while an event is handled, what is
     # wanted.
-    told: Timestamp | None = None
+    waits_until: Timestamp | None = None
     wanted: Timestamp | None = None
     # What the event that is handled has led to so far.
     out: list[Command] = field(default_factory=list)
 
     # What people were told of restrictions, by stage: nothing twice.
-    told_of: set[tuple[str, str]] = field(default_factory=set)
+    warned_of: set[tuple[str, str]] = field(default_factory=set)
 
     # What all parts of the machine do.
 
@@ -189,14 +189,14 @@ class JobState:
         assert len(commits) <= (self.proposal is not None), "a commit is tried again that is not open"
         assert publishes in ([], [self.publishing]), "something is published again that is published"
         assert not self.drained or self.mode is not Mode.RUNNING, "truncated, and running"
-        assert self.told is None or self.told > self.now, "it waits for what has been"
+        assert self.waits_until is None or self.waits_until > self.now, "it waits for what has been"
         allowed = self.settings.retry.times
         if self.phase in (Phase.NEW, Phase.STEPPING, Phase.CLOSING):
             assert all(each is Resolve or tries <= allowed for each, tries in self.failures.items()), "not given up"
         assert not (self.asked and self.event), "an event is there, and asked for"
         unread = self.event is None and not self.asked
         assert unread or not self.script.over, "more is to come behind the end"
-        assert self.layout.scripted or (unread and self.script == NOTHING_TOLD), "a script that is not there"
+        assert self.layout.scripted or (unread and self.script == AT_BEGINNING), "a script that is not there"
         assert not self.fresh or self.places is None, "a step was committed, and the sources have not begun"
 
     def _validate_flight(self) -> None:

@@ -12,7 +12,7 @@ from arcbeam.model.script import ScriptEvent, ScriptOver
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ScriptPlace:
     """What of a script is real.
 
     Attributes:
@@ -23,9 +23,9 @@ class Told:
     events: int = 0
     over: bool = False
 
-    def after(self, event: ScriptEvent | None) -> Told:
+    def after(self, event: ScriptEvent | None) -> ScriptPlace:
         """The same when that has happened, too."""
-        return self if event is None else Told(self.events + 1, isinstance(event, ScriptOver))
+        return self if event is None else ScriptPlace(self.events + 1, isinstance(event, ScriptOver))
 
 
-NOTHING_TOLD: Final = Told()
+AT_BEGINNING: Final = ScriptPlace()
