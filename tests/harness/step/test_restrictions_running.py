@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -197,31 +197,48 @@ class Stubborn(OffsetRestrictionTracker):  # type: ignore[misc]
         return None
 
 
-class GoesOn(beam.DoFn):
-    """Does not return before somebody was told."""
+def numbers_that(act: Callable[[], object], of: type[OffsetRestrictionTracker] = Claimed) -> beam.DoFn:
+    """Puts out numbers, and does something behind the third."""
 
     class Provider(Numbers):
-        tracker = Stubborn
+        tracker = of
 
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Provider())) -> Iterator[Any]:
-        at = tracker.current_restriction().start
-        while tracker.try_claim(at):
-            yield element, at
-            if at == 2:
-                assert gates["told"].wait(WAIT)
-            at += 1
+    class Acts(beam.DoFn):
+        def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Provider())) -> Iterator[Any]:
+            at = tracker.current_restriction().start
+            while tracker.try_claim(at):
+                yield element, at
+                if at == 2:
+                    act()
+                at += 1
+
+    return Acts()
 
 
-class ClaimsNothing(GoesOn):
+def await_word() -> None:
+    """Does not return before somebody was told."""
+    assert gates["told"].wait(WAIT)
+
+
+def stop_and_await_word() -> None:
+    """Was asked to stop, and waits on."""
+    stop()
+    await_word()
+
+
+class ClaimsNothing(beam.DoFn):
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
-        assert gates["told"].wait(WAIT)
+        await_word()
         yield from Range().process(element, tracker)
 
 
 @pytest.mark.contract("SDF-06")
 @pytest.mark.parametrize(
     ("dofn", "why"),
-    [(GoesOn(), "its tracker's try_split gives nothing back"), (ClaimsNothing(), "has not claimed anything")],
+    [
+        (numbers_that(await_word, Stubborn), "its tracker's try_split gives nothing back"),
+        (ClaimsNothing(), "has not claimed anything"),
+    ],
 )
 def test_a_process_that_cannot_be_stopped_goes_on_and_is_told_of_by_name(
     dofn: beam.DoFn, why: str, told: list[str]
@@ -233,43 +250,12 @@ def test_a_process_that_cannot_be_stopped_goes_on_and_is_told_of_by_name(
     assert why in told[0]
 
 
-class WaitsOnThough(beam.DoFn):
-    """Was asked to stop, and waits on."""
-
-    class Provider(Numbers):
-        tracker = Claimed
-
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Provider())) -> Iterator[Any]:
-        at = tracker.current_restriction().start
-        while tracker.try_claim(at):
-            yield element, at
-            if at == 2:
-                stop()
-                assert gates["told"].wait(WAIT)
-            at += 1
-
-
 @pytest.mark.contract("SDF-06")
 def test_a_process_that_was_stopped_and_does_not_return_is_told_of(told: list[str]) -> None:
     with Stepped(FirstOf(exhausted_when_told())) as p:
-        _ = p | beam.Create([5], reshuffle=False) | "Wait" >> beam.ParDo(WaitsOnThough()) | Collect()
+        _ = p | beam.Create([5], reshuffle=False) | "Wait" >> beam.ParDo(numbers_that(stop_and_await_word)) | Collect()
     assert sorted(p.values()) == [(5, at) for at in range(5)]
     assert "was asked to stop" in told[-1]
-
-
-class Lagging(beam.DoFn):
-    """Bounded; waits behind its third number until it was stopped."""
-
-    class Provider(Numbers):
-        tracker = Claimed
-
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Provider())) -> Iterator[Any]:
-        at = tracker.current_restriction().start
-        while tracker.try_claim(at):
-            yield element, at
-            if at == 2:
-                stop()
-            at += 1
 
 
 @pytest.mark.contract("SDF-07")
@@ -285,6 +271,6 @@ def test_where_tasks_have_nothing_to_do_the_rest_is_cut_for_them(pieces: int, si
         left.extend([*moved, known.size - sum(moved)])
 
     with Stepped(run) as p:
-        build(p, [100], Lagging())
+        build(p, [100], numbers_that(stop))
     assert sorted(left) == sizes
     assert sorted(p.values()) == [(100, at) for at in range(100)]
