@@ -38,6 +38,7 @@ from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.transforms import claims, precombine, values
 from arcbeam.harness.transforms.outputs import micros_of
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
+from tests.offsets import Endless
 
 
 class Point(NamedTuple):
@@ -369,22 +370,11 @@ def test_trackers_are_made_threadsafe_by_a_class_that_the_sdk_looks_up_when_it_m
     assert [view.try_claim(at) for at in range(3)] == [True, True, False]
 
 
-class Offsets(beam.RestrictionProvider):  # type: ignore[misc]  # Beam is untyped
-    def initial_restriction(self, element: Any) -> OffsetRange:
-        return OffsetRange(0, 9)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
-        return restriction.size()
-
-
 class Counts(beam.DoFn):
     def process(
         self,
         element: Any,
-        tracker: Any = beam.DoFn.RestrictionParam(Offsets()),
+        tracker: Any = beam.DoFn.RestrictionParam(Endless(9)),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         if tracker.try_claim(tracker.current_restriction().start):
@@ -411,7 +401,7 @@ def test_an_invoker_hands_results_to_an_output_handler_that_is_not_the_sdks() ->
     element = WindowedValue("a", 1, (GlobalWindow(),))
     (left,) = invoker.invoke_process(element, restriction=OffsetRange(0, 9), watermark_estimator_state=Timestamp(3))
     assert takes.taken == ("a", ["a"], ManualWatermarkEstimator)
-    assert left.residual_value.value == (("a", (OffsetRange(1, 9), Timestamp(3))), 8)
+    assert left.residual_value.value == (("a", (OffsetRange(1, 9), Timestamp(3))), 1)
     assert invoker.try_split(0.5) is invoker.current_element_progress() is None, "nothing runs"
 
 

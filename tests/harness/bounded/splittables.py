@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
-from apache_beam import RestrictionProvider
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 
 from arcbeam.harness.bounded.boundedstage import BoundedStage
@@ -20,6 +19,7 @@ from arcbeam.model.plan import Routing
 from arcbeam.model.rows import RESIDUAL, BundleReport, Row
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
+from tests.offsets import UpTo
 
 SHARDS = 3
 
@@ -92,19 +92,7 @@ def drive(
 # Splittable DoFns.
 
 
-class Numbers(RestrictionProvider):
-    """The numbers below the element."""
-
-    tracker: Any = OffsetRestrictionTracker
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> Any:
-        return self.tracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return restriction.size()
+Numbers = UpTo
 
 
 class InPairs(Numbers):

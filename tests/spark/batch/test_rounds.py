@@ -15,8 +15,6 @@ from typing import Any
 import apache_beam as beam
 import pyarrow as pa
 import pytest
-from apache_beam import RestrictionProvider
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.timestamp import Duration
@@ -33,6 +31,7 @@ from arcbeam.spark.tasks import failure
 from arcbeam.spark.tasks.task import ARROW_SCHEMA, StageTask
 from arcbeam.store.blobs.errors import LostFileError
 from arcbeam.store.jobtemp.location import JobLocation
+from tests.offsets import UpTo
 
 
 def _batch(*rows: Row) -> pa.RecordBatch:
@@ -187,26 +186,13 @@ def test_plans_do_not_grow_with_the_rounds(spark: Any, task: StageTask, capsys: 
     assert size(running.output("s1", 3)) < sizes[1]
 
 
-class Numbers(RestrictionProvider):
-    """The numbers below the element."""
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> Any:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return restriction.size()
-
-
 class OneByOne(beam.DoFn):
     """Defers what is left after every number."""
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
 
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[Any]:
         at = tracker.current_restriction().start
         if tracker.try_claim(at):
             yield element, at
@@ -278,7 +264,7 @@ def test_independent_splittable_stages_share_their_rounds(rounds_log: RoundsLog)
 @pytest.mark.usefixtures("spark")
 def test_output_of_rounds_for_consumers_of_all_kinds() -> None:
     with _pipeline("--sdf_round_seconds=0") as p:
-        numbers = p | "N" >> beam.Create([3]) | "Numbers" >> beam.ParDo(OneByOne())
+        numbers = p | "N" >> beam.Create([3]) | "UpTo" >> beam.ParDo(OneByOne())
         more = p | "M" >> beam.Create([2]) | "More" >> beam.ParDo(OneByOne())
         both = (numbers, more) | beam.Flatten()
         one = p | beam.Create([1])

@@ -12,10 +12,9 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam import RestrictionProvider
 from apache_beam.io.iobase import BoundedSource, Read, SourceBundle
 from apache_beam.io.range_trackers import OffsetRangeTracker
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.window import SlidingWindows, TimestampedValue
@@ -24,6 +23,7 @@ from pyspark import TaskContext
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
+from tests.offsets import UpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -36,20 +36,7 @@ def _expected(*elements: int) -> list[Any]:
     return [(element, at) for element in elements for at in range(element)]
 
 
-class Numbers(RestrictionProvider):
-    """The numbers below the element."""
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> Any:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return restriction.size()
-
-
-class InPairs(Numbers):
+class InPairs(UpTo):
     def split(self, element: int, restriction: OffsetRange) -> Iterable[OffsetRange]:
         return restriction.split(2)
 
@@ -68,7 +55,7 @@ class OneByOne(beam.DoFn):
     def __init__(self, notes: str, delay: float) -> None:
         self._notes, self._delay = notes, delay
 
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[Any]:
         here = time.time()
         at = tracker.current_restriction().start
         if tracker.try_claim(at):
@@ -105,7 +92,7 @@ def test_a_checkpoint_at_every_claim(tmp_path: Path, budget: float) -> None:
 class Slow(beam.DoFn):
     """Notes the task that claimed each number; a number takes a while."""
 
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[Any]:
         context = TaskContext.get()
         task = context.taskAttemptId() if context else os.getpid()
         start = at = tracker.current_restriction().start
@@ -134,7 +121,7 @@ class WithWindow(beam.DoFn):
         element: int,
         factor: int,
         window: Any = beam.DoFn.WindowParam,
-        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+        tracker: Any = beam.DoFn.RestrictionParam(UpTo()),
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start
         if tracker.try_claim(at):
@@ -193,7 +180,7 @@ def test_a_bounded_source_read_in_rounds() -> None:
         assert_that(p | Read(Source(200)), equal_to(list(range(200))))
 
 
-class Truncated(Numbers):
+class Truncated(UpTo):
     def truncate(self, element: int, restriction: OffsetRange) -> OffsetRange | None:
         return OffsetRange(0, 2) if restriction.start == 0 and element > 2 else None
 
@@ -213,7 +200,7 @@ def test_truncation() -> None:
 
 
 class Careless(beam.DoFn):
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> None:
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> None:
         tracker.try_claim(0)
 
 

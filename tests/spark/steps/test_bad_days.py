@@ -25,7 +25,7 @@ from arcbeam.doctor import require_java
 from arcbeam.errors import JobFailedError, UserCodeError
 from arcbeam.store.blobs.errors import NewerFormatError, StoreError
 from tests.notes import note, noted
-from tests.spark.offsets import UpTo
+from tests.offsets import UpTo
 from tests.store.damage import newer
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -8,18 +8,17 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream
 from apache_beam.testing.test_stream_service import TestStreamServiceController as Controller
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import trigger, userstate, window
-from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import JobFailedError, UserCodeError
 from tests.notes import note, noted
+from tests.offsets import UpTo
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.contract("ENG-09")]
 
@@ -118,17 +117,8 @@ def test_each_output_has_a_watermark_of_its_own() -> None:
             assert_that(grouped | f"Values {tag}" >> beam.Values(), equal_to(expected), label=tag)
 
 
-class Hourly(beam.DoFn, RestrictionProvider):
+class Hourly(beam.DoFn, UpTo):
     """Gives a number, and the rest of them an hour later."""
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return restriction.size()
 
     @beam.DoFn.unbounded_per_element()
     def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
 from arcbeam.store.manifest.values import Manifest
 from tests.notes import note, noted
-from tests.spark.offsets import WholeUpTo
+from tests.offsets import WholeUpTo
 
 pytestmark = pytest.mark.usefixtures("spark")
 

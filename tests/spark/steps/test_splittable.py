@@ -12,7 +12,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
@@ -22,32 +21,13 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam import ArcbeamRunner
 from tests.notes import note, noted
+from tests.offsets import NO_END, Endless
 
 pytestmark = pytest.mark.usefixtures("spark")
-NO_END = 2**60
 
 
 def pipeline(*arguments: str) -> beam.Pipeline:
     return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=3", *arguments]))
-
-
-class Offsets(beam.RestrictionProvider):
-    """Offsets of a feed."""
-
-    def __init__(self, stop: int = NO_END) -> None:
-        self._stop = stop
-
-    def initial_restriction(self, element: Any) -> OffsetRange:
-        return OffsetRange(0, self._stop)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
-        return 1
-
-    def truncate(self, element: Any, restriction: OffsetRange) -> None:
-        """It has no end to come to."""
 
 
 class Feed(beam.DoFn):
@@ -60,7 +40,7 @@ class Feed(beam.DoFn):
     def process(
         self,
         element: Any,
-        tracker: Any = beam.DoFn.RestrictionParam(Offsets()),
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start
@@ -101,7 +81,7 @@ class Polls(beam.DoFn):
     def process(
         self,
         element: Any,
-        tracker: Any = beam.DoFn.RestrictionParam(Offsets()),
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         now = Timestamp.now()
@@ -174,7 +154,7 @@ class Slow(beam.DoFn):
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Offsets(400))) -> Iterator[Any]:
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Endless(400))) -> Iterator[Any]:
         restriction = tracker.current_restriction()
         note((restriction.start, restriction.stop), self._folder)
         at = restriction.start
@@ -210,7 +190,7 @@ class Acknowledged(beam.DoFn):
         self,
         element: Any,
         finalizer: Any = beam.DoFn.BundleFinalizerParam,
-        tracker: Any = beam.DoFn.RestrictionParam(Offsets()),
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start
         if at == 3:
@@ -235,7 +215,7 @@ class WithSide(beam.DoFn):
     """Numbers below an element, each with what a side input has; two at a time."""
 
     def process(
-        self, element: int, side: list[int], tracker: Any = beam.DoFn.RestrictionParam(Offsets(5))
+        self, element: int, side: list[int], tracker: Any = beam.DoFn.RestrictionParam(Endless(5))
     ) -> Iterator[Any]:
         at = tracker.current_restriction().start
         while tracker.try_claim(at):

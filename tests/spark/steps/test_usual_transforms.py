@@ -11,7 +11,6 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.io import fileio
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
@@ -22,6 +21,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam import ArcbeamRunner
 from tests.notes import note, noted
+from tests.offsets import Endless
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -117,18 +117,8 @@ def test_files_are_written_in_windows(tmp_path: Path) -> None:
 class Until(beam.DoFn):
     """The time, several times a second, until a folder has so many notes."""
 
-    class Looks(beam.RestrictionProvider):
-        def initial_restriction(self, element: Any) -> OffsetRange:
-            return OffsetRange(0, 2**60)
-
-        def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-            return OffsetRestrictionTracker(restriction)
-
-        def restriction_size(self, element: Any, restriction: OffsetRange) -> int:
-            return 1
-
     @beam.DoFn.unbounded_per_element()
-    def process(self, element: tuple[str, int], tracker: Any = beam.DoFn.RestrictionParam(Looks())) -> Iterator[Any]:
+    def process(self, element: tuple[str, int], tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
         folder, count = element
         at = tracker.current_restriction().start
         if len(noted(Path(folder))) >= count:
