@@ -19,6 +19,7 @@ OPTIMIZATIONS = {
     "loops": "such transforms in a row run one after the other, not in one compiled loop",
     "record_lists": "what a bounded source reads is handed on record by record",
     "batches": "DoFns that take or make batches run as the SDK does it, by way of elements",
+    "packed_blobs": "what crosses an exchange is not packed, also where that makes it smaller",
     "bulk_values": "elements are encoded one by one in exchanges, also where many at once are faster",
     "folds": "the add_input of every CombineFn is called for every element, also of those that everybody uses",
     "giving_up": "the table of a combine's half before an exchange is kept, also where it combines next to nothing",

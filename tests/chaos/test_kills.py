@@ -1,7 +1,8 @@
 """Jobs in steps whose processes are killed at random moments: what comes out is what an undisturbed run gives.
 
 More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`; with `s3` behind it, the job's folder is
-in an object store (moto's, in this process). Executors are processes of their own on a small cluster.
+in an object store (moto's, in this process). Each driver has another number of slots than the one before. Executors are
+processes of their own on a small cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ class Victim:
         folder: for its output and state.
         seed: of all chance.
         by_folder: who goes on with it has nothing but its folder.
-        master: Spark's.
+        masters: Spark's, one driver after the other.
         state: where the job's folder is; None: in `folder`.
         environ: what its processes have in their environment beside ours.
 
@@ -51,7 +53,7 @@ class Victim:
         self,
         folder: Path,
         seed: int,
-        master: str = "local[2,8]",
+        masters: Sequence[str] = ("local[2,8]",),
         state: str | None = None,
         environ: Mapping[str, str] | None = None,
         *,
@@ -59,7 +61,7 @@ class Victim:
     ) -> None:
         self._by_folder = by_folder
         self._output, self._log = folder / "output", folder / "log"
-        self._state, self._master, self._environ = state or str(folder / "state"), master, environ or {}
+        self._state, self._masters, self._environ = state or str(folder / "state"), cycle(masters), environ or {}
         self._output.mkdir()
         self._chance = random.Random(seed)
         self.kills = 0
@@ -81,7 +83,12 @@ class Victim:
         command = later if self._by_folder and read_newest(self.state) is not None else first
         with open(self._log, "ab") as log:
             return subprocess.Popen(
-                [*command, f"--spark_master={self._master}", "--shards=3", "--spark_conf=spark.executor.memory=512m"],
+                [
+                    *command,
+                    f"--spark_master={next(self._masters)}",
+                    "--shards=3",
+                    "--spark_conf=spark.executor.memory=512m",
+                ],
                 cwd=_ROOT,
                 env={**os.environ, **self._environ},
                 stdout=log,
@@ -168,14 +175,18 @@ def kill_one(pids: list[int], chance: random.Random) -> bool:
 
 
 KILLS = {"driver": kill_driver, "worker": kill_worker, "executor": kill_executor}
-MASTERS = {"executor": "local-cluster[2,1,1024]"}
+MASTERS = {
+    "driver": ("local[2,8]", "local[3,8]", "local[1,8]"),
+    "worker": ("local[2,8]",),
+    "executor": ("local-cluster[2,1,1024]",),
+}
 TEST_KILLS = {"driver": 3, "worker": 3, "executor": 1}
 
 
-@pytest.mark.contract("STORE-01", "STORE-02", "STORE-04")
+@pytest.mark.contract("STORE-01", "STORE-02", "STORE-04", "STORE-05")
 @pytest.mark.parametrize("what", list(KILLS))
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(what: str, tmp_path: Path) -> None:
-    victim = Victim(tmp_path, 7, MASTERS.get(what, "local[2,8]"))
+    victim = Victim(tmp_path, 7, MASTERS[what])
     victim.run(TEST_KILLS[what], KILLS[what])
     assert victim.kills
     victim.check()
@@ -219,7 +230,7 @@ def main(what: str, kills: int, on_s3: bool) -> None:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             environ = stack.enter_context(object_store()) if on_s3 else None
             state = f"s3://jobs/{jobs}" if on_s3 else None
-            victim = Victim(Path(folder), jobs, MASTERS.get(what, "local[2,8]"), state, environ)
+            victim = Victim(Path(folder), jobs, MASTERS[what], state, environ)
             victim.run(kills - made, KILLS[what])
             victim.check()
         made, jobs = made + victim.kills, jobs + 1

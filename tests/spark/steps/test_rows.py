@@ -11,7 +11,8 @@ import pytest
 
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.model.rows import Row
-from arcbeam.spark.steps.rows import ORDER, SCHEMA, LevelRows, Received, Sent, StepRow, reports_in
+from arcbeam.spark.steps.rows import ORDER, SCHEMA, LevelRows, Received, Sent, StepRow, packing, reports_in
+from arcbeam.spark.tasks.packing import Packer, unpacked
 from arcbeam.spark.tasks.rowqueue import batches_of
 from tests.steps.test_placing import at
 
@@ -95,3 +96,25 @@ def test_what_comes_behind_its_turn_is_not_lost_unseen() -> None:
     assert list(received.of_stage("the s1", 1)) == []
     with pytest.raises(AssertionError, match="a row of shard 0 came behind"):
         list(received.passing(1))
+
+
+def test_what_is_packed_stays_so_until_its_stage_reads_it() -> None:
+    blob = b"over and over. " * 1000
+    rows: list[StepRow] = []
+    to = sent(rows)
+    to.put(Row(2, 1, 7, blob))
+    to.put(Row(0, 1, 7, blob))
+    to.report(blob)
+    travelling = list(packing(rows, Packer()))
+    assert [bool(row.unpacked) for row in travelling] == [row.stage >= 0 for row in rows]
+    on: list[StepRow] = []
+    received = Received(exchanged(travelling, 0), at(), 1, sent(on, 1))
+    assert received.markers() == []
+    assert [row.blob for row in received.of_stage("the s1", 1)] == [blob]
+    level = LevelRows(received, sent(on, 1), lambda *_: (), lambda: None)
+    for row in received.passing(1):
+        level.pass_on(row)
+    packed = [row for row in on if row.stage >= 0]
+    assert packed
+    assert list(packing(packed, Packer())) == packed
+    assert {unpacked(row.blob, row.unpacked) for row in packed} == {blob}

@@ -29,6 +29,7 @@ class Settings:
         giving_up: whether a precombine stops keeping a table that combines next to nothing.
         batches: whether batches of user code go on as batches.
         bulk_values: whether an exchange writes values in bulk where it can.
+        packed_blobs: whether blobs travel packed where that makes them smaller.
         quick_tasks: whether tasks change what Spark's worker would do around them: garbage, acknowledgements.
     """
 
@@ -44,6 +45,7 @@ class Settings:
     giving_up: bool = True
     batches: bool = True
     bulk_values: bool = True
+    packed_blobs: bool = True
     quick_tasks: bool = True
 
 

@@ -1,8 +1,8 @@
 """Channels as data frames: filter, union, exchange.
 
-Owns how a routing becomes Spark operators. Rows are `arcbeam.model.rows.Row`s. Each operator costs some milliseconds of
-Spark's planning, so there is none that would do nothing. Conditions are SQL text: it is parsed in one call of the JVM,
-where an expression of columns takes a call for each of its parts.
+Owns how a routing becomes Spark operators. Rows are as in `arcbeam.spark.tasks.task.ARROW_SCHEMA`. Each operator
+costs some milliseconds of Spark's planning, so there is none that would do nothing. Conditions are SQL text: it is
+parsed in one call of the JVM, where an expression of columns takes a call for each of its parts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _ROW = StructType(
         StructField("shard", IntegerType()),
         StructField("bucket", IntegerType()),
         StructField("blob", BinaryType()),
+        StructField("unpacked", IntegerType()),
     ]
 )
-"""`Row`'s type; a schema in words would be sent to the JVM to be parsed, for every stage of every pipeline."""
+"""The type of a row as it travels; a schema in words would be parsed in the JVM, for every stage of every pipeline."""
 
 
 def impulse(spark: SparkSession) -> DataFrame:

@@ -39,7 +39,7 @@ class MultimapTask:
         rows = TaskRows(batches)
         first = next(rows, None)
         if first is None:
-            yield from arrow(iter(rows.passed))
+            yield from arrow(rows.passed)
             return
         # SUBTLE: not the partition: several actions share a Spark job, which numbers their partitions through.
         shard = first.shard
@@ -52,4 +52,4 @@ class MultimapTask:
         done = writer.close()
         if done is not None:
             report.side_files.append(done)
-        yield from arrow(iter([*rows.passed, report.to_row()]))
+        yield from arrow([*rows.passed, report.to_row()])

@@ -71,7 +71,8 @@ class RoundTask:
             if report.stage == self.task.stage.id:
                 report.row_files = files.close()
                 blobs[i] = report.to_row().blob
-        return pa.RecordBatch.from_arrays([*reports.columns[:3], pa.array(blobs, pa.binary())], schema=ARROW_SCHEMA)
+        columns = [*reports.columns[:3], pa.array(blobs, pa.binary()), reports.column(4)]
+        return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def _by_channel(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -32,11 +32,12 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
-from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow
+from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow, packing
 from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
+from arcbeam.spark.tasks.packing import Packer
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.placing import Placing
@@ -208,7 +209,7 @@ class LevelTask:
         name = f"step-{plan.step}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
         thread.start()
-        yield from batches_of(rows.drain(), SCHEMA)
+        yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
         thread.join()
         if thread.error is not None:
             open_stages.close_job(job.id)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.model.rows import Row
+from arcbeam.spark.tasks.packing import Packer, unpacked
 from arcbeam.steps.placing import Placing
 
 SCHEMA: Final = pa.schema(
@@ -24,6 +25,7 @@ SCHEMA: Final = pa.schema(
         ("stage", pa.int32()),
         ("bucket", pa.int32()),
         ("blob", pa.binary()),
+        ("unpacked", pa.int32()),
     ]
 )
 ORDER: Final = ("shard", "stage", "bucket")
@@ -42,7 +44,8 @@ class StepRow(NamedTuple):
         shard: that it is for; markers and reports are for none.
         stage: that reads it, by its place in the layout; else whether it is a marker or a report.
         bucket: in ascending order of which a stage reads its rows.
-        blob: elements, in a form that only the harness reads.
+        blob: elements, in a form that only the harness reads; packed, perhaps.
+        unpacked: bytes of the blob when it is unpacked; 0 if it is not packed.
     """
 
     task: int
@@ -50,6 +53,16 @@ class StepRow(NamedTuple):
     stage: int
     bucket: int
     blob: bytes
+    unpacked: int = 0
+
+
+def packing(rows: Iterable[StepRow], packer: Packer) -> Iterator[StepRow]:
+    """Rows as they travel: what stages have written is packed, but for what was packed on an earlier level."""
+    for row in rows:
+        if row.stage < 0 or row.unpacked:
+            yield row
+        else:
+            yield StepRow(*row[:4], *packer.pack(row.blob))
 
 
 def reports_in(rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
@@ -136,7 +149,7 @@ class Received:
         """The rows of a stage of this level, in a shard."""
         index = self._indexes[stage]
         while (row := self._ahead) is not None and row.shard == shard and row.stage == index:
-            yield Row(index, shard, row.bucket, row.blob)
+            yield Row(index, shard, row.bucket, unpacked(row.blob, row.unpacked))
             self._advance()
 
     def passing(self, shard: int) -> Iterator[StepRow]:
@@ -174,9 +187,9 @@ def _unbroken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[StepRow]:
     for batch in _unbroken(batches):
         tasks, shards, stages, buckets = (batch.column(i).to_pylist() for i in range(4))
-        blobs = batch.column(4)
+        blobs, sizes = batch.column(4), batch.column(5).to_pylist()
         for i, task in enumerate(tasks):
-            yield StepRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py())
+            yield StepRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py(), sizes[i])
 
 
 class LevelRows:

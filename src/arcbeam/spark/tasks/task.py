@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,12 +22,20 @@ from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
+from arcbeam.spark.tasks.packing import Packer, unpacked
 from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
 from arcbeam.store.jobtemp.location import JobLocation
 
 ARROW_SCHEMA = pa.schema(
-    [("channel", pa.int32()), ("shard", pa.int32()), ("bucket", pa.int32()), ("blob", pa.binary())]
+    [
+        ("channel", pa.int32()),
+        ("shard", pa.int32()),
+        ("bucket", pa.int32()),
+        ("blob", pa.binary()),
+        ("unpacked", pa.int32()),
+    ]
 )
+"""A row as it travels: the last is how many bytes its blob has unpacked (`arcbeam.spark.tasks.packing`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class StageTask:
         rows = TaskRows(batches)
         first = next(rows, None)
         if first is None:
-            yield from arrow(iter(rows.passed))
+            yield from arrow(rows.passed)
             return
         earlier = failure.recorded(self.location)
         if earlier is not None:
@@ -69,12 +77,12 @@ class StageTask:
         run = _Run(self, rows.starting_with(first), outbox)
         thread = run.thread()
         thread.start()
-        yield from arrow(outbox.drain())
+        yield from arrow(outbox.drain(), Packer(on=self.settings.packed_blobs))
         thread.join()
         if thread.error is not None:
             open_stages.discard(self.job, self.key)
             raise self._escaped(thread.error, thread.step) from None
-        yield from arrow(iter([*rows.passed, run.report.to_row()]))
+        yield from arrow([*rows.passed, run.report.to_row()])
         run.finalize()
 
     @property
@@ -110,9 +118,9 @@ class TaskRows:
                 yield from (Row(0, 0, 0, b"") for _ in range(batch.num_rows))
                 continue
             channels, shards, buckets = (batch.column(i).to_pylist() for i in range(3))
-            blobs = batch.column(3)
+            blobs, sizes = batch.column(3), batch.column(4).to_pylist()
             for i, channel in enumerate(channels):
-                row = Row(channel, shards[i], buckets[i], blobs[i].as_py())
+                row = Row(channel, shards[i], buckets[i], unpacked(blobs[i].as_py(), sizes[i]))
                 if channel == REPORT:
                     self.passed.append(row)
                     continue
@@ -174,6 +182,20 @@ class _Run:
             self._stage.finalize()
 
 
-def arrow(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of bounded size."""
-    return batches_of(rows, ARROW_SCHEMA)
+class _Travelling(NamedTuple):
+    """A row of `ARROW_SCHEMA`."""
+
+    channel: int
+    shard: int
+    bucket: int
+    blob: bytes
+    unpacked: int
+
+
+def arrow(rows: Iterable[Row], packer: Packer | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of bounded size; reports, which the driver reads, travel as they are."""
+    pack = (packer or Packer(on=False)).pack
+    travelling = (
+        _Travelling(*row, 0) if row.channel == REPORT else _Travelling(*row[:3], *pack(row.blob)) for row in rows
+    )
+    return batches_of(travelling, ARROW_SCHEMA)

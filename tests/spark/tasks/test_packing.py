@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from arcbeam.spark.tasks.packing import LEAST_BYTES, Packer, unpacked
+
+SAME = b"the same again. " * 1000
+
+
+def chance(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+@pytest.mark.parametrize("blob", [b"", b"x", SAME, SAME[: LEAST_BYTES - 1], chance(50_000), chance(5_000) + SAME])
+def test_what_is_unpacked_is_what_was_packed(blob: bytes) -> None:
+    assert unpacked(*Packer().pack(blob)) == blob
+
+
+def test_what_repeats_itself_is_packed() -> None:
+    packed, size = Packer().pack(SAME)
+    assert size == len(SAME)
+    assert len(packed) < len(SAME) / 10
+
+
+@pytest.mark.parametrize("blob", [SAME[: LEAST_BYTES - 1], chance(50_000)])
+def test_what_gains_little_travels_as_it_is(blob: bytes) -> None:
+    assert Packer().pack(blob) == (blob, 0)
+
+
+def test_behind_what_gains_nothing_few_are_tried_until_one_does() -> None:
+    packer = Packer()
+    blobs = [chance(5_000), *[SAME] * 20]
+    sizes = [packer.pack(blob)[1] for blob in blobs]
+    assert sizes == [0] * 16 + [len(SAME)] * 5
+
+
+def test_it_can_be_switched_off() -> None:
+    assert Packer(on=False).pack(SAME) == (SAME, 0)
