@@ -97,7 +97,8 @@ GAPS = {
         "has passed it, as in Beam's Java runners and Prism. The SDK leaves the test out for every runner"
     ),
     "FnApiBasedStateBackedCoderTest.test_gbk_many_values": (
-        "wants at most five decoded values alive; a grouping holds values as objects, up to its budget of memory"
+        "wants at most five values alive; a grouping holds encodings, but what a generator puts out comes to it in "
+        "blocks, and of a group a mebibyte of encodings is decoded at once"
     ),
 }
 """Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""

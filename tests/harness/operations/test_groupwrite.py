@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pytest
 from apache_beam import coders
-from apache_beam.coders.coders import IntervalWindowCoder
+from apache_beam.coders.coders import GlobalWindowCoder, IntervalWindowCoder
 from apache_beam.transforms.window import IntervalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfo, PaneInfoTiming, WindowedValue
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
+from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.frames import BLOB_BYTES, key_groups, records
 from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
@@ -285,3 +286,99 @@ def test_keyed_keeps_all_of_each_element_and_their_order_in_windows_whatever_dif
             for window in element.windows:
                 seen[key, window].append(element)
     assert seen == expected
+
+
+class Counted:
+    """Knows how many of its kind there are."""
+
+    alive = 0
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        Counted.alive += 1
+
+    def __del__(self) -> None:
+        Counted.alive -= 1
+
+    def __reduce__(self) -> Any:
+        return Counted, (self.n,)
+
+
+class TestOpaqueValues:
+    """Of which nobody knows what they take in memory."""
+
+    @pytest.mark.parametrize("differs", ["nothing", "time", "windows"])
+    @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED])
+    def test_are_held_as_their_encodings(self, routing: Routing, differs: str) -> None:
+        rig, windows = Rig(), [(IntervalWindow(start, start + 10),) for start in (0, 10)]
+        op = rig.op(routing, pairs(), IntervalWindowCoder())
+        op.begin_task()
+        op.setup()
+        op.start()
+        for n in range(8):
+            micros: Any = Each(range(100)) if differs == "time" and n == 4 else 3
+            in_windows: Any = Each(windows * 50) if differs == "windows" and n == 4 else windows[0]
+            op.take(Block([(i % 3, Counted(100 * n + i)) for i in range(100)], micros, in_windows, PANE_INFO_UNKNOWN))
+            assert Counted.alive == 0
+        op.finish()
+        op.drain()
+        values = coders.FastPrimitivesCoder()
+        seen = defaultdict(list)
+        for row in rig.rows:
+            for key, window, start, end in records(row.blob):
+                payload = row.blob[start:end]
+                if routing is Routing.KEYED:
+                    read: Any = BlockCoder(coders.WindowedValueCoder(values, IntervalWindowCoder())).decode(payload)
+                    for element in read:
+                        seen[key, element.windows].append(element.value.n)
+                else:
+                    found = ListBytes(values).decode(payload)
+                    seen[key, (IntervalWindowCoder().get_impl().decode(window),)] += [each.n for each in found]
+        assert sorted(n for each in seen.values() for n in each) == list(range(800))
+        assert all(each == sorted(each) for each in seen.values()), "in order in each window"
+
+    @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED])
+    def test_are_counted_by_their_encodings(self, routing: Routing) -> None:
+        rig = Rig(memory=100_000)
+        op = rig.op(routing, pairs(None, coders.PickleCoder()))
+        op.begin_task()
+        op.setup()
+        op.start()
+        held = 0
+        for n in range(2000):
+            op.take(Block([("k", "x" * 1000)], 0, (), PANE_INFO_UNKNOWN))
+            held = max(held, n + 1 - op._written)
+        assert 80 < held < 110
+
+    @pytest.mark.parametrize("routing", [Routing.GROUPED, Routing.KEYED, Routing.SIDE_KEYED])
+    @pytest.mark.parametrize("from_place", [0, 1, 700])
+    def test_may_come_among_others(self, routing: Routing, from_place: int) -> None:
+        values = [{n} if n % 2 or n < from_place else SubInt(n) for n in range(2000)]
+        rig = Rig()
+        rows = rig.written(rig.op(routing, pairs()), globally((n % 7, value) for n, value in enumerate(values)))
+        seen = defaultdict(list)
+        coder = coders.FastPrimitivesCoder()
+        windowed = coders.WindowedValueCoder(coder, GlobalWindowCoder())
+        for row in rows:
+            for key, _, start, end in records(row.blob):
+                payload = row.blob[start:end]
+                if routing is Routing.KEYED:
+                    seen[key] += [element.value for element in BlockCoder(windowed).decode(payload)]
+                else:
+                    seen[key] += list(ListBytes(coder).decode(payload))
+        assert seen == {coder.encode(key): values[key::7] for key in range(7)}
+
+    def test_one_that_does_not_encode_is_named(self) -> None:
+        rig = Rig()
+        with pytest.raises(CoderError, match="cannot encode 'wrong'"):
+            rig.written(rig.op(Routing.GROUPED, pairs(None, Refusing())), globally(("k", v) for v in [1, 2, "wrong"]))
+
+
+class Refusing(coders.Coder):
+    def encode(self, value: Any) -> bytes:
+        if value == "wrong":
+            raise ValueError("not that one")
+        return bytes([value])
+
+    def decode(self, encoded: bytes) -> Any:
+        return encoded[0]

@@ -1,6 +1,8 @@
 """Writes that group: values by key (and window), in bounded memory, before Spark moves them.
 
 Owns the tables of a task and what of them goes out together. Must not know Spark.
+
+Of opaque values (`harness.encoding.opaque`) the tables hold encodings, which are all that can be counted.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.codererrors import coder_error, key_error
 from arcbeam.harness.encoding.frames import BLOB_BYTES, record
 from arcbeam.harness.encoding.keyforms import PLAIN, KeyForms, Kind
+from arcbeam.harness.encoding.opaque import Encodings, IsOpaque, opacity
 from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.operations.blockoperation import LONGEST
 from arcbeam.harness.operations.write import Write
@@ -71,14 +74,18 @@ class GroupWrite(Write):
         self._encode_key = key_impl.encode_nested if spec.routing == Routing.SIDE_KEYED else key_impl.encode
         self._forms = KeyForms(key_impl, self._encode_key)
         self._overhead = 0
-        self._estimate = self._value_coder.get_impl().estimate_size
+        value_impl = self._value_coder.get_impl()
+        self._estimate, self._encode_value = value_impl.estimate_size, value_impl.encode_nested
+        self._is_opaque = opacity(self._value_coder)
         self._buckets = buckets_per_shard(self._shards)
         self._clear()
 
         self._payload_coder = self._value_coder
         # Whoever reads a multimap's values takes their list apart.
         bulk = self._wiring.settings.bulk_values and spec.routing != Routing.SIDE_KEYED
-        self._encode_payload: Callable[[list[Any]], bytes] = ListBytes(self._value_coder, bulk=bulk).encode
+        self._encode_values: Callable[[list[Any]], bytes] = ListBytes(self._value_coder, bulk=bulk).encode
+        self._join = Encodings().encode
+        self._encode_payload = self._encode_values
 
     def _table(self) -> dict[Any, Any]:
         """A new table: by key."""
@@ -89,6 +96,8 @@ class GroupWrite(Write):
         # Of those forms that are not the key itself, nor its encoding.
         self._keys: dict[Kind, dict[Any, Any]] = {}
         self._count = 0
+        # Whether the tables hold encodings.
+        self._encoded = False
         self._longest = 1
         self._last_check = 0
         self._last_groups = 0
@@ -110,6 +119,8 @@ class GroupWrite(Write):
             stop = start + self._longest
             part = block if start == 0 and stop >= count else block.slice(start, stop)
             start = stop
+            if self._is_opaque is not None:
+                part = self._without_opaque(part, self._is_opaque)
             try:
                 self._absorb(part)
             except Exception as e:
@@ -118,6 +129,24 @@ class GroupWrite(Write):
                     raise
                 raise found from e
             self._check(part.values)
+
+    def _without_opaque(self, block: Block, is_opaque: IsOpaque) -> Block:
+        """The block; with encodings in place of values if some are opaque, and from then on until all is written."""
+        pairs = block.values
+        if not self._encoded:
+            try:
+                if not (is_opaque(pairs[0][1]) or is_opaque(pairs[-1][1])):
+                    return block
+            except Exception:
+                # Whoever takes it apart, or encodes it, says what is wrong with it.
+                return block
+            if self._count:
+                self._flush()
+            self._encoded = True
+        try:
+            return block.with_values([(key, self._encode_value(value)) for key, value in pairs])
+        except Exception as e:
+            raise self._group_error(e, [value for _, value in pairs]) from e
 
     def _absorb(self, block: Block) -> None:
         """Adds a block to the tables and to the count."""
@@ -153,7 +182,7 @@ class GroupWrite(Write):
 
     def _footprint(self, value: Any) -> int:
         """Bytes that a value in a list takes in memory, about."""
-        if type(value) in _PLAIN:
+        if self._encoded or type(value) in _PLAIN:
             return getsizeof(value) + _POINTER + self._overhead
         encoded: int = self._estimate(value, True)
         return encoded + _OBJECT_OVERHEAD + self._overhead
@@ -194,6 +223,7 @@ class GroupWrite(Write):
         return encode if keys is None else lambda form: encode(keys[form])
 
     def _flush(self) -> None:
+        self._encode_payload = self._join if self._encoded else self._encode_values
         shards, places = self._shards, self._shards * self._buckets
         # By place: a hash's rest, which is its shard and its bucket in one.
         parts_at: list[list[bytes] | None] = [None] * places
@@ -295,7 +325,9 @@ class KeyedWrite(GroupWrite):
 
     def __init__(self, name: Any, factory: Any, spec: WriteSpec, coder: Any) -> None:
         windowed = coders.WindowedValueCoder(coder.wrapped_value_coder.value_coder(), coder.window_coder)
-        self._blocks = BlockCoder(windowed, bulk=factory.data_channel_factory.settings.bulk_values)
+        self._blocks_of_values = BlockCoder(windowed, bulk=factory.data_channel_factory.settings.bulk_values)
+        self._blocks_of_encodings = BlockCoder(windowed)
+        self._blocks_of_encodings.values = Encodings()
         self._window_bytes = WindowBytes(coder.window_coder)
         super().__init__(name, factory, spec, coder)
 
@@ -381,14 +413,15 @@ class KeyedWrite(GroupWrite):
                     self._tables[kind][key] += [create(value, micros, windows, panes) for value, micros in timed]
 
     def _groups(self) -> Iterable[tuple[bytes, bytes, list[Any]]]:
+        blocks = self._blocks_of_encodings if self._encoded else self._blocks_of_values
         if self._form is _Form.WHOLE:
-            self._encode_payload = self._blocks.encode
+            self._encode_payload = blocks.encode
             yield from super()._groups()
         for (micros, windows, panes), tables in self._stamped.values():
             if self._form is _Form.TIMED:
-                self._encode_payload = self._blocks.encoder_of_timed(windows, panes)
+                self._encode_payload = blocks.encoder_of_timed(windows, panes)
             else:
-                self._encode_payload = self._blocks.encoder_of_alike(micros, windows, panes)
+                self._encode_payload = blocks.encoder_of_alike(micros, windows, panes)
             self._tables = tables
             yield from super()._groups()
 
