@@ -19,15 +19,13 @@ from arcbeam.engine.grouping import triggers
 from arcbeam.harness.bounded.inputs import payload_decoder
 from arcbeam.harness.bounded.keyed import Clock, WallClock
 from arcbeam.harness.bounded.panes import Panes, Strategy
+from arcbeam.harness.bundle.metrics import DROPPED_CLOSED, DROPPED_LATE
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
 from arcbeam.model.rows import BundleReport, Row
 
-_DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
-_DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
-"""Counters of the grouping's step, named as by Beam's own runners."""
 _BATCH = 512
 """Panes handed to a bundle at a time."""
 _BATCH_VALUES = 1 << 16
@@ -69,8 +67,8 @@ class TriggeredInput:
             closed += panes.dropped_closed
             late += panes.dropped_late
         self._hand_over()
-        self._count(_DROPPED_CLOSED, closed)
-        self._count(_DROPPED_LATE, late)
+        self._count(DROPPED_CLOSED, closed)
+        self._count(DROPPED_LATE, late)
 
     def _count(self, name: MetricName, elements: int) -> None:
         if elements:

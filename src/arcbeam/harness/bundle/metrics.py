@@ -11,7 +11,13 @@ from typing import Any
 from apache_beam import coders
 from apache_beam.metrics import monitoring_infos as mi
 from apache_beam.metrics.cells import HistogramData
+from apache_beam.metrics.execution import MetricsContainer
+from apache_beam.metrics.metricbase import MetricName
 from apache_beam.portability.api import metrics_pb2
+
+DROPPED_CLOSED = MetricName("arcbeam", "droppedDueToClosedWindow")
+DROPPED_LATE = MetricName("arcbeam", "droppedDueToLateness")
+"""Counters of a grouping's step, named as by Beam's own runners."""
 
 _STRINGS = coders.IterableCoder(coders.StrUtf8Coder())
 
@@ -76,6 +82,15 @@ class MetricsTable:
     def serialized(self) -> list[bytes]:
         """All of it, one serialized MonitoringInfo each."""
         return [info.SerializeToString() for info in self._infos.values()]
+
+
+def dropped(transform: str, late: int, closed: int) -> list[bytes]:
+    """Serialized infos of what a step has dropped: because a window had expired, because its trigger had finished."""
+    container = MetricsContainer(transform)
+    for name, elements in ((DROPPED_LATE, late), (DROPPED_CLOSED, closed)):
+        if elements:
+            container.get_counter(name).inc(elements)
+    return [info.SerializeToString() for info in container.to_runner_api_monitoring_infos(transform).values()]
 
 
 def merge_metrics(serialized: Iterable[bytes]) -> list[bytes]:

@@ -13,6 +13,7 @@ from apache_beam import coders
 
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.stagekinds import Grouped, StageKind, Stateful
+from arcbeam.harness.bundle.metrics import dropped
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.taskcontext import Settings
@@ -119,6 +120,10 @@ class StepStage:
         """The last moment of a window of a channel that the stage writes, of the SDK's bytes for it."""
         coder, windows = self._written[channel]
         return windows.ours(coder.decode(window)).max_timestamp
+
+    def dropped(self, late: int, closed: int) -> list[bytes]:
+        """Metrics of what was dropped at it; see `arcbeam.harness.bundle.metrics.dropped`."""
+        return dropped(self.processor.root.name_context.transform_id, late, closed) if late or closed else []
 
     def close(self) -> None:
         """Tears down; the stage is not used again."""

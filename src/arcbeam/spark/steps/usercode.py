@@ -6,11 +6,12 @@ Owns which stage is open, and when its task begins and ends. Must not know rows 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.stagekinds import StageSpec
 from arcbeam.engine.plan.stepplan import StepBudget
@@ -70,6 +71,7 @@ class LevelCode:
         self._sides, self._scratch = sides, scratch
         self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, StepStage] = {}
+        self._dropped: Counter[tuple[str, bool]] = Counter()
         self._writers: list[Any] = []
         self._side_writers: list[tuple[StepStage, int, SideFileWriter]] = []
         self.latest = ""
@@ -114,7 +116,9 @@ class LevelCode:
         return self._stage(stage).scripted(elements)
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """See `UserCode`: it is counted in the stage's report."""
+        """See `UserCode`: it is counted, as a metric of the step it was dropped at."""
+        closed = isinstance(drop, DropHeld) or (isinstance(drop, DropLate) and drop.reason is DropReason.CLOSED)
+        self._dropped[stage, closed] += drop.count if isinstance(drop, DropHeld) else 1
 
     def sides(self) -> Iterable[SideData]:
         """See `UserCode`."""
@@ -163,6 +167,7 @@ class LevelCode:
             report = BundleReport(stage=name, shard=self._task)
             self.latest = name
             stage.processor.end_task(report)
+            report.metrics += stage.dropped(self._dropped[name, False], self._dropped[name, True])
             reports.append(report)
         return reports
 
