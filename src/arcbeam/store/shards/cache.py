@@ -307,8 +307,8 @@ class _Database:
         """
         self._write(lambda txn: self._begin(txn, step, anew=anew))
         of_files = [reader.blocks() for reader in readers]
-        # What stands for itself is merged before, since entries are appended several times as fast as they are put
-        # between others.
+        # What stands for itself is merged before: entries that are appended leave full pages, and cost less than those
+        # that are put between others.
         for blocks in [merged(of_files, bottom=True)] if anew else of_files:
             for batch in _batches(blocks, append=anew):
                 self._write(lambda txn, batch=batch: _put(txn, batch, append=anew))  # type: ignore[misc]
