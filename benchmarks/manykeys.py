@@ -1,50 +1,75 @@
 """Whether a step costs what it touches, however much state there is; and how soon a job has its state back.
 
-    python benchmarks/manykeys.py [--keys 100000,10000000] [--touched 10000] [--steps 60] [--master local[2,4]]
+    python benchmarks/manykeys.py [--keys 100000,10000000] [--touched 10000] [--steps 60] [--value 64] [--seed]
+                                  [--limit 1200]
 
 For each number of keys: a job gives all of them state, as fast as it can, and then touches some in each step. It prints
-keys a second, the median step, and the bytes of its state. Then the job is suspended and goes on, twice, in the same
-session: with the copies of its state on this host, and without; what is told is its first step with them, so that
-neither Spark's start nor Python's is in it.
+keys a second; of the steps the median, the slowest tenth and the slowest, and processor time a step of driver, JVM and
+workers, which is what to compare on a machine with other work; and the bytes of the state that counts. Then the job is
+suspended and goes on, twice, in the same session: with the copies of its state on this host, and without; what is told
+is its first step with them, so that neither Spark's start nor Python's is in it, and one that follows.
+
+With `--seed` the keys do not come through the job, which takes minutes for some million: it gives a thousand of them
+state and is suspended; files with a row for each key, of the form of those rows, are committed beside it, and it goes
+on.
+
+Each step is a line on standard error. What does not come to the next of these parts within `--limit` seconds is given
+up, and it is told how far it came.
 """
 
 from __future__ import annotations
 
 import argparse
+import heapq
 import itertools
+import logging
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.coders import BytesCoder, FastPrimitivesCoder
 from apache_beam.io.restriction_trackers import OffsetRange
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
+from arcbeam.engine.rows.keyspace import Kind, part
+from arcbeam.model.hashing import key_hash
 from arcbeam.spark.steps import cluster
 from arcbeam.spark.steps.finalizing import copies_folder
+from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.log.steplog import Committed, StepLog
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.shards.compaction import publish, scan
+from arcbeam.store.shards.shardfile import in_blocks
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.peers import open_session
-from steptime import EachStep, Seen, Whole
+from bench.processes import cpu_by_kind, processes
+from steptime import EachStep, Whole
 
-CLAIM = 50_000
+_CLAIM = 200_000
+_SEED = 1_000
 _PRIME = 2_654_435_761
 
 
 class Keys(EachStep):
     """All keys, some thousands a claim; then some of them in each step."""
 
-    def __init__(self, keys: int, touched: int, full: Path) -> None:
-        self._keys, self._touched, self._full = keys, touched, full
-        self._fills = -(-keys // CLAIM)
+    def __init__(self, keys: int, come: int, touched: int, full: Path) -> None:
+        self._keys, self._come, self._touched, self._full = keys, come, touched, full
+        self._fills = -(-come // _CLAIM)
 
     def create_tracker(self, restriction: OffsetRange) -> Whole:
         return Whole(restriction)
@@ -54,7 +79,7 @@ class Keys(EachStep):
         at = tracker.current_restriction().start
         while tracker.try_claim(at):
             if at < self._fills:
-                yield from ((key, at) for key in range(at * CLAIM, min((at + 1) * CLAIM, self._keys)))
+                yield from ((key, at) for key in range(at * _CLAIM, min((at + 1) * _CLAIM, self._come)))
                 at += 1
                 continue
             # Says, on the one host that there is, that all keys have been put out.
@@ -65,15 +90,34 @@ class Keys(EachStep):
             return
 
 
+class Kept(beam.DoFn):
+    """Counts what comes to a key, in so many bytes."""
+
+    KEPT = userstate.ReadModifyWriteStateSpec("kept", BytesCoder())
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def process(self, pair: tuple[int, int], kept: Any = beam.DoFn.StateParam(KEPT)) -> None:
+        before = kept.read() or b""
+        kept.write((int.from_bytes(before[:8], "big") + 1).to_bytes(8, "big").ljust(self._size, b"."))
+
+
+class Late(Exception):
+    """Something took longer than it may."""
+
+
 class Watched:
     """When each step began and ended."""
 
     def __init__(self) -> None:
         self.begun: list[float] = []
         self.ended: list[float] = []
+        self.cpu: list[dict[str, float]] = []
         run = cluster.SparkCluster._run
 
         def timed(this: Any, *args: Any) -> None:
+            self.cpu.append(cpu_by_kind())
             self.begun.append(time.perf_counter())
             run(this, *args)
             self.ended.append(time.perf_counter())
@@ -81,53 +125,114 @@ class Watched:
         cluster.SparkCluster._run = timed  # type: ignore[method-assign]
 
     def clear(self) -> None:
-        self.begun, self.ended = [], []
+        self.begun, self.ended, self.cpu = [], [], []
 
-    def median(self, steps: int) -> float:
-        return statistics.median(after - before for before, after in itertools.pairwise(self.begun[-steps:]))
+    def steps(self, count: int) -> dict[str, float]:
+        """What the last of them took."""
+        took = sorted(after - before for before, after in itertools.pairwise(self.begun[-count:]))
+        found = {"step": statistics.median(took), "slowest tenth": took[int(len(took) * 0.9)], "slowest": took[-1]}
+        spent = self.cpu[-count:]
+        return found | {
+            f"cpu a step of {kind}": (spent[-1][kind] - seconds) / (len(spent) - 1)
+            for kind, seconds in spent[0].items()
+        }
 
 
-def size_of(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+def seed(blobs: DurableBlobs, scratch: Path, keys: int) -> None:
+    """Commits a state in which all keys have what a few have; the job does not run."""
+    newest = read_newest(blobs)
+    assert newest is not None
+    log = StepLog.open(blobs, known(newest).shape, known(newest).time)
+    head, encode = log.head, FastPrimitivesCoder().get_impl().encode
+    rows = {row: value for shard in head.shards for row, value in scan(blobs, shard.files)}
+    known_key = part(encode(1))
+    (row, value), *more = ((row, value) for row, value in rows.items() if row[0] == Kind.KEYED and known_key in row)
+    assert not more, "a key has one row"
+    start, _, rest = row.partition(known_key)
+    mine = [list[bytes]() for _ in range(head.shape.shards)]
+    for n in range(keys):
+        key = encode(n)
+        mine[key_hash(key) % len(mine)].append(start + part(key) + rest)
+    shards = []
+    for shard in head.shards:
+        of_keys = [(row, value) for row, value in scan(blobs, shard.files) if row[0] == Kind.KEYED]
+        if not of_keys:
+            shards.append(shard)
+            continue
+        others = [(row, value) for row, value in scan(blobs, shard.files) if row[0] != Kind.KEYED]
+        entries = heapq.merge(others, ((row, value) for row in sorted(mine[shard.shard])))
+        written = Written(shard.level, shard.shard, head.step + 1, log.epoch, "seed", "snapshot")
+        file = publish(blobs, scratch, written, in_blocks(entries), first_step=0, last_step=head.step + 1)
+        shards.append(replace(shard, files=(file,)))
+    outcome = log.propose(log.draft(head.time, shards=tuple(shards)))
+    assert isinstance(outcome, Committed), outcome
 
 
-def measured(keys: int, touched: int, steps: int, watched: Watched, folder: Path) -> dict[str, Any]:
-    """A job with so many keys."""
-    full = folder.parent / "full"
+class Job:
+    """A job with so many keys; each of its runs goes on with the one before."""
 
-    def run(until: int) -> Any:
-        watched.clear()
-        flags = ["--streaming", "--shards=2", f"--checkpoint_dir={folder}"]
+    def __init__(self, keys: int, options: argparse.Namespace, watched: Watched, folder: Path) -> None:
+        self._keys, self._options, self._watched, self._folder = keys, options, watched, folder
+        self._come = min(keys, _SEED) if options.seed else keys
+
+    def measured(self) -> Iterator[tuple[str, float]]:
+        """Figures, as soon as each is known.
+
+        Raises:
+            Late: what comes next took too long.
+        """
+        watched, steps, full = self._watched, self._options.steps, self._folder / "full"
+        began = time.perf_counter()
+        result = self._run(full)
+        self._wait(result, full.exists)
+        yield "M keys/s", self._come / (time.perf_counter() - began) / 1e6
+        if self._options.seed:
+            self._wait(result, lambda: len(watched.ended) >= 2)
+            result.suspend()
+            seed(open_blobs(str(self._folder / "state")), self._folder / "scratch", self._keys)
+            shutil.rmtree(copies_folder(), ignore_errors=True)
+            result = self._run(full)
+            self._wait(result, lambda: bool(watched.ended))
+            yield "first step of what was seeded", watched.ended[0] - watched.begun[0]
+        # The step that came to the end of the keys, and one more that has some of them to put away.
+        until = len(watched.ended) + 2 + steps
+        self._wait(result, lambda: len(watched.ended) >= until)
+        result.suspend()
+        yield from watched.steps(steps).items()
+        yield "workers MB", sum(each.memory for each in processes() if each.kind == "worker") / 1e6
+        files = [file for shard in known(self._newest()).shards for file in shard.files]
+        yield "state MB", sum(file.size for file in files) / 1e6
+        for name in ("with copies", "without copies"):
+            if name == "without copies":
+                shutil.rmtree(copies_folder(), ignore_errors=True)
+            result = self._run(full)
+            self._wait(result, lambda: len(watched.ended) >= 5)
+            yield name, watched.ended[0] - watched.begun[0]
+            yield f"{name}, a later step", watched.ended[4] - watched.begun[4]
+            result.suspend()
+
+    def _run(self, full: Path) -> Any:
+        self._watched.clear()
+        flags = ["--streaming", "--shards=2", f"--checkpoint_dir={self._folder / 'state'}"]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
-        _ = p | beam.Create([1 << 40]) | beam.ParDo(Keys(keys, touched, full)) | beam.ParDo(Seen())
-        result = p.run()
-        wait(result, until)
-        return result
+        touches = Keys(self._keys, self._come, self._options.touched, full)
+        _ = p | beam.Create([1 << 40]) | beam.ParDo(touches) | beam.ParDo(Kept(self._options.value))
+        return p.run()
 
-    def wait(result: Any, until: int) -> None:
-        while len(watched.ended) < until:
+    def _wait(self, result: Any, done: Callable[[], bool]) -> None:
+        latest = time.perf_counter() + self._options.limit
+        while not done():
             if result.state in ("FAILED", "DONE"):
                 raise RuntimeError(f"the job has ended: {result.state}")
+            if time.perf_counter() > latest:
+                result.cancel()
+                raise Late(f"given up after {self._options.limit} s and {len(self._watched.ended)} steps")
             time.sleep(0.05)
 
-    began = time.perf_counter()
-    result = run(1)
-    while not full.exists():
-        wait(result, len(watched.ended) + 1)
-    found: dict[str, Any] = {"keys": keys, "M keys/s": keys / (time.perf_counter() - began) / 1e6}
-    # The step that came to the end of the keys, and one more that has some of them to put away.
-    wait(result, len(watched.ended) + 2 + steps)
-    result.suspend()
-    found["state MB"] = size_of(folder) / 1e6
-    found["step"] = watched.median(steps)
-    for name in ("with copies", "without copies"):
-        if name == "without copies":
-            shutil.rmtree(copies_folder(), ignore_errors=True)
-        result = run(5)
-        found[name] = watched.ended[0] - watched.begun[0]
-        found[f"{name}, a later step"] = watched.ended[4] - watched.begun[4]
-        result.suspend()
-    return found
+    def _newest(self) -> Any:
+        newest = read_newest(open_blobs(str(self._folder / "state")))
+        assert newest is not None
+        return newest
 
 
 def main() -> None:
@@ -136,16 +241,23 @@ def main() -> None:
     parser.add_argument("--keys", default="100000,10000000")
     parser.add_argument("--touched", type=int, default=10_000)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--value", type=int, default=64, help="bytes of each key's state")
+    parser.add_argument("--seed", action="store_true", help="write the keys' state instead of having it made")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for the keys, and for what follows")
     options = parser.parse_args()
     session = open_session()
     watched = Watched()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", force=True)
+    logging.getLogger("arcbeam.steps").setLevel(logging.INFO)
     try:
         for keys in map(int, options.keys.split(",")):
             with tempfile.TemporaryDirectory() as folder:
-                found = measured(keys, options.touched, options.steps, watched, Path(folder) / "state")
-            told = ", ".join(f"{what} {value:,.3f}" if what != "keys" else "" for what, value in found.items())
-            sys.stdout.write(f"{keys:,} keys: {told.strip(', ')}\n")
-            sys.stdout.flush()
+                try:
+                    for what, value in Job(keys, options, watched, Path(folder)).measured():
+                        sys.stdout.write(f"{keys:,} keys: {what} {value:,.3f}\n")
+                        sys.stdout.flush()
+                except Late as e:
+                    sys.stdout.write(f"{keys:,} keys: {e}\n")
     finally:
         session.stop()
     os._exit(0)

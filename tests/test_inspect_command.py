@@ -26,6 +26,7 @@ from arcbeam.store.manifest.values import (
     StageWatermarks,
 )
 from arcbeam.store.shards.compaction import publish
+from arcbeam.store.shards.shardfile import in_blocks
 
 pytestmark = pytest.mark.contract("STORE-05", "OPS-02")
 
@@ -40,7 +41,7 @@ def job(tmp_path: Path) -> Path:
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
     log = StepLog.open(blobs, shape, Timestamp(0), driver="host-a, process 7", token=iter("abcdef").__next__)
     written = Written(1, 3, 1, log.epoch, "a", "delta")
-    file = publish(blobs, tmp_path, written, [(b"k", b"v"), (b"l", None)], first_step=1, last_step=1)
+    file = publish(blobs, tmp_path, written, in_blocks([(b"k", b"v"), (b"l", None)]), first_step=1, last_step=1)
     draft = log.draft(
         Timestamp(1_700_000_000_123_456),
         shards=(Shard(1, 3, (file,)),),

@@ -16,6 +16,7 @@ from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import publish
 from arcbeam.store.shards.overlay import Overlay
+from arcbeam.store.shards.shardfile import in_blocks
 
 _attempts = itertools.count()
 
@@ -39,7 +40,7 @@ class DiskShard:
         """Makes `entries`, ascending, all there is."""
         step = self.version.step + 1
         written = self._written(step, "snapshot")
-        file = publish(self.blobs, self._folder / "scratch", written, entries, first_step=0, last_step=step)
+        file = publish(self.blobs, self._folder / "scratch", written, in_blocks(entries), first_step=0, last_step=step)
         self.version = replace(self.version, step=step, files=(file,))
 
     def view(self) -> Overlay:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,8 @@ from arcbeam.engine.state.cells import BagCell, Cells, ValueCell
 from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from tests.engine.step.world import DECODE, FAMILIES, RATES, V, W, World, end_of, stateful, timer_set
 
 
@@ -53,6 +55,34 @@ def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_step() -
     world.step(30, 7, 8)
     assert not world.count.exists(b"k", W.ordered())
     assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
+
+
+class Global(World):
+    """A stage with state in the global window."""
+
+    def __init__(self, **of_kind: Any) -> None:
+        super().__init__(Stateful(decode=DECODE, expires=attrgetter("max_timestamp"), **of_kind))
+
+    def timers(self) -> list[bytes]:
+        return [key for key, _ in self.view.scan(b"") if key[0] in (keyspace.Kind.EVENT_HELD, keyspace.Kind.EVENT)]
+
+
+@pytest.mark.contract("ENG-12")
+def test_the_end_of_the_global_window_is_awaited_only_where_something_is_left_to_go() -> None:
+    world = Global(families={"event": TimeDomain.EVENT})
+    assert world.step(3, (7, GLOBAL_WINDOW)).next_event is None
+    assert world.timers() == []
+    for of_kind in ({"families": {}, "at_expiration": True}, {"families": {"clock": TimeDomain.PROCESSING}}):
+        world = Global(**of_kind)
+        assert world.step(3, (7, GLOBAL_WINDOW)).next_event == END_OF_GLOBAL_WINDOW
+        assert len(world.timers()) == 1
+
+
+@pytest.mark.contract("ENG-12")
+def test_the_end_of_a_window_that_time_goes_on_behind_is_awaited() -> None:
+    world = Global(families={})
+    world.step(3, 7)
+    assert len(world.timers()) == 1
 
 
 @pytest.mark.contract("ENG-12")

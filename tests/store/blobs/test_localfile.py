@@ -10,7 +10,7 @@ import pytest
 from arcbeam.model.files import FileKind
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.localfile import read_range
-from arcbeam.store.shards.shardfile import ShardFileReader, local_reader, write_shard_file
+from arcbeam.store.shards.shardfile import ShardFileReader, in_blocks, local_reader, write_shard_file
 
 pytestmark = pytest.mark.contract("STORE-07")
 
@@ -38,6 +38,6 @@ def test_a_range_is_read_to_its_end(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("little_at_once")
 def test_a_value_larger_than_one_read_is_read(tmp_path: Path) -> None:
     entries = [(b"k", os.urandom(2 * _LIMIT)), (b"l", b"v")]
-    summary = write_shard_file(tmp_path / "f", FileKind.DELTA, entries)
+    summary = write_shard_file(tmp_path / "f", FileKind.DELTA, in_blocks(entries))
     reader = ShardFileReader(local_reader(tmp_path / "f"), summary.size, summary.crc, "f", tmp_path)
     assert list(reader.scan()) == entries

@@ -28,6 +28,7 @@ from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name
 from arcbeam.store.manifest.values import Abandoned, Kind
 from arcbeam.store.shards.compaction import publish, scan
+from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.damage import newer
 from tests.store.samples import delta, opened, read_head
@@ -217,7 +218,7 @@ def test_a_savepoint_whose_manifest_is_damaged_keeps_all_files_until_it_is_given
 def test_a_copy_is_made_without_the_newest_manifest(memory: DurableBlobs, tmp_path: Path) -> None:
     log = opened(memory)
     written = Written(1, 0, 1, 1, "a", "delta")
-    file = publish(memory, tmp_path / "s", written, [(b"a", b"1")], first_step=1, last_step=1)
+    file = publish(memory, tmp_path / "s", written, in_blocks([(b"a", b"1")]), first_step=1, last_step=1)
     log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
     step(log)
     damaged(memory, 2)

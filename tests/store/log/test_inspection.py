@@ -20,6 +20,7 @@ from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name, written_name
 from arcbeam.store.manifest.values import HoldSummary, OutputWatermark, ResidualSummary, StageWatermarks
 from arcbeam.store.shards.compaction import publish
+from arcbeam.store.shards.shardfile import in_blocks
 from tests.store.samples import opened
 
 pytestmark = pytest.mark.contract("STORE-05")
@@ -33,7 +34,7 @@ def job(memory: DurableBlobs, tmp_path: Path) -> StepLog:
             memory,
             tmp_path,
             Written(1, shard, 1, 1, "a", "delta"),
-            [(b"k%02d" % i, b"v") for i in range(10 * (shard + 1))] + [(b"l", None)],
+            in_blocks([*((b"k%02d" % i, b"v") for i in range(10 * (shard + 1))), (b"l", None)]),
             first_step=1,
             last_step=1,
         )
@@ -86,7 +87,7 @@ def test_files_are_checked_if_asked(memory: DurableBlobs, job: StepLog) -> None:
 def test_all_files_are_checked_whatever_is_wrong_with_one(memory: DurableBlobs, job: StepLog, tmp_path: Path) -> None:
     def published(shard: int) -> ShardFile:
         written = Written(1, shard, 3, 1, "b", "delta")
-        return publish(memory, tmp_path, written, [(b"k", b"v")], first_step=3, last_step=3)
+        return publish(memory, tmp_path, written, in_blocks([(b"k", b"v")]), first_step=3, last_step=3)
 
     contents = [b"0123456789", b"abc", b"", b"x" * 100, b"older"]
     sides = []

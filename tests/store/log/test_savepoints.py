@@ -18,6 +18,7 @@ from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import Pin
 from arcbeam.store.shards.compaction import publish, scan
+from arcbeam.store.shards.shardfile import in_blocks
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.store.samples import opened, read_head
 
@@ -45,7 +46,7 @@ def job(blobs: DurableBlobs, tmp_path: Path) -> StepLog:
         blobs,
         tmp_path / "scratch",
         Written(1, 0, 1, log.epoch, "a", "delta"),
-        [(b"k%06d" % i, b"v" * 50) for i in range(3_000)],
+        in_blocks((b"k%06d" % i, b"v" * 50) for i in range(3_000)),
         first_step=1,
         last_step=1,
     )
@@ -93,7 +94,9 @@ def test_a_copy_that_was_cut_off_is_made_good(job: StepLog, tmp_path: Path) -> N
 
 def test_what_is_missing_or_damaged_is_not_copied(memory: DurableBlobs, tmp_path: Path) -> None:
     log = opened(memory)
-    file = publish(memory, tmp_path / "s", Written(1, 0, 1, 1, "a", "delta"), [(b"a", b"1")], first_step=1, last_step=1)
+    file = publish(
+        memory, tmp_path / "s", Written(1, 0, 1, 1, "a", "delta"), in_blocks([(b"a", b"1")]), first_step=1, last_step=1
+    )
     log.propose(pinned(log.draft(Timestamp(3), shards=(Shard(1, 0, (file,)),)), "safe"))
     target = FolderBlobs(tmp_path / "copy", sync=False)
     with pytest.raises(StoreError, match="no savepoint 'other' in 'memory://'\n  what to do: there are: safe"):

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from obstore.store import MemoryStore, S3Store
 
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.manifest.names import Written, parse_written
 from arcbeam.store.shards.compaction import compact, merged, publish, scan, worth_merging
+from arcbeam.store.shards.shardfile import Block, Entry, in_blocks
 from tests.store.samples import delta
 
 KEYS = st.sampled_from([bytes([i]) * n for i in range(6) for n in (1, 2)])
@@ -49,7 +52,7 @@ class Compacting(RuleBasedStateMachine):
             self.blobs,
             Path(self.scratch.name),
             self.name("delta"),
-            sorted(changes.items()),
+            in_blocks(sorted(changes.items())),
             first_step=self.step,
             last_step=self.step,
         )
@@ -96,7 +99,8 @@ def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_
 
     def put(kind: str, entries: list[tuple[bytes, bytes | None]]) -> ShardFile:
         step = next(steps)
-        return publish(memory, tmp_path, Written(1, 0, step, 1, "a", kind), entries, first_step=step, last_step=step)
+        written = Written(1, 0, step, 1, "a", kind)
+        return publish(memory, tmp_path, written, in_blocks(entries), first_step=step, last_step=step)
 
     files = (put("snapshot", [(b"k", b"old")]), put("delta", [(b"k", None)]), put("delta", [(b"l", b"1")]))
     upper = compact(memory, tmp_path, files, 1, Written(1, 0, 9, 1, "a", "delta"))
@@ -111,10 +115,59 @@ def test_a_deleted_key_stays_deleted_above_a_snapshot(memory: DurableBlobs, tmp_
 
 
 def test_the_newest_wins() -> None:
-    sources = [[(b"a", b"1"), (b"b", b"1")], [(b"a", None)], [(b"b", b"3"), (b"c", b"3")]]
-    assert list(merged(sources, bottom=False)) == [(b"a", None), (b"b", b"3"), (b"c", b"3")]
-    assert list(merged(sources, bottom=True)) == [(b"b", b"3"), (b"c", b"3")]
-    assert list(merged(sources[1:2], bottom=True)) == []
+    sources: list[list[Entry]] = [[(b"a", b"1"), (b"b", b"1")], [(b"a", None)], [(b"b", b"3"), (b"c", b"3")]]
+    assert list(entries_of(sources, bottom=False)) == [(b"a", None), (b"b", b"3"), (b"c", b"3")]
+    assert list(entries_of(sources, bottom=True)) == [(b"b", b"3"), (b"c", b"3")]
+    assert list(entries_of(sources[1:2], bottom=True)) == []
+
+
+def entries_of(sources: list[list[Entry]], *, bottom: bool, cut: int = 1) -> Iterator[Entry]:
+    """What sources in blocks of so many entries come to."""
+    blocks = merged([blocks_of(source, cut) for source in sources], bottom=bottom)
+    return (entry for keys, values in blocks for entry in zip(keys, values, strict=True))
+
+
+def blocks_of(entries: list[Entry], cut: int) -> Iterator[Block]:
+    for start in range(0, len(entries), cut):
+        part = entries[start : start + cut]
+        yield [key for key, _ in part], [value for _, value in part]
+
+
+@given(
+    st.lists(st.dictionaries(st.binary(max_size=2), st.none() | st.binary(max_size=1), max_size=30), max_size=5),
+    st.booleans(),
+    st.integers(1, 7),
+)
+def test_however_blocks_lie_beside_each_other(sources: list[dict[bytes, bytes | None]], bottom: bool, cut: int) -> None:
+    expected: dict[bytes, bytes | None] = {}
+    for source in sources:
+        expected.update(source)
+    found = list(entries_of([sorted(source.items()) for source in sources], bottom=bottom, cut=cut))
+    assert found == [entry for entry in sorted(expected.items()) if entry[1] is not None or not bottom]
+
+
+def test_merging_takes_a_block_of_each_file(tmp_path: Path) -> None:
+    blobs, steps, value = FolderBlobs(tmp_path / "job", sync=False), range(1, 6), bytes(1_000)
+    files = tuple(
+        publish(
+            blobs,
+            tmp_path / "scratch",
+            Written(1, 0, step, 1, "a", "delta"),
+            in_blocks((b"%08d" % i, value) for i in range(step, 20_000, 5)),
+            first_step=step,
+            last_step=step,
+        )
+        for step in steps
+    )
+    tracemalloc.start()
+    try:
+        whole = compact(blobs, tmp_path / "scratch", files, 0, Written(1, 0, 9, 1, "a", "delta"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (whole[0].entries, whole[0].size > 19_000_000) == (19_999, True)
+    # Of each file, some megabytes are read ahead.
+    assert peak < 35_000_000
 
 
 def sized(*sizes: int) -> list[ShardFile]:

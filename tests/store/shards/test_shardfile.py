@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from arcbeam.model.files import FileKind
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
-from arcbeam.store.shards.shardfile import VERSION, Entry, ShardFileReader, local_reader, write_shard_file
+from arcbeam.store.shards.shardfile import (
+    VERSION,
+    Block,
+    Entry,
+    ShardFileReader,
+    in_blocks,
+    local_reader,
+    write_shard_file,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "shard-1.delta"
 """Written from `ENTRIES` when the format had version 1. It must never be written anew."""
@@ -36,19 +44,36 @@ def reader_of(data: bytes, crc: int | None = None) -> ShardFileReader:
 
 def written(tmp_path: Path, entries: list[Entry], kind: FileKind = FileKind.DELTA) -> bytes:
     path = tmp_path / os.urandom(8).hex()
-    write_shard_file(path, kind, entries)
+    write_shard_file(path, kind, in_blocks(entries))
     return path.read_bytes()
 
 
 def test_entries_come_back(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    summary = write_shard_file(path, FileKind.DELTA, ENTRIES)
+    summary = write_shard_file(path, FileKind.DELTA, in_blocks(ENTRIES))
     assert (summary.entries, summary.tombstones) == (5, 2)
     assert (summary.first_key, summary.last_key) == (b"", b"\xff\xff")
     assert summary.size == path.stat().st_size
     reader = ShardFileReader(local_reader(path), summary.size, summary.crc, "f", "here")
     assert reader.summary == summary
     assert list(reader.scan()) == ENTRIES
+
+
+def test_blocks_of_any_size_become_the_same_file(tmp_path: Path) -> None:
+    entries: list[Entry] = [(b"%06d" % i, None if i % 7 == 0 else bytes(i % 90)) for i in range(9_000)]
+    as_they_are = written(tmp_path, entries)
+    for cut in (1, 500, 9_000):
+        parts = [entries[i : i + cut] for i in range(0, len(entries), cut)]
+        path = tmp_path / f"by-{cut}"
+        blocks = (([key for key, _ in part], [value for _, value in part]) for part in parts)
+        write_shard_file(path, FileKind.DELTA, blocks)
+        assert path.read_bytes() == as_they_are
+
+
+@pytest.mark.parametrize("blocks", [[([b"b", b"a"], [b"", b""])], [([b"a"], [b""]), ([b"a"], [b""])]])
+def test_keys_that_do_not_ascend_are_refused(tmp_path: Path, blocks: list[Block]) -> None:
+    with pytest.raises(ValueError, match=r"keys do not ascend: b'a' after"):
+        write_shard_file(tmp_path / "f", FileKind.DELTA, blocks)
 
 
 def test_an_empty_file_is_one(tmp_path: Path) -> None:
@@ -107,7 +132,7 @@ def test_every_flipped_bit_is_told(tmp_path: Path) -> None:
 
 
 def test_another_file_under_the_name_is_told(tmp_path: Path) -> None:
-    summary = write_shard_file(tmp_path / "f", FileKind.DELTA, [(b"a", b"1")])
+    summary = write_shard_file(tmp_path / "f", FileKind.DELTA, in_blocks([(b"a", b"1")]))
     other = written(tmp_path, [(b"a", b"2")])
     with pytest.raises(DamagedFileError, match="another file than the one that the manifest names"):
         reader_of(other, summary.crc)
@@ -123,7 +148,7 @@ def test_a_large_file_is_written_and_read_in_little_memory(tmp_path: Path) -> No
     value = bytes(10_000)
     tracemalloc.start()
     try:
-        write_shard_file(tmp_path / "f", FileKind.SNAPSHOT, ((b"%08d" % i, value) for i in range(4_000)))
+        write_shard_file(tmp_path / "f", FileKind.SNAPSHOT, in_blocks((b"%08d" % i, value) for i in range(4_000)))
         size = (tmp_path / "f").stat().st_size
         reader = ShardFileReader(local_reader(tmp_path / "f"), size, None, "f", "here")
         assert sum(1 for _ in reader.scan()) == 4_000

@@ -21,7 +21,7 @@ from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import Window
+from arcbeam.model.windows import GlobalWindow, Window
 
 
 class StatefulLogic:
@@ -41,8 +41,10 @@ class StatefulLogic:
         self._agenda = Agenda(self._timers, self._ordered)
         self._keyed = prefix(Kind.KEYED, number)
         self._holds = Holds(place.view, number)
-        # Timers of event time have all fired by the end of their window.
-        self._ends = kind.cells or kind.at_expiration or TimeDomain.PROCESSING in kind.families.values()
+        # Timers of event time have all fired by the end of their window. Behind the global window, which ends with the
+        # input, nobody can read cells: they stay, since two more rows for each key to remove them would cost more.
+        self._ends_global = kind.at_expiration or TimeDomain.PROCESSING in kind.families.values()
+        self._ends = kind.cells or self._ends_global
         # Most timers are set in the same window as the one before.
         self._window: Window | None = None
         self._encoded, self._expires = b"", MIN_TIMESTAMP
@@ -190,6 +192,8 @@ class StatefulLogic:
                     self._holds.drop_row(row, value)
 
     def _await_end(self, key: bytes, window: Window) -> None:
+        if type(window) is GlobalWindow and not self._ends_global:
+            return
         expires = self._expiry(window)
         hold = min(window.max_timestamp, expires) if self._kind.at_expiration else None
         self._timers.set(key, self._encoded, EXPIRATION, expires, hold)

@@ -26,6 +26,7 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -37,9 +38,9 @@ from arcbeam.store.blobs.errors import DecidedStepError, LostFileError, NewerFor
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards import space
-from arcbeam.store.shards.compaction import opened, publish
+from arcbeam.store.shards.compaction import merged, opened, publish
 from arcbeam.store.shards.overlay import EmptyBase, Overlay
-from arcbeam.store.shards.shardfile import Block, ShardFileReader, local_reader
+from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, local_reader
 
 _STATE = space.META + b"state"
 _STATE_FORM = struct.Struct("<IqB")
@@ -119,7 +120,7 @@ class HostCache:
             blobs,
             folder / "scratch",
             written,
-            _chained(first, entries),
+            in_blocks(chain((first,), entries)),
             first_step=step,
             last_step=step,
             keep=kept,
@@ -305,10 +306,12 @@ class _Database:
         step, and are thrown away if this ends early.
         """
         self._write(lambda txn: self._begin(txn, step, anew=anew))
-        for i, reader in enumerate(readers):
-            append = anew and not i
-            for batch in _batches(reader.blocks(), append=append):
-                self._write(lambda txn, batch=batch, append=append: _put(txn, batch, append=append))  # type: ignore[misc]
+        of_files = [reader.blocks() for reader in readers]
+        # What stands for itself is merged before: entries that are appended leave full pages, and cost less than those
+        # that are put between others.
+        for blocks in [merged(of_files, bottom=True)] if anew else of_files:
+            for batch in _batches(blocks, append=anew):
+                self._write(lambda txn, batch=batch: _put(txn, batch, append=anew))  # type: ignore[misc]
         self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, step, 0)))
 
     def _begin(self, txn: lmdb.Transaction, step: int, *, anew: bool) -> None:
@@ -417,13 +420,6 @@ def _lock(path: Path) -> Iterator[None]:
     with open(path, "wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _chained(
-    first: tuple[bytes, bytes | None], rest: Iterator[tuple[bytes, bytes | None]]
-) -> Iterator[tuple[bytes, bytes | None]]:
-    yield first
-    yield from rest
 
 
 def _folder_name(job: str) -> str:

@@ -5,8 +5,8 @@ Owns the order of merging and when it pays (size-tiered). Must not know who call
 
 from __future__ import annotations
 
-import heapq
 import uuid
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.shards.shardfile import Entry, ShardFileReader, write_shard_file
+from arcbeam.store.shards.shardfile import Block, ShardFileReader, write_shard_file
 
 _MIN_FILES = 4
 """Fewer are not worth a merge."""
@@ -32,7 +32,7 @@ def publish(
     blobs: DurableBlobs,
     scratch: Path,
     written: Written,
-    entries: Iterable[Entry],
+    blocks: Iterable[Block],
     *,
     first_step: int,
     last_step: int,
@@ -44,7 +44,7 @@ def publish(
         blobs: the job's folder.
         scratch: a local folder.
         written: what its name says; the kind is "delta" or "snapshot".
-        entries: ascending, each key once.
+        blocks: ascending, each key once; of any size.
         first_step: as in `ShardFile`.
         last_step: as in `ShardFile`.
         keep: a local name for it; None: it is not kept here.
@@ -56,7 +56,7 @@ def publish(
     scratch.mkdir(parents=True, exist_ok=True)
     path = scratch / uuid.uuid4().hex
     try:
-        summary = write_shard_file(path, kind, entries)
+        summary = write_shard_file(path, kind, blocks)
         blobs.put_file(name, path)
         if keep is not None:
             path.replace(keep)
@@ -78,43 +78,77 @@ def publish(
     )
 
 
-def merged(sources: Sequence[Iterable[Entry]], *, bottom: bool) -> Iterator[Entry]:
+def merged(sources: Sequence[Iterable[Block]], *, bottom: bool) -> Iterator[Block]:
     """The entries of several sorted sources, sorted; of a key that several have, the newest alone.
+
+    Memory: a block of each source.
 
     Args:
         sources: the oldest first.
         bottom: nothing lies below them: deleted keys are left out.
     """
-    if len(sources) == 1:
-        newest: Iterable[Entry] = sources[0]
-    else:
-        newest = _first_of_each(
-            heapq.merge(*(_aged(source, age) for age, source in enumerate(reversed(sources))))  # newest: age 0
-        )
-    return ((key, value) for key, value in newest if value is not None) if bottom else iter(newest)
+    for keys, values in _newest(sources):
+        if bottom and None in values:
+            live = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+            keys, values = [key for key, _ in live], [value for _, value in live]
+        if keys:
+            yield keys, values
 
 
-def _aged(source: Iterable[Entry], age: int) -> Iterator[tuple[bytes, int, bytes | None]]:
-    for key, value in source:
-        yield key, age, value
+def _newest(sources: Sequence[Iterable[Block]]) -> Iterator[Block]:
+    """Up to the first key at which a block ends, all sources have what they have in memory: that part is put together,
+    by loops in C, and so on.
+    """
+    heads = [head for source in sources if (head := _Head(source)).keys]
+    while len(heads) > 1:
+        limit = min(head.keys[-1] for head in heads)
+        parts = [part for head in heads if (part := head.taken(limit))[0]]
+        if len(parts) == 1:
+            yield parts[0]
+        else:
+            entries: dict[bytes, bytes | None] = {}
+            for keys, values in parts:
+                entries.update(zip(keys, values, strict=True))
+            together = sorted(entries)
+            yield together, [entries[key] for key in together]
+        heads = [head for head in heads if head.keys]
+    for head in heads:
+        yield from head.rest()
 
 
-def _first_of_each(entries: Iterable[tuple[bytes, int, bytes | None]]) -> Iterator[Entry]:
-    last: bytes | None = None
-    for key, _, value in entries:
-        if key != last:
-            yield key, value
-            last = key
+class _Head:
+    """What has been read of a source, and not been taken. Nothing: it has come to its end."""
+
+    def __init__(self, source: Iterable[Block]) -> None:
+        self._blocks = iter(source)
+        self._read()
+
+    def _read(self) -> None:
+        self.keys, self._values = next(self._blocks, ([], []))
+        self._at = 0
+
+    def taken(self, limit: bytes) -> Block:
+        """What it has up to a key, that included, of what has been read."""
+        start, keys, values = self._at, self.keys, self._values
+        self._at = end = bisect_right(keys, limit, start)
+        if end == len(keys):
+            self._read()
+        return keys[start:end], values[start:end]
+
+    def rest(self) -> Iterator[Block]:
+        """All that is left."""
+        yield self.keys[self._at :], self._values[self._at :]
+        yield from self._blocks
 
 
 def scan(
     blobs: DurableBlobs, files: Sequence[ShardFile], start: bytes = b"", end: bytes | None = None
 ) -> Iterator[tuple[bytes, bytes]]:
     """What the files of a shard, the oldest first, hold together between two keys."""
-    sources = [opened(blobs, file).scan(start, end) for file in files]
-    for key, value in merged(sources, bottom=True) if sources else ():
-        assert value is not None
-        yield key, value
+    for keys, values in merged([opened(blobs, file).blocks(start, end) for file in files], bottom=True):
+        for key, value in zip(keys, values, strict=True):
+            assert value is not None
+            yield key, value
 
 
 class HasSize(Protocol):
@@ -161,7 +195,7 @@ def compact(
     run = files[first:]
     kind = FileKind.DELTA if first else FileKind.SNAPSHOT
     name = Written(written.place, written.shard, written.step, written.epoch, written.attempt, str(kind))
-    entries = merged([opened(blobs, file).scan() for file in run], bottom=not first)
+    blocks = merged([opened(blobs, file).blocks() for file in run], bottom=not first)
     first_step = run[0].first_step if first else 0
-    new = publish(blobs, scratch, name, entries, first_step=first_step, last_step=run[-1].last_step)
+    new = publish(blobs, scratch, name, blocks, first_step=first_step, last_step=run[-1].last_step)
     return (*files[:first], new)

@@ -20,7 +20,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
+from operator import lt
 from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
@@ -75,13 +76,29 @@ class _IndexEntry:
     entries: int
 
 
-def write_shard_file(path: Path, kind: FileKind, entries: Iterable[Entry]) -> Summary:
+def in_blocks(entries: Iterable[Entry]) -> Iterator[Block]:
+    """Entries as blocks, of the size that files have."""
+    keys: list[bytes] = []
+    values: list[bytes | None] = []
+    size = 0
+    for key, value in entries:
+        keys.append(key)
+        values.append(value)
+        size += len(key) if value is None else len(key) + len(value)
+        if size >= _BLOCK_BYTES:
+            yield keys, values
+            keys, values, size = [], [], 0
+    if keys:
+        yield keys, values
+
+
+def write_shard_file(path: Path, kind: FileKind, blocks: Iterable[Block]) -> Summary:
     """Writes a complete file.
 
     Args:
         path: must not exist; if this raises, what is there is worth nothing.
         kind: a snapshot has no deleted keys.
-        entries: in ascending order of their keys, each key once.
+        blocks: of any size, none of them empty; all their keys in ascending order, each once.
 
     Raises:
         ValueError: the keys do not ascend, or a snapshot deletes one.
@@ -89,7 +106,7 @@ def write_shard_file(path: Path, kind: FileKind, entries: Iterable[Entry]) -> Su
         OSError: the disk is full, or so.
     """
     with open(path, "xb", buffering=1 << 20) as file:
-        return _Writer(file, kind).written(entries)
+        return _Writer(file, kind).written(blocks)
 
 
 class _Writer:
@@ -100,23 +117,39 @@ class _Writer:
         self._entries = self._tombstones = 0
         self._first = self._last = b""
 
-    def written(self, entries: Iterable[Entry]) -> Summary:
+    def written(self, blocks: Iterable[Block]) -> Summary:
+        """Writes blocks that are as large as they should be, of those that come."""
         keys: list[bytes] = []
         values: list[bytes | None] = []
         size, previous = 0, None
-        for key, value in entries:
-            if previous is not None and key <= previous:
-                raise ValueError(f"keys do not ascend: {key!r} after {previous!r}")
-            previous = key
-            keys.append(key)
-            values.append(value)
-            size += len(key) if value is None else len(key) + len(value)
+        for more, their_values in blocks:
+            self._check_order(previous, more)
+            previous = more[-1]
+            keys += more
+            values += their_values
+            size += sum(map(len, more)) + sum(map(len, filter(None, their_values)))
             if size >= _BLOCK_BYTES:
-                self._block(keys, values)
-                keys, values, size = [], [], 0
+                keys, values, size = self._blocks(keys, values)
         if keys:
             self._block(keys, values)
         return self._finished()
+
+    def _check_order(self, previous: bytes | None, keys: list[bytes]) -> None:
+        if (previous is None or previous < keys[0]) and all(map(lt, keys, islice(keys, 1, None))):
+            return
+        for before, key in pairwise([*([] if previous is None else [previous]), *keys]):
+            if key <= before:
+                raise ValueError(f"keys do not ascend: {key!r} after {before!r}")
+
+    def _blocks(self, keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes | None], int]:
+        """Writes what fills blocks; what is left, and its size."""
+        ends = list(accumulate(len(k) + (0 if v is None else len(v)) for k, v in zip(keys, values, strict=True)))
+        start = size = 0
+        while ends[-1] - size >= _BLOCK_BYTES:
+            end = bisect_left(ends, size + _BLOCK_BYTES) + 1
+            self._block(keys[start:end], values[start:end])
+            start, size = end, ends[end - 1]
+        return keys[start:], values[start:], ends[-1] - size
 
     def _put(self, data: bytes) -> int:
         self._file.write(data)

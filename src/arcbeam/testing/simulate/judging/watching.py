@@ -15,6 +15,7 @@ from arcbeam.engine.rows import keyspace
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Kind, Manifest, contradictions
@@ -31,6 +32,7 @@ from arcbeam.testing.simulate.scenario.kinds import Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 _FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.ARRIVALS})
+_GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 
 
 class Watcher:
@@ -154,11 +156,13 @@ class Watcher:
         return known[1]
 
     def _nothing_left(self) -> None:
-        """All windows have expired, so all state is gone, but for what is one row of a stage and shard."""
+        """All windows have expired, so all state is gone, but for what is one row of a stage and shard, and cells of
+        the global window: it ends with the input.
+        """
         assert self.head is not None
         for shard in self.head.shards:
             for key, _ in scan(self._blobs, shard.files):
-                if key[0] not in _FOR_EVER:
+                if key[0] not in _FOR_EVER and not _of_global_cell(key):
                     what = keyspace.Kind(key[0]).name
                     raise Broken(f"the job has ended, and {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
 
@@ -300,3 +304,10 @@ def _monotone(before: Manifest | None, now: Manifest) -> None:
         outputs = {out.output: out.watermark for out in old.outputs}
         if of.input < old.input or any(out.watermark < outputs[out.output] for out in of.outputs):
             raise Broken(f"a watermark of {of.stage} fell with step {now.step}")
+
+
+def _of_global_cell(row: bytes) -> bool:
+    if row[0] != keyspace.Kind.KEYED:
+        return False
+    _, _, behind_key = row[3:].partition(keyspace.END)
+    return behind_key.startswith(_GLOBAL_CELL)

@@ -20,6 +20,7 @@ from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.cache import lacking
 from arcbeam.store.shards.compaction import opened, publish
 from arcbeam.store.shards.overlay import Overlay
+from arcbeam.store.shards.shardfile import in_blocks
 
 
 class Host(seams.Host, Protocol):
@@ -87,7 +88,7 @@ class MemoryHost:
         changes = list(view.changes())
         if not changes:
             return None
-        return publish(blobs, self._scratch, written, changes, first_step=step, last_step=step)
+        return publish(blobs, self._scratch, written, in_blocks(changes), first_step=step, last_step=step)
 
     def forget(self, job: str) -> None:
         """See `HostCache`."""
