@@ -37,7 +37,9 @@ _NO_PIPELINE_YET = (
 _PART = re.compile(r"^- ([A-Z]+-\d\d): (.+)$")
 
 
-_STREAMING = re.compile(r"^tests/(spark/steps|harness/step|chaos)/|^tests/conformance/\w*streaming|Streaming")
+_STREAMING = re.compile(
+    r"^tests/(spark/steps|harness/step|chaos)/|^tests/jobs/\w*steps|^tests/conformance/\w*streaming|Streaming"
+)
 _BATCH = re.compile(r"^tests/(spark/(batch|tasks|session)|harness|conformance|jobs)/|^tests/test_")
 """Of tests that run pipelines, in steps or in phases. Those of the engine, the store and simulated jobs are neither."""
 

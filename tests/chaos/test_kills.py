@@ -192,7 +192,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(what: str, tmp_pat
     victim.check()
 
 
-@pytest.mark.contract("END-02", "STORE-04", "STORE-05")
+@pytest.mark.contract("END-02", "STORE-04", "STORE-05", "API-05")
 def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) -> None:
     victim = Victim(tmp_path, seed=3, by_folder=True)
     asked: list[Request] = []
