@@ -2,7 +2,8 @@
 
 Owns the bytes of a list of values inside a block, and what may be written that way: values for which it is known that
 they come back as the coder would have brought them back, down to their types. Everything else is written as the SDK's
-list coder has it, and so is, with its errors, what turns out not to fit. These bytes are read by the same job only.
+list coder has it, and so is, with its errors, what turns out not to fit. What waits in a window is kept as these bytes,
+and may be read by a later version, and by a script that was changed (`tests/harness/encoding/format_1_blocks.json`).
 
 - Tuples and rows (`TupleCoder`, `RowCoder`): each field is a column, written by its own coder, beside a row's nulls.
 - Values of the coder of anything (`FastPrimitivesCoder`): what it would pickle one by one, if possible, not

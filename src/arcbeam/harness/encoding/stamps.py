@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 from arcbeam.harness.encoding.blocks import ONE_BYTE, TIMES, Block, BlockCoder, Each
 
 _MOST: Final = 64
+"""Stamps that are known at once; and so many in a row may be new before only one in as many is looked at."""
 _HEAD: Final = 2
 """Flags, and a number of elements that is one byte."""
 _TIME: Final = 8
@@ -50,35 +51,58 @@ class Stamp:
 
 
 class Stamps(Generic[T]):
-    """What the blocks of a coder are known to share. Where most differ, no more is kept.
+    """What the latest blocks of a coder are known to share. Where most differ, few are looked at.
 
     Args:
         coder: of the blocks.
     """
 
-    __slots__ = ("_coder", "_known", "_length", "_room")
+    __slots__ = ("_coder", "_known", "_length", "_room", "_unseen")
 
     def __init__(self, coder: BlockCoder) -> None:
         self._coder = coder
         self._known: dict[bytes, tuple[Stamp, T]] = {}
         # Of the latest. They are of one length, or only some are known again.
         self._length = 0
-        self._room = _MOST
+        self._room, self._unseen = _MOST, 0
 
     def of(self, encoded: bytes) -> tuple[Stamp, T] | None:
         """What a block has, with what is known of it; None if it is new, or the block's bytes are of another form."""
-        if encoded[0] > TIMES or encoded[1] >= ONE_BYTE:
+        if not _is_short(encoded):
             return None
         start = _times_end(encoded)
-        return self._known.get(encoded[start : start + self._length])
+        found = self._known.get(encoded[start : start + self._length])
+        if found is not None:
+            self._room = _MOST
+        return found
 
-    def add(self, block: Block, known: T) -> None:
-        """Keeps what a block has, if its elements share windows and pane, with what is known of that."""
-        if self._room and type(block.windows) is not Each and type(block.panes) is not Each:
+    def add(self, encoded: bytes, block: Block, known: T) -> None:
+        """Keeps what a block has, if its elements share windows and pane, with what is known of that.
+
+        Args:
+            encoded: the block, of which `of` knew nothing.
+            block: the same.
+            known: is kept with it.
+        """
+        if not _is_short(encoded) or type(block.windows) is Each or type(block.panes) is Each or not self._may_add():
+            return
+        shared = self._coder.shared(0, block.windows, block.panes)[_TIME:]
+        if len(self._known) >= _MOST:
+            del self._known[next(iter(self._known))]
+        self._known[shared] = Stamp(shared, self._coder, block), known
+        self._length = len(shared)
+
+    def _may_add(self) -> bool:
+        if self._room:
             self._room -= 1
-            shared = self._coder.shared(0, block.windows, block.panes)[_TIME:]
-            self._known[shared] = Stamp(shared, self._coder, block), known
-            self._length = len(shared)
+            return True
+        self._unseen += 1
+        return self._unseen % _MOST == 0
+
+
+def _is_short(encoded: bytes) -> bool:
+    """Whether a block has a stamp that can be known: it is not in bulk, and its number of elements is a byte."""
+    return encoded[0] <= TIMES and encoded[1] < ONE_BYTE
 
 
 def _times_end(encoded: bytes) -> int:

@@ -122,7 +122,12 @@ class Objects:
             return _read_array(stream, count)
         kind = self._pickled.read(stream, 1)[0] if how == _RECORDS else None
         columns = [self.read(stream, count) for _ in range(stream.read_var_int64())]
-        return list(zip(*columns, strict=True)) if kind is None else rows_of(kind, columns)
+        if kind is None:
+            return list(zip(*columns, strict=True))
+        if is_named_tuple(kind) and len(kind._fields) == len(columns):
+            return rows_of(kind, columns)
+        # The class has changed since, in a script that goes on with what another one has kept: as unpickling does it.
+        return [kind.__new__(kind, *fields) for fields in zip(*columns, strict=True)]
 
 
 def _pickles_as_itself(kind: type) -> bool:

@@ -148,7 +148,8 @@ def keyed_elements(
             blocks = list(coder.read(payload))
             for block in blocks:
                 came = BlockElements(block, codec, payload if len(blocks) == 1 else None)
-                stamps.add(block, came.windows)
+                if came.packed is not None:
+                    stamps.add(payload, block, came.windows)
                 yield key, came
 
 
@@ -170,7 +171,7 @@ class Packed:
         if known is not None:
             return known[0].values(packed)
         block = next(self._coder.read(packed))
-        self._stamps.add(block, None)
+        self._stamps.add(packed, block, None)
         return block.values
 
     def encoded(self, packed: bytes) -> Iterator[bytes]:
