@@ -16,7 +16,7 @@ from arcbeam.engine.rows import keyspace
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import Duration
-from tests.engine.step.world import DECODE, World
+from tests.engine.step.world import DECODE, W, World
 
 
 @pytest.mark.contract("ENG-02", "ENG-10", "WM-09")
@@ -57,6 +57,17 @@ def test_a_record_that_cannot_be_read_is_told_with_its_place(late: bool, trigger
     with pytest.raises(StateFormatError, match=told) as raised:
         world.step(50) if late else world.step(0, 8)
     assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message
+
+
+def test_the_place_of_what_cannot_be_read_when_a_window_ends_is_told_once() -> None:
+    world = World(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE))
+    world.step(0, 7)
+    space = keyspace.prefix(keyspace.Kind.GROUPING, 1)
+    world.view.put(space + (1).to_bytes(4, "big") + b"kw" + W.ordered(), b"\x07")
+    with pytest.raises(StateFormatError) as raised:
+        world.step(10)
+    assert str(raised.value).count("of 'it' in shard 3,") == 1
+    assert "the record of a window, of key k of 'it' in shard 3, is of version 07" in str(raised.value)
 
 
 def test_alarms_of_triggers_ring_by_the_clock() -> None:

@@ -157,6 +157,28 @@ class Grouping:
         turn.fire(window, domain)
         return turn.finish()
 
+    def end(self, key: bytes, window: Window, came: _Columns, late: _Columns, clocks: Clocks) -> list[Effect]:
+        """The watermark has passed the end of a window of a key, which has waited elsewhere; it goes on here.
+
+        As if each element had been added when it came, and all that was due in between had happened then.
+
+        Args:
+            key: of the window.
+            window: which one; windows do not merge.
+            came: what came before its end was passed, in order.
+            late: what came behind it, in order; its window had not expired by then.
+            clocks: what time it is.
+        """
+        end, expiry, _ = self._rules.bounds(window)
+        turn = _Turn(self._rules, self._view, self._prefix(key), key, clocks.at_most(end))
+        if came[0]:
+            turn.add({window: came})
+        if late[0]:
+            turn.go_on(clocks.at_most(expiry))
+            turn.add({window: late})
+        turn.go_on(clocks)
+        return turn.finish()
+
     # For sessions that may pass without being stored.
 
     @property
@@ -214,6 +236,13 @@ class _Turn:
         self._entries: dict[Window, _Entry] = {}
         self._near: dict[Window, bytes] | None = None
         """Where windows merge: the records of all that may have any part in it."""
+
+    def go_on(self, clocks: Clocks) -> None:
+        """Time has gone by since what has happened so far."""
+        self._clocks = clocks
+        for entry in self._entries.values():
+            if entry.open is not None:
+                entry.open.look(clocks)
 
     # Elements.
 
