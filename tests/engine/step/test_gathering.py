@@ -168,7 +168,7 @@ def test_what_waits_for_a_budget_is_on_time_and_what_is_late_comes_behind_it(lat
 
 
 @pytest.mark.parametrize("trigger", [Repeatedly(AfterWatermark()), Never()])
-@pytest.mark.parametrize(("keys", "size"), [(3_500, 1)])
+@pytest.mark.parametrize(("keys", "size"), [(3_500, 1), (35, 100_000)])
 def test_keys_that_go_on_beyond_the_end_of_their_window_use_up_the_budget_and_are_progress(
     trigger: Trigger, keys: int, size: int
 ) -> None:

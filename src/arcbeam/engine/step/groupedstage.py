@@ -191,7 +191,7 @@ class GroupedLogic:
         end, expiry, _ = self._grouping.rules.bounds(window)
         over = clocks.input_watermark > expiry
         groups = self._groups(gathering, window)
-        waiting = 0
+        waiting = size = 0
         for key, contents in self._read(groups):
             if over and not contents.behind:
                 self._panes.append(EmitPane(key, window, contents, end, ONLY))
@@ -200,8 +200,9 @@ class GroupedLogic:
                 self._go_on(key, window, contents, clocks)
             place.tally.fired += 1
             waiting += 1
-            if waiting >= MOST_PANES or self._are_many:
-                waiting = 0
+            size += contents.size
+            if waiting >= MOST_PANES or size >= MOST_BYTES or self._are_many:
+                waiting = size = 0
                 self._put_out()
                 if groups.stored and place.budget.exhausted() and groups.leave():
                     self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
