@@ -31,7 +31,7 @@ from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
 from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.stagecontext import StageContext
-from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
@@ -39,13 +39,11 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 _DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
-_GATHERED: Final = "end of window"
-"""The timer of a window's end, for all keys."""
 _NO_KEY: Final = b""
 _FAMILIES: Final = {
     "window": plan.TimeDomain.EVENT,
     "clock": plan.TimeDomain.PROCESSING,
-    _GATHERED: plan.TimeDomain.EVENT,
+    GATHERED: plan.TimeDomain.EVENT,
 }
 _STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
@@ -136,7 +134,7 @@ class GroupedLogic:
             if gathering.is_stored(window):
                 self._store(window)
             else:
-                self._timers.clear(_NO_KEY, self._ordered(window), _GATHERED)
+                self._timers.clear(_NO_KEY, self._ordered(window), GATHERED)
                 self._end(window, clocks)
 
     def _keep(self, watermark: Timestamp) -> None:
@@ -150,7 +148,7 @@ class GroupedLogic:
             place.record(place.runner.panes(panes))
         for window in () if gathering is None else gathering.windows():
             end = self._grouping.rules.bounds(window).end
-            self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
+            self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
             if not passed(watermark, end):
                 self._store(window)
 
@@ -167,7 +165,7 @@ class GroupedLogic:
             assert isinstance(fired, Fired)
             if self._window is None or fired.window != self._encoded:
                 self._window, self._encoded = self._decode(fired.window), fired.window
-            if fired.family == _GATHERED:
+            if fired.family == GATHERED:
                 if not self._end(self._window, clocks):
                     return True
             else:
@@ -205,7 +203,7 @@ class GroupedLogic:
                 waiting = size = 0
                 self._put_out()
                 if groups.stored and place.budget.exhausted() and groups.leave():
-                    self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
+                    self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
                     return False
         return True
 
