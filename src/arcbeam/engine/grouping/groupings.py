@@ -26,7 +26,7 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows, SessionMerging
+from arcbeam.engine.grouping.merging import Joined, Merge, Merging, OpenWindows, SessionMerging
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
@@ -263,14 +263,14 @@ class _Turn:
         came = [(value, timestamp, window) for value, timestamp, windows, _ in elements for window in windows]
         merging, clocks = self._rules.strategy.merging, self._clocks
         assert merging is not None
-        together: list[Gathered] | None = None
+        together: list[Joined] | None = None
         # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
         # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
         if came and self._rules.first_room == UNLIMITED:
-            together = merging.gather(came, clocks.input_watermark)
+            together = merging.join(came, clocks.input_watermark)
         if together is None:
             came = [one for one in came if not self._drops(*one)]
-            together = [Gathered(window, (value,), (time,)) for value, time, window in came]
+            together = [Joined(window, (value,), (time,)) for value, time, window in came]
         if not together:
             return
         active = self._active(merging, [one.window for one in together])
