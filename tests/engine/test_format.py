@@ -2,7 +2,8 @@
 
 `format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never written anew: if
 `_fill` gives other rows, the format is another one. Format 1 has learned since: `format_1_panes.json` has the rows of
-elements that wait with the pane in which they came, `format_1_runs.json` those of windows whose elements are gathered.
+elements that wait with the pane in which they came, `format_1_runs.json` those of windows whose elements are gathered,
+`format_1_gathered.json` has what is in these.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.grouping.gathering import Gathering
+from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.runs import Runs
+from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.agenda import Element, SortedInput
 from arcbeam.engine.state.cells import (
@@ -32,13 +37,14 @@ from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.model.windows import PaneInfo, Timing
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import NO_PANE, IntervalWindow, PaneInfo, Timing
 from arcbeam.testing.views import MemoryView
 
 _GOLDEN = Path(__file__).parent / "format_1.json"
 _GOLDEN_PANES = Path(__file__).parent / "format_1_panes.json"
 _GOLDEN_RUNS = Path(__file__).parent / "format_1_runs.json"
+_GOLDEN_GATHERED = Path(__file__).parent / "format_1_gathered.json"
 _PANE = PaneInfo(300, 299, Timing.LATE, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
@@ -101,6 +107,31 @@ def test_runs_are_written_as_they_were_and_read() -> None:
     golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
     assert view.snapshot() == golden.snapshot()
     assert list(Runs(golden, b"place").merged({})) == [(b"a\0", [b"2" * 300]), (b"b", [b"1", b"", b"3"])]
+
+
+def _gathering(view: MemoryView) -> Gathering:
+    rules = Rules(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)))
+    return Gathering(rules, view, b"space", lambda packed: [packed, packed])
+
+
+def _fill_gathered(view: MemoryView) -> None:
+    window = IntervalWindow(Timestamp(0), Timestamp(10))
+    for watermark in (Timestamp(0), Timestamp(20)):
+        gathering = _gathering(view)
+        elements = [(value, Timestamp(7), (window,), NO_PANE) for value in (b"one", b"2" * 300)]
+        assert not gathering.take_each(b"key", elements, watermark)
+        gathering.store(window)
+
+
+def test_what_is_gathered_is_written_as_it_was_and_read() -> None:
+    view = MemoryView()
+    _fill_gathered(view)
+    rows = json.loads(_GOLDEN_GATHERED.read_text(encoding="ascii"))
+    golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
+    assert view.snapshot() == golden.snapshot()
+    ((key, contents),) = _gathering(golden).groups(IntervalWindow(Timestamp(0), Timestamp(10)))
+    values = [b"one", b"2" * 300]
+    assert (key, list(contents), contents.late()) == (b"key", values, (values, [7, 7]))
 
 
 def test_rows_are_written_as_they_were() -> None:

@@ -340,6 +340,10 @@ def _rest_of_a_window_lost() -> AbstractContextManager[object]:
     return patch.object(Gathering, "store", or_forget)
 
 
+def _late_ahead() -> AbstractContextManager[object]:
+    return patch.object(Gathering, "_waits", lambda self, window: False)
+
+
 def _joined_lost() -> AbstractContextManager[object]:
     draft = proposals._side_files
 
@@ -380,6 +384,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "what files of a side input are made one in, left out": _joined_lost,
     "a run of a window written over another": _run_over_run,
     "what comes to a window that has waited, lost": _rest_of_a_window_lost,
+    "late elements ahead of those that wait": _late_ahead,
 }
 """The mistakes by name."""
 

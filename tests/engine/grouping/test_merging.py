@@ -50,19 +50,19 @@ def test_sessions_are_what_the_sdk_makes_of_them(came: list[IntervalWindow]) -> 
 
 
 @given(came=st.lists(windows, min_size=1, max_size=20))
-def test_what_is_gathered_is_what_is_merged(came: list[IntervalWindow]) -> None:
+def test_what_is_joined_is_what_is_merged(came: list[IntervalWindow]) -> None:
     elements = [(n, Timestamp(window.start), window) for n, window in enumerate(came)]
-    gathered = SessionMerging().gather(elements, MIN_TIMESTAMP)
-    assert gathered is not None
-    assert {one.window for one in gathered} == by_sdk(came)
-    assert sorted(n for one in gathered for n in one.values) == list(range(len(came)))
-    assert all(one.window.start <= time < one.window.end for one in gathered for time in one.times)  # type: ignore[union-attr]
+    joined = SessionMerging().join(elements, MIN_TIMESTAMP)
+    assert joined is not None
+    assert {one.window for one in joined} == by_sdk(came)
+    assert sorted(n for one in joined for n in one.values) == list(range(len(came)))
+    assert all(one.window.start <= time < one.window.end for one in joined for time in one.times)  # type: ignore[union-attr]
 
 
 def test_nothing_is_gathered_whose_end_has_passed() -> None:
     elements = [(0, Timestamp(5), interval(5, 8)), (1, Timestamp(6), interval(6, 9))]
-    assert SessionMerging().gather(elements, Timestamp(7)) is not None
-    assert SessionMerging().gather(elements, Timestamp(8)) is None
+    assert SessionMerging().join(elements, Timestamp(7)) is not None
+    assert SessionMerging().join(elements, Timestamp(8)) is None
 
 
 @given(stored=st.lists(windows, max_size=20), came=windows)

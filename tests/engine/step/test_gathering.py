@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
+from arcbeam.engine.grouping import runs
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.grouping.effects import DropLate, EmitPane
+from arcbeam.engine.grouping.gathering import MOST_BYTES
 from arcbeam.engine.grouping.groupings import Together, WindowedElement
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
-from arcbeam.engine.grouping.triggers import AfterCount, Never
+from arcbeam.engine.grouping.triggers import AfterCount, Never, Trigger
 from arcbeam.engine.plan.stagekinds import Grouped
+from arcbeam.engine.progress.livelock import moved
 from arcbeam.engine.rows.keyspace import Kind
+from arcbeam.engine.step import groupedstage
+from arcbeam.engine.step.bundles import CallResult
 from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.model.windows import NO_PANE, IntervalWindow, Window
+from arcbeam.model.windows import NO_PANE, IntervalWindow, Timing, Window
 from tests.engine.step.world import DECODE, World
 
 UNREACHED = AfterCount(1_000_000)
@@ -28,10 +34,15 @@ STRATEGIES = [
         Strategy(AfterWatermark(late=AfterCount(2)), accumulating=True, lateness=Duration(25)),
         AfterWatermark(early=UNREACHED, late=AfterCount(2)),
     ),
+    (Strategy(AfterWatermark(), lateness=Duration(15)), AfterWatermark(early=UNREACHED)),
     (Strategy(Never(), lateness=Duration(5), empty_last=True), None),
     (Strategy(Repeatedly(AfterWatermark()), pane_time=PaneTime.EARLIEST), None),
     (Strategy(AfterWatermark(early=AfterCount(3)), accumulating=True), None),
 ]
+
+
+SINGLE = [(strategy, on_its_own) for strategy, on_its_own in STRATEGIES if on_its_own is not None]
+"""Those that are gathered."""
 
 
 class Part(Together):
@@ -91,6 +102,88 @@ def test_what_is_gathered_is_what_would_have_come_of_windows_on_their_own(seed: 
     assert sorted(here.told()) == sorted(there.told())
     assert len(here.drops) == len(there.drops)
     assert {row[0] for row, _ in here.view.scan(b"")} <= {Kind.CLOCK}
+
+
+class Told(World):
+    """Panes in order by key and window, and what was dropped."""
+
+    def __init__(self, kind: Grouped) -> None:
+        super().__init__(kind)
+        self.went: defaultdict[tuple[bytes, Window], list[tuple[object, ...]]] = defaultdict(list)
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        for key, window, contents, time, info in panes:
+            # A pane that had to wait until its window was over is the last.
+            self.went[key, window].append((sorted(contents), time, replace(info, is_last=False)))
+        return super().panes(panes)
+
+    def dropped(self) -> list[tuple[object, ...]]:
+        drops = [drop for drop in self.drops if isinstance(drop, DropLate)]
+        return sorted((drop.key, drop.window, drop.value, drop.timestamp, drop.reason.name) for drop in drops)
+
+
+@pytest.mark.contract("ENG-02", "ENG-08")
+@pytest.mark.parametrize("seed", range(120))
+def test_wherever_budgets_end_late_elements_come_behind_those_that_wait(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    for module, name, few in ((groupedstage, "MOST_PANES", 1), (runs, "ROW_BYTES", 40), (runs, "LARGE", 200)):
+        if chance.random() < 0.7:
+            monkeypatch.setattr(module, name, few)
+    strategy, on_its_own = chance.choice(SINGLE)
+    there = Told(Grouped(replace(strategy, trigger=on_its_own), DECODE))
+    here = Told(Grouped(strategy, DECODE, unpack))
+    watermark = 0
+    for step in range(9):
+        coming = came(chance, step)
+        watermark = max(watermark, chance.choice([10 * step - 5, 10 * step + 12, 10 * step + 40]))
+        there.run(watermark, [(key, elements) for key, elements, _ in coming])
+        here.looks = chance.choice([0, 1, 2, 5, 1000])
+        parts = [(key, Part(elements, windows, chance.random() < 0.7)) for key, elements, windows in coming]
+        here.run(watermark, parts)
+    for world in here, there:
+        world.looks = 1_000_000
+        world.run(10_000, [])
+    assert here.went == there.went
+    assert here.dropped() == there.dropped()
+    assert {row[0] for row, _ in here.view.scan(b"")} <= {Kind.CLOCK}
+
+
+@pytest.mark.contract("ENG-08")
+@pytest.mark.parametrize("later", [26, 1000])
+def test_what_waits_for_a_budget_is_on_time_and_what_is_late_comes_behind_it(later: int) -> None:
+    world = Told(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE, unpack))
+    other = IntervalWindow(Timestamp(10), Timestamp(20))
+    world.run(0, [(b"k", elements_of(0, b"one")), (b"k", [(b"two", Timestamp(11), (other,), NO_PANE)])])
+    world.looks = 1
+    assert world.run(25, []).leftover
+    world.looks = 0
+    world.run(25, [(b"a", elements_of(0, b"another's")), (b"k", [(b"late", Timestamp(12), (other,), NO_PANE)])])
+    world.looks = 1000
+    assert not world.run(later, []).leftover
+    panes = world.went[b"k", other]
+    assert [values for values, *_ in panes] == [[b"two"], [b"late"]]
+    assert [info.timing for _, _, info in panes] == [Timing.ON_TIME, Timing.LATE]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("trigger", [Repeatedly(AfterWatermark()), Never()])
+@pytest.mark.parametrize(("keys", "size"), [(3_500, 1), (35, 100_000)])
+def test_keys_that_go_on_beyond_the_end_of_their_window_use_up_the_budget_and_are_progress(
+    trigger: Trigger, keys: int, size: int
+) -> None:
+    world = World(Grouped(Strategy(trigger, lateness=Duration(100)), DECODE, unpack))
+    world.run(0, [(b"%05d" % key, Part(elements_of(0, b"1" * size), WINDOW, packed=True)) for key in range(keys)])
+    world.looks, steps = 0, 1
+    before = world.view.written
+    report = world.run(10, [])
+    while report.leftover:
+        assert world.view.written - before < 2 * MOST_BYTES
+        assert moved({("it", 3): report})
+        steps, before = steps + 1, world.view.written
+        report = world.run(10, [])
+    assert steps == 4
+    assert len(world.told()) == (keys if isinstance(trigger, Repeatedly) else 0)
 
 
 def test_windows_that_begin_and_end_in_a_step_leave_nothing() -> None:

@@ -13,10 +13,11 @@ from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterTime, Trigger
 from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.rows import keyspace
+from arcbeam.engine.step.bundles import CallResult, TimerSet
 from arcbeam.engine.watermarks.holds import HolderKind
 from arcbeam.errors import StateFormatError
-from arcbeam.model.timestamps import Duration
-from tests.engine.step.world import DECODE, World
+from arcbeam.model.timestamps import Duration, Timestamp
+from tests.engine.step.world import DECODE, W, World, stateful
 
 
 @pytest.mark.contract("ENG-02", "ENG-10", "WM-09")
@@ -27,7 +28,8 @@ def test_a_grouping_fires_when_the_watermark_has_passed_its_windows_and_drops_wh
     assert report.next_event == 9
     hold = report.local.outputs["main"].hold
     assert hold is not None
-    assert (hold.time, hold.kind, hold.name, hold.key) == (9, HolderKind.TIMER, "end of window", "")
+    assert (hold.time, hold.kind, hold.name, hold.key) == (9, HolderKind.GATHERED, "", None)
+    assert str(hold) == "elements of all keys that wait for the end of their window"
 
     report = world.step(10, 8)
     assert world.told() == ["pane 3 7 8"]
@@ -57,6 +59,24 @@ def test_a_record_that_cannot_be_read_is_told_with_its_place(late: bool, trigger
     with pytest.raises(StateFormatError, match=told) as raised:
         world.step(50) if late else world.step(0, 8)
     assert pickle.loads(pickle.dumps(raised.value)).message == raised.value.message
+
+
+def test_the_place_of_what_cannot_be_read_when_a_window_ends_is_told_once() -> None:
+    world = World(Grouped(Strategy(Repeatedly(AfterWatermark()), lateness=Duration(100)), DECODE))
+    world.step(0, 7)
+    space = keyspace.prefix(keyspace.Kind.GROUPING, 1)
+    world.view.put(space + (1).to_bytes(4, "big") + b"kw" + W.ordered(), b"\x07")
+    with pytest.raises(StateFormatError) as raised:
+        world.step(10)
+    assert str(raised.value).count("of 'it' in shard 3,") == 1
+    assert "the record of a window, of key k of 'it' in shard 3, is of version 07" in str(raised.value)
+
+
+def test_a_timer_of_the_key_of_no_bytes_holds_as_a_timer() -> None:
+    world = stateful()
+    world.on["process"] = CallResult(timers=(TimerSet(b"", W, "event", Timestamp(5), Timestamp(5)),))
+    hold = world.step(0, 3).local.outputs["main"].hold
+    assert str(hold) == "timer 'event' of key ''"
 
 
 def test_alarms_of_triggers_ring_by_the_clock() -> None:

@@ -2,6 +2,11 @@
 
 Owns what a step has brought to such windows, and its place in the state if they go on. A pane, and what becomes of a
 window behind its end, is as `engine.grouping.openwindow` has it. Must not know what is in an element.
+
+    a byte    what came with a key, as a record of a run has it
+    0         a block of elements (`engine.grouping.contents`)
+    1         `Together.packed`
+    2         elements that came behind the window's end: their number (four bytes), their times, a block
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ from arcbeam.engine.grouping.contents import Values, block
 from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_window
 from arcbeam.engine.grouping.openwindow import Rules
 from arcbeam.engine.grouping.runs import Merged, Runs
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, part
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, Window
@@ -26,7 +31,7 @@ MOST_BYTES: Final = 1 << 20
 """What goes on at once, about."""
 _SPACE: Final = b"\xff"
 """No key of the grouping's is so long that its rows begin with that."""
-_PACKED, _ENCODED = b"\1", b"\0"
+_ENCODED, _PACKED, _BEHIND = b"\0", b"\1", b"\2"
 
 
 class Gathered:
@@ -34,21 +39,36 @@ class Gathered:
 
     Attributes:
         parts: what came, in order: as `Together.packed` has it, or values.
-        size: how many bytes they take, about.
+        behind: what came behind the end of the window, while this was waiting; it is not of the pane.
+        size: how many bytes all of it takes, about.
     """
 
-    __slots__ = ("_unpack", "parts", "size")
+    __slots__ = ("_unpack", "behind", "parts", "size")
 
     def __init__(self, payloads: Sequence[bytes], unpack: Unpack) -> None:
         self._unpack = unpack
+        self.behind: list[bytes] = []
+        if payloads[-1].startswith(_BEHIND):
+            self.behind = [payload for payload in payloads if payload.startswith(_BEHIND)]
+            payloads = [payload for payload in payloads if not payload.startswith(_BEHIND)]
         self.parts: list[bytes | Values] = [
             payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],)) for payload in payloads
         ]
-        self.size = sum(map(len, payloads))
+        self.size = sum(map(len, payloads)) + sum(map(len, self.behind))
 
     def __iter__(self) -> Iterator[bytes]:
         for each in self.parts:
             yield from each if isinstance(each, Values) else self._unpack(each)
+
+    def late(self) -> tuple[list[bytes], list[Timestamp]]:
+        """What came behind the end of the window, in order: values and times."""
+        values: list[bytes] = []
+        times: list[Timestamp] = []
+        for payload in self.behind:
+            start = 5 + 8 * int.from_bytes(payload[1:5], "big")
+            times += (time_of(payload[at : at + 8]) for at in range(5, start, 8))
+            values += Values((payload[start:],))
+        return values, times
 
     def __repr__(self) -> str:
         return f"Gathered({self.size} bytes)"
@@ -64,7 +84,7 @@ class Gathering:
         unpack: see there.
     """
 
-    __slots__ = ("_came", "_latest", "_rules", "_space", "_unpack", "_view")
+    __slots__ = ("_came", "_latest", "_rules", "_space", "_unpack", "_view", "_waiting")
 
     def __init__(self, rules: Rules, view: StateView, space: bytes, unpack: Unpack) -> None:
         self._rules, self._view, self._unpack = rules, view, unpack
@@ -72,6 +92,8 @@ class Gathering:
         # What has come in this step: by window, of each by key.
         self._came: dict[Window, dict[bytes, list[bytes]]] = {}
         self._latest: tuple[tuple[Window, ...], list[dict[bytes, list[bytes]]]] | None = None
+        # Of windows whose end is passed: whether there is something of them in the state.
+        self._waiting: dict[Window, bool] = {}
 
     def take(self, key: bytes, elements: Together, watermark: Timestamp) -> bool:
         """Takes elements of a key; not if they have to be looked at one by one.
@@ -99,13 +121,22 @@ class Gathering:
         return True
 
     def take_each(self, key: bytes, elements: Iterable[WindowedElement], watermark: Timestamp) -> list[WindowedElement]:
-        """Takes elements of a key. Those of windows whose end is passed are given back: they are not gathered."""
+        """Takes elements of a key. Those of windows whose end is passed are given back: they are not gathered.
+
+        SUBTLE: but for those of windows of which something is still in the state, because a budget was used up. It came
+        before them, and goes on before them.
+        """
         behind: list[WindowedElement] = []
         for window, (values, times) in by_window(elements).items():
-            if watermark > self._rules.bounds(window).end:
-                behind += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
+            end, expiry, _ = self._rules.bounds(window)
+            if watermark <= end:
+                payload = _ENCODED + block(values)
+            elif watermark <= expiry and self._waits(window):
+                payload = b"".join((_BEHIND, len(times).to_bytes(4, "big"), *map(moment, times), block(values)))
             else:
-                self._came.setdefault(window, {}).setdefault(key, []).append(_ENCODED + block(values))
+                behind += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
+                continue
+            self._came.setdefault(window, {}).setdefault(key, []).append(payload)
         return behind
 
     def windows(self) -> list[Window]:
@@ -127,6 +158,12 @@ class Gathering:
         runs = self._runs(window)
         stored = not runs.empty
         return Groups(runs, runs.merged(self._came.pop(window, {})), stored, self._unpack)
+
+    def _waits(self, window: Window) -> bool:
+        waits = self._waiting.get(window)
+        if waits is None:
+            waits = self._waiting[window] = self.is_stored(window)
+        return waits
 
     def _runs(self, window: Window) -> Runs:
         return Runs(self._view, self._space + part(self._rules.bounds(window).ordered, NAME_LIMIT))

@@ -26,7 +26,7 @@ from arcbeam.engine.grouping.effects import (
     SetTimer,
     TimeDomain,
 )
-from arcbeam.engine.grouping.merging import Gathered, Merge, Merging, OpenWindows, SessionMerging
+from arcbeam.engine.grouping.merging import Joined, Merge, Merging, OpenWindows, SessionMerging
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow, Rules, Wakeups
 from arcbeam.engine.grouping.record import Record
 from arcbeam.engine.grouping.singlepane import SinglePanes
@@ -157,6 +157,28 @@ class Grouping:
         turn.fire(window, domain)
         return turn.finish()
 
+    def end(self, key: bytes, window: Window, came: _Columns, late: _Columns, clocks: Clocks) -> list[Effect]:
+        """The watermark has passed the end of a window of a key, which has waited elsewhere; it goes on here.
+
+        As if each element had been added when it came, and all that was due in between had happened then.
+
+        Args:
+            key: of the window.
+            window: which one; windows do not merge.
+            came: what came before its end was passed, in order.
+            late: what came behind it, in order; its window had not expired by then.
+            clocks: what time it is.
+        """
+        end, expiry, _ = self._rules.bounds(window)
+        turn = _Turn(self._rules, self._view, self._prefix(key), key, clocks.at_most(end))
+        if came[0]:
+            turn.add({window: came})
+        if late[0]:
+            turn.go_on(clocks.at_most(expiry))
+            turn.add({window: late})
+        turn.go_on(clocks)
+        return turn.finish()
+
     # For sessions that may pass without being stored.
 
     @property
@@ -215,6 +237,13 @@ class _Turn:
         self._near: dict[Window, bytes] | None = None
         """Where windows merge: the records of all that may have any part in it."""
 
+    def go_on(self, clocks: Clocks) -> None:
+        """Time has gone by since what has happened so far."""
+        self._clocks = clocks
+        for entry in self._entries.values():
+            if entry.open is not None:
+                entry.open.look(clocks)
+
     # Elements.
 
     def add(self, columns: dict[Window, _Columns]) -> None:
@@ -234,14 +263,14 @@ class _Turn:
         came = [(value, timestamp, window) for value, timestamp, windows, _ in elements for window in windows]
         merging, clocks = self._rules.strategy.merging, self._clocks
         assert merging is not None
-        together: list[Gathered] | None = None
+        together: list[Joined] | None = None
         # Before its end is passed nothing but elements and the clock lets a trigger fire; one that neither lets fire in
         # its first state has come to no other. Where a window had been passed, what that did is undone when it grows.
         if came and self._rules.first_room == UNLIMITED:
-            together = merging.gather(came, clocks.input_watermark)
+            together = merging.join(came, clocks.input_watermark)
         if together is None:
             came = [one for one in came if not self._drops(*one)]
-            together = [Gathered(window, (value,), (time,)) for value, time, window in came]
+            together = [Joined(window, (value,), (time,)) for value, time, window in came]
         if not together:
             return
         active = self._active(merging, [one.window for one in together])

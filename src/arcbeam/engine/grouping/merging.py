@@ -50,7 +50,7 @@ _end_of = itemgetter(1)
 Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
 
 
-class Gathered(NamedTuple):
+class Joined(NamedTuple):
     """Elements whose windows become one whatever else there is.
 
     Attributes:
@@ -67,7 +67,7 @@ class Gathered(NamedTuple):
 class Merging(Protocol):
     """How windows become one."""
 
-    def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
+    def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """Elements together that are certain to be; None if one after the other has to be looked at.
 
         Args:
@@ -94,26 +94,26 @@ class Merging(Protocol):
 class SessionMerging:
     """Intervals that overlap become one; no more than those that do are looked at."""
 
-    def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
+    def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """See `Merging`; sorted by window."""
         # SUBTLE: beyond the end of the global window every window has ended, whatever its bounds.
         if watermark > END_OF_GLOBAL_WINDOW or min(map(_end_of, map(_window_of, came))) <= watermark:
             return None
-        gathered: list[Gathered] = []
+        joined: list[Joined] = []
         values: list[Any] = []
         times: list[Timestamp] = []
         ordered: Any = sorted(came, key=_window_of)
         first, end = ordered[0][2]
         for value, time, (start, behind) in ordered:
             if start >= end:
-                gathered.append(Gathered(IntervalWindow(first, end), values, times))
+                joined.append(Joined(IntervalWindow(first, end), values, times))
                 first, end, values, times = start, behind, [], []
             elif behind > end:
                 end = behind
             values.append(value)
             times.append(time)
-        gathered.append(Gathered(IntervalWindow(first, end), values, times))
-        return gathered
+        joined.append(Joined(IntervalWindow(first, end), values, times))
+        return joined
 
     def near(self, windows: Iterable[Window], scan: Scan) -> Iterator[tuple[Window, bytes]]:
         """See `Merging`."""
@@ -167,7 +167,7 @@ class CustomMerging:
     fn: MergingFn
     intervals: bool = False
 
-    def gather(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Gathered] | None:
+    def join(self, came: Sequence[tuple[Any, Timestamp, Window]], watermark: Timestamp) -> list[Joined] | None:
         """See `Merging`: what the function makes of them may depend on the order."""
         return None
 

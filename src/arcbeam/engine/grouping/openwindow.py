@@ -33,6 +33,10 @@ class Clocks(NamedTuple):
     input_watermark: Timestamp
     output_watermark: Timestamp
 
+    def at_most(self, watermark: Timestamp) -> Clocks:
+        """The same, but when the input watermark was no further than that."""
+        return Clocks(self.now, min(watermark, self.input_watermark), min(watermark, self.output_watermark))
+
 
 class Wakeups(NamedTuple):
     """What a window asks its surroundings for; None for nothing.

@@ -87,7 +87,7 @@ class PassingSessions:
         size = 0
         while self._keys:
             key, came = self._keys.popitem()
-            sessions = self._merging.gather(came, self._before)
+            sessions = self._merging.join(came, self._before)
             assert sessions is not None, "what ends before the watermark was not taken"
             for session, values, _ in sessions:
                 contents = Values((), values)

@@ -6,8 +6,9 @@ Owns their rows, and when small runs become one. Must not know what a record's b
     place, number, row    a part of a run (four bytes each): records in order of their keys
 
 A *record* is a key and bytes that came with it. A step adds one run to a window, whatever the number of keys; so a key
-costs no row of its own, and nothing is read before the window ends. Runs that are small are merged when there are many,
-so that few are read at once: a byte is moved again only as long as its run is small.
+costs no row of its own, and nothing is read before the window ends. So that few are read at once, runs of about a size
+become one: a byte is moved again once for each time that its run has grown eightfold, and no more when it is large.
+Only runs that came one behind the other become one, so what comes with a key stays in order.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ VERSION: Final = b"\1"
 """Of all of it."""
 ROW_BYTES: Final = 16 << 10
 """A row of a run is about so long. Of each run that is read, one row is in memory."""
-SMALL: Final = 2 << 20
-"""A run of fewer bytes is small."""
-MANY: Final = 32
-"""So many small runs of a window become one."""
+FAN: Final = 8
+"""So many runs of about a size become one, with those of less that have come between them."""
+LARGE: Final = 256 << 10
+"""A run of so many bytes stays as it is."""
+MANY: Final = 64
+"""So many behind the last large one become one, whatever their sizes: where these take turns, few are alike."""
 
 _HEAD: Final = struct.Struct("<II")
 """In front of a record: the lengths of its key and of its bytes."""
@@ -57,15 +60,13 @@ class Runs:
         runs = self._directory()
         number = max(runs, default=0) + 1
         runs[number] = self._write(number, ((key, groups[key]) for key in sorted(groups)))
-        small = [number for number, size in runs.items() if size < SMALL]
-        if len(small) >= MANY:
-            merged = Merged(self._view, [self._rows_of(number) for number in small])
+        if joined := _joined(list(runs.values())):
+            newest = list(runs)[-joined:]
+            merged = Merged(self._view, [self._rows_of(each) for each in newest])
             runs[number + 1] = self._write(number + 1, merged)
-            for each in small:
+            for each in newest:
                 del runs[each]
-        self._view.put(
-            self._place, VERSION + b"".join(_RUN.pack(number, size) for number, size in sorted(runs.items()))
-        )
+        self._view.put(self._place, VERSION + b"".join(_RUN.pack(number, size) for number, size in runs.items()))
 
     @property
     def empty(self) -> bool:
@@ -85,6 +86,7 @@ class Runs:
         self._view.delete(self._place)
 
     def _directory(self) -> dict[int, int]:
+        """The size of each run by its number, in the order in which they came."""
         stored = self._view.get(self._place)
         if stored is None:
             return {}
@@ -117,6 +119,29 @@ class Runs:
         if parts:
             self._view.put(start + _NUMBER.pack(row), b"".join(parts))
         return total + size
+
+
+def _joined(sizes: Sequence[int]) -> int:
+    """How many of the newest runs become one; none, mostly."""
+    joined = tier = alike = size = 0
+    for count, each in enumerate(reversed(sizes), 1):
+        if each >= LARGE:
+            break
+        size += each
+        if (of_each := _tier(each)) > tier:
+            tier, alike = of_each, 0
+        alike += of_each == tier
+        if alike == FAN or count == MANY:
+            # What they become may be the last of as many in turn: it is written once.
+            joined, tier, alike = count, _tier(size), 1
+            if size >= LARGE:
+                break
+    return joined
+
+
+def _tier(size: int) -> int:
+    """What about a size is: from 4, 32, 256, … bytes on, so that as many as `FAN` make one of the next."""
+    return size.bit_length() // 3
 
 
 class Merged:

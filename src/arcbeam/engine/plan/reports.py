@@ -73,7 +73,8 @@ class Counts:
         written: elements that were put out, of all outputs.
         fired: timers.
         resumed: restrictions that ran.
-        unparked: elements whose side input had become ready.
+        unparked: elements that had waited, and went on: for a side input, for a commit, or for the end of their window
+            where that did not make a pane of them by itself.
         late: elements that were dropped because they were too late.
     """
 

@@ -296,7 +296,7 @@ class Timers:
             expirations: if not, and an expiration is first, nothing is taken.
         """
         if watermark != self._watermark:
-            # `passing.passed`, on encodings: below the watermark, or any if it is the last one.
+            # `moments.passed`, on encodings: below the watermark, or any if it is the last one.
             self._watermark = watermark
             self._limit = _limit(watermark)
         entry = self._first_event()

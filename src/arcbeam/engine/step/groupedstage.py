@@ -5,7 +5,7 @@ Owns their names there. Must not know windows and triggers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
 from arcbeam.engine.grouping.contents import Values
@@ -31,21 +31,19 @@ from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
 from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.stagecontext import StageContext
-from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.errors import StateFormatError
 from arcbeam.model import plan
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.model.windows import NO_PANE, Window
+from arcbeam.model.windows import Window
 
 _DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
-_GATHERED: Final = "end of window"
-"""The timer of a window's end, for all keys."""
 _NO_KEY: Final = b""
 _FAMILIES: Final = {
     "window": plan.TimeDomain.EVENT,
     "clock": plan.TimeDomain.PROCESSING,
-    _GATHERED: plan.TimeDomain.EVENT,
+    GATHERED: plan.TimeDomain.EVENT,
 }
 _STATE: Final = HolderKind.STATE
 _PANE: Final = "pane"
@@ -136,7 +134,7 @@ class GroupedLogic:
             if gathering.is_stored(window):
                 self._store(window)
             else:
-                self._timers.clear(_NO_KEY, self._ordered(window), _GATHERED)
+                self._timers.clear(_NO_KEY, self._ordered(window), GATHERED)
                 self._end(window, clocks)
 
     def _keep(self, watermark: Timestamp) -> None:
@@ -150,7 +148,7 @@ class GroupedLogic:
             place.record(place.runner.panes(panes))
         for window in () if gathering is None else gathering.windows():
             end = self._grouping.rules.bounds(window).end
-            self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
+            self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
             if not passed(watermark, end):
                 self._store(window)
 
@@ -167,7 +165,7 @@ class GroupedLogic:
             assert isinstance(fired, Fired)
             if self._window is None or fired.window != self._encoded:
                 self._window, self._encoded = self._decode(fired.window), fired.window
-            if fired.family == _GATHERED:
+            if fired.family == GATHERED:
                 if not self._end(self._window, clocks):
                     return True
             else:
@@ -182,38 +180,54 @@ class GroupedLogic:
         return False
 
     def _end(self, window: Window, clocks: Clocks) -> bool:
-        """The watermark has passed the end of a window; whether all that was gathered of it has gone on."""
-        gathering = self._gathering
+        """The watermark has passed the end of a window; whether all that was gathered of it has gone on.
+
+        Each key's window is on its own from there on, if it is not over: late elements may follow.
+        """
+        gathering, place = self._gathering, self._place
         assert gathering is not None
         end, expiry, _ = self._grouping.rules.bounds(window)
         over = clocks.input_watermark > expiry
-        if not over:
-            self._place.tally.fired += 1
-        # Late elements may follow, so each key's window goes on as if all had come right before its end.
-        just_before = self._clocks(min(end, clocks.input_watermark))
+        groups = self._groups(gathering, window)
+        waiting = size = 0
+        for key, contents in self._read(groups):
+            if over and not contents.behind:
+                self._panes.append(EmitPane(key, window, contents, end, ONLY))
+                self._pane_bytes += contents.size
+            else:
+                self._go_on(key, window, contents, clocks)
+            place.tally.fired += 1
+            waiting += 1
+            size += contents.size
+            if waiting >= MOST_PANES or size >= MOST_BYTES or self._are_many:
+                waiting = size = 0
+                self._put_out()
+                if groups.stored and place.budget.exhausted() and groups.leave():
+                    self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
+                    return False
+        return True
+
+    def _groups(self, gathering: Gathering, window: Window) -> Groups:
         try:
-            return self._go_on(gathering.groups(window), window, over, just_before)
+            return gathering.groups(window)
         except StateFormatError as e:
             raise self._located(e) from e
 
-    def _go_on(self, groups: Groups, window: Window, over: bool, just_before: Clocks) -> bool:
-        place, end = self._place, self._grouping.rules.bounds(window).end
-        waiting = 0
-        for key, contents in groups:
-            if over:
-                self._panes.append(EmitPane(key, window, contents, end, ONLY))
-                self._pane_bytes += contents.size
-                place.tally.fired += 1
-            else:
-                self._add(key, [(value, end, (window,), NO_PANE) for value in contents], just_before)
-            waiting += 1
-            if waiting >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
-                waiting = 0
-                self._put_out()
-                if groups.stored and place.budget.exhausted() and groups.leave():
-                    self._timers.set(_NO_KEY, self._ordered(window), _GATHERED, end, end)
-                    return False
-        return True
+    def _read(self, groups: Groups) -> Iterator[tuple[bytes, Gathered]]:
+        try:
+            yield from groups
+        except StateFormatError as e:
+            raise self._located(e) from e
+
+    def _go_on(self, key: bytes, window: Window, contents: Gathered, clocks: Clocks) -> None:
+        try:
+            came, late = list(contents), contents.late()
+            times = [self._grouping.rules.bounds(window).end] * len(came)
+            effects = self._grouping.end(key, window, (came, times), late, clocks)
+        except StateFormatError as e:
+            raise self._located(e, key) from e
+        self._place.tally.unparked += len(came) + len(late[0])
+        self._carry_out(effects)
 
     def next_event(self) -> Timestamp | None:
         """See `StageLogic`."""
@@ -263,8 +277,13 @@ class GroupedLogic:
                     place.drop(effect)
                 case _:
                     assert_never(effect)
-        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
+        if self._are_many:
             self._put_out()
+
+    @property
+    def _are_many(self) -> bool:
+        """Whether the panes that wait are enough to go on together."""
+        return len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES
 
     def _put_out(self) -> None:
         """The panes that wait for others go on with them: one by one, each would cost as much as some together."""

@@ -31,6 +31,10 @@ ALL: Final = ""
 """In place of an output's name: all of them."""
 
 
+GATHERED: Final = "end of window"
+"""The timer family of a window's end, which a grouping sets for all keys, with no bytes as key. No user's family."""
+
+
 class Side(enum.Enum):
     """Which of a stage's watermarks is held."""
 
@@ -51,6 +55,7 @@ class HolderKind(enum.IntEnum):
     ELEMENT = 6
     SORTED = 7
     SCRIPT = 8
+    GATHERED = 9
 
     def __str__(self) -> str:
         return _WORDS[self]
@@ -65,6 +70,7 @@ _WORDS = {
     HolderKind.ELEMENT: "pending element",
     HolderKind.SORTED: "element in order of time",
     HolderKind.SCRIPT: "script",
+    HolderKind.GATHERED: "elements of all keys that wait for the end of their window",
 }
 
 
@@ -304,5 +310,10 @@ def _hold(row: bytes) -> Hold:
 
 def _of_timer(time: Timestamp, pieces: list[bytes]) -> Hold:
     key, _, family, tag = pieces
+    if not key and family[1:] == _GATHERED:
+        return Hold(time, HolderKind.GATHERED, "")
     named = shown(family[1:]) + (f"/{shown(tag)}" if tag else "")
     return Hold(time, HolderKind.TIMER, named, key=shown(key))
+
+
+_GATHERED: Final = GATHERED.encode()

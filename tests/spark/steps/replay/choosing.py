@@ -11,7 +11,7 @@ from functools import cache
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
 from arcbeam.testing.simulate.scenario.plans import Stage
-from arcbeam.testing.simulate.scenario.special import HEAVY
+from arcbeam.testing.simulate.scenario.special import HEAVY, WAITING
 from arcbeam.testing.simulate.scenario.windowings import CALENDAR, MERGING, WINDOWINGS
 from tests.spark.steps.replay.running import cancelled_behind, chosen, dies_behind
 
@@ -44,7 +44,7 @@ THERE_IS: Sequence[object] = (
 @cache
 def seeds() -> tuple[int, ...]:
     """Each that adds most to those before it, by what it costs; what is there twice adds nothing."""
-    left = {seed: frozenset(has(seed)) for seed in AMONG if seed % HEAVY != HEAVY - 1}
+    left = {seed: frozenset(has(seed)) for seed in AMONG if seed % HEAVY not in (WAITING, HEAVY - 1)}
     wanted = dict.fromkeys(THERE_IS, 2)
     found: list[int] = []
     while len(found) < HOW_MANY:

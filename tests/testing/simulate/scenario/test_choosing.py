@@ -13,6 +13,7 @@ import pytest
 
 from arcbeam.engine.grouping import composites, triggers
 from arcbeam.engine.grouping.contents import Bag
+from arcbeam.engine.grouping.gathering import Gathering
 from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
@@ -28,7 +29,7 @@ from arcbeam.testing.simulate.playing.world import play
 from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
 from arcbeam.testing.simulate.scenario.pipelines import ZONES
 from arcbeam.testing.simulate.scenario.plans import Stage
-from arcbeam.testing.simulate.scenario.special import HEAVY
+from arcbeam.testing.simulate.scenario.special import HEAVY, WAITING
 from arcbeam.testing.simulate.scenario.windowings import CALENDAR, MERGING, WINDOWINGS, Windowing
 
 SCENARIOS = 400
@@ -69,7 +70,7 @@ def _of(scenario: Scenario) -> set[object]:
     chosen |= {fault.kind for fault in scenario.faults} | {request.kind for request in scenario.requests}
     chosen |= {("shards", pipeline.shards), ("levels", pipeline.levels), ("hosts", scenario.hosts)}
     chosen |= {("drivers", len(scenario.tasks)), ("real cache", scenario.real_cache)}
-    chosen |= {("heavy", scenario.seed % HEAVY == HEAVY - 1)}
+    chosen |= {("heavy", scenario.seed % HEAVY == HEAVY - 1), ("waiting", scenario.seed % HEAVY == WAITING)}
     return chosen
 
 
@@ -103,6 +104,7 @@ def chosen() -> Counter[object]:
         *((name, n) for name in ("hosts", "drivers") for n in (1, 2, 3)),
         ("real cache", True),
         ("heavy", True),
+        ("waiting", True),
         *(("estimators", n) for n in (1, 2, 3)),
     ],
     ids=str,
@@ -136,7 +138,7 @@ def test_the_engine_has_no_trigger_that_is_never_chosen() -> None:
 
 @pytest.fixture(scope="module")
 def reached() -> Counter[str]:
-    """How often second paths are taken in the heavy ones of the 200 scenarios."""
+    """How often second paths are taken in the heavy ones of the 200 scenarios, and in one where windows wait."""
     counts: Counter[str] = Counter()
 
     def counted(of: Any, name: str, what: str, when: Callable[..., bool]) -> AbstractContextManager[object]:
@@ -156,7 +158,9 @@ def reached() -> Counter[str]:
         counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
         counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
         counted(Runs, "add", "runs beside others", lambda runs, groups: not runs.empty),
+        counted(Gathering, "_waits", "late elements of windows that wait", Gathering.is_stored),
     ):
+        play(scenario_of(WAITING))
         for number in range(1, 5):
             play(scenario_of(number * HEAVY - 1))
     return counts
@@ -177,6 +181,7 @@ def _outgrown(cell: CombiningCell, key: bytes, window: bytes, accumulator: bytes
         "several blocks of an overlay",
         "windows with entries",
         "runs beside others",
+        "late elements of windows that wait",
     ],
 )
 def test_a_second_path_is_taken(what: str, reached: Counter[str]) -> None:

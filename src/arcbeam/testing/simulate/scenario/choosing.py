@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from arcbeam.testing.faults import Faults
 from arcbeam.testing.simulate.scenario import special
 from arcbeam.testing.simulate.scenario.pipelines import pipeline_of
+from arcbeam.testing.simulate.scenario.plans import Pipeline
 from arcbeam.testing.simulate.scenario.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
-from arcbeam.testing.simulate.scenario.special import EVENTS, HEAVY
+from arcbeam.testing.simulate.scenario.special import EVENTS, HEAVY, WAITING
 
 _OF_TASKS = sorted(OF_TASKS - {FaultKind.USER_ERROR}, key=lambda kind: kind.name)
 _AT_THE_END = FaultKind.DRIVER_DIES_AT_THE_END
@@ -24,8 +25,7 @@ _OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
 def scenario_of(seed: int) -> Scenario:
     """The scenario of a seed."""
     chance = random.Random(f"scenario {seed}")
-    heavy = seed % HEAVY == HEAVY - 1
-    pipeline = special.heavy(chance) if heavy else special.varied(pipeline_of(chance), random.Random(f"varied {seed}"))
+    pipeline, looks = _pipeline(seed, chance)
     tasks = tuple(
         tuple(chance.randint(1, pipeline.shards) for _ in range(pipeline.levels)) for _ in range(chance.randint(1, 3))
     )
@@ -34,12 +34,23 @@ def scenario_of(seed: int) -> Scenario:
         pipeline,
         tasks,
         hosts=chance.randint(1, 3),
-        looks=chance.choice((1, 3, 8, 30, 1000)) if not heavy else chance.choice((EVENTS // 2, EVENTS * 10)),
+        looks=chance.choice(looks),
         keep=chance.choice((1, 3, 10)),
         real_cache=chance.random() < 0.05,
         faults=(*_faults(chance), *_rare_faults(random.Random(f"rare {seed}"))),
         requests=_requests(chance),
     )
+
+
+def _pipeline(seed: int, chance: random.Random) -> tuple[Pipeline, Sequence[int]]:
+    """A pipeline, and the budgets that suit it."""
+    match seed % HEAVY:
+        case place if place == WAITING:
+            return special.waiting(chance), (1,)
+        case place if place == HEAVY - 1:
+            return special.heavy(chance), (EVENTS // 2, EVENTS * 10)
+        case _:
+            return special.varied(pipeline_of(chance), random.Random(f"varied {seed}")), (1, 3, 8, 30, 1000)
 
 
 def _faults(chance: random.Random) -> tuple[Fault, ...]:

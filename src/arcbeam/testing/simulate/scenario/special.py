@@ -16,10 +16,14 @@ from arcbeam.testing.simulate.scenario.windowings import Windowing
 
 HEAVY = 50
 """One seed in so many is heavy."""
+WAITING = 24
+"""The place of another one, in which windows wait for the budget, among as many."""
 EVENTS = 1050
 """Of the source of a heavy pipeline."""
 _PIECE = 350
 """So many events come in a step: more than the rows of an index that are read at once, and than values in one row."""
+_WAITING = 90
+"""Events of the source of a pipeline in which windows wait."""
 _LATE = 0.25
 """So many pipelines get what is late."""
 _BACK = 15
@@ -64,6 +68,24 @@ def _events(chance: random.Random) -> Iterator[Event]:
 
 def _wide(chance: random.Random, *more: str) -> Windowing:
     return Windowing(chance.choice(("fixed", "global", *more)), 120 if not more else chance.choice((3, 120)))
+
+
+def waiting(chance: random.Random) -> Pipeline:
+    """A source in which several windows end at once, and elements that come behind these ends; for a budget that ends
+    sooner than what is gathered of them can go on.
+    """
+    events = []
+    for at in range(_WAITING):
+        back = chance.random() < 0.3
+        time = at if back else at + _BACK
+        events.append(Event(b"waiting-%03d" % at, chance.choice((b"a", b"a", b"b")), time, surprising=back))
+    stages = [Stage("source-1", 0, Source(tuple(events), Pace(_BACK, 1_000, 0, 0, 0)))]
+    for size in (3, 8):
+        windowing = Windowing(chance.choice(("fixed", "sliding")), size)
+        trigger = chance.choice(("watermark", "repeated watermark"))
+        kind = Group(windowing, trigger, 2, chance.choice((_BACK, _WAITING)), chance.random() < 0.5)
+        stages.append(Stage(f"group-{len(stages) + 1}", 1, kind, (Port("source-1", MAIN),)))
+    return Pipeline(tuple(stages), chance.choice((1, 2)))
 
 
 def varied(pipeline: Pipeline, chance: random.Random) -> Pipeline:
