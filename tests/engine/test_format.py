@@ -3,6 +3,8 @@
 `format_1.json` has the rows that `_fill` wrote when format 1 was made, in hexadecimal. It is never written anew: if
 `_fill` gives other rows, the format is another one. Format 1 has learned since: `format_1_panes.json` has the rows of
 elements that wait with the pane in which they came, `format_1_runs.json` those of windows whose elements are gathered.
+How restrictions stand together is a row with a version of its own: `format_1_standing_1.json` has what version 1 wrote
+of it, beside the restrictions' rows, `format_1_standing_2.json` what version 2 does.
 """
 
 from __future__ import annotations
@@ -39,14 +41,15 @@ from arcbeam.testing.views import MemoryView
 _GOLDEN = Path(__file__).parent / "format_1.json"
 _GOLDEN_PANES = Path(__file__).parent / "format_1_panes.json"
 _GOLDEN_RUNS = Path(__file__).parent / "format_1_runs.json"
+_GOLDEN_STANDING = [Path(__file__).parent / f"format_1_standing_{version}.json" for version in (1, 2)]
 _PANE = PaneInfo(300, 299, Timing.LATE, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
 _LONG = b"\0long" * 30
 
 
-def _golden() -> MemoryView:
-    rows = json.loads(_GOLDEN.read_text(encoding="ascii"))
+def _golden(path: Path = _GOLDEN) -> MemoryView:
+    rows = json.loads(path.read_text(encoding="ascii"))
     return MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
 
 
@@ -85,8 +88,7 @@ def _fill_panes(view: MemoryView) -> None:
 def test_rows_of_elements_with_panes_are_written_as_they_were_and_read() -> None:
     view = MemoryView()
     _fill_panes(view)
-    rows = json.loads(_GOLDEN_PANES.read_text(encoding="ascii"))
-    golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
+    golden = _golden(_GOLDEN_PANES)
     assert view.snapshot() == golden.snapshot()
     waiting = SortedInput(golden, 258)
     for at in (*_PLACES, (b"cut\0\2", b"w")):
@@ -97,10 +99,22 @@ def test_runs_are_written_as_they_were_and_read() -> None:
     view = MemoryView()
     Runs(view, b"place").add({b"b": [b"1", b""], b"a\0": [b"2" * 300]})
     Runs(view, b"place").add({b"b": [b"3"]})
-    rows = json.loads(_GOLDEN_RUNS.read_text(encoding="ascii"))
-    golden = MemoryView({bytes.fromhex(key): bytes.fromhex(value) for key, value in rows.items()})
+    golden = _golden(_GOLDEN_RUNS)
     assert view.snapshot() == golden.snapshot()
     assert list(Runs(golden, b"place").merged({})) == [(b"a\0", [b"2" * 300]), (b"b", [b"1", b"", b"3"])]
+
+
+def test_how_restrictions_stand_is_written_as_it_was_and_read_in_all_versions() -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 259, ("main", "errors"))
+    times = {"main": Timestamp(5), "errors": Timestamp(4)}
+    for root, size, watermarks in (("a", 10.0, times), ("b", 0.1, {"main": Timestamp(6)}), ("c", float(1 << 63), {})):
+        residuals.admit(root, Remainder(b"0-10", size, Timestamp(12), watermarks), Timestamp(0))
+    assert view.snapshot() == _golden(_GOLDEN_STANDING[-1]).snapshot()
+    for path in _GOLDEN_STANDING:
+        again = Residuals(_golden(path), 259, ("main", "errors"))
+        assert again.standing() == residuals.standing()
+        again.validate()
 
 
 def test_rows_are_written_as_they_were() -> None:
