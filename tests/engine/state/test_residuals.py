@@ -323,6 +323,34 @@ def test_one_without_a_size_that_can_be_summed_does_not_cost_a_look_at_all(size:
     residuals.validate()
 
 
+@pytest.mark.contract("SDF-02")
+@pytest.mark.parametrize("outputs", [("renamed",), ("main", "errors", "more"), ("main",), ("errors", "more"), ()])
+def test_what_waits_is_held_for_the_outputs_that_a_stage_has_now(outputs: tuple[str, ...]) -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 0, ("main", "errors"))
+    had = {"both": {"main": Timestamp(9), "errors": Timestamp(5)}, "one": {"main": Timestamp(7)}, "none": {}}
+    for root, watermarks in had.items():
+        residuals.admit(root, Remainder(b"all", 2.0, watermarks=watermarks), _NOW)
+    again = Residuals(view, 0, outputs)
+    again.go_on()
+    again.validate()
+    assert again.standing().live == 3
+    kept = {each.root: each.remainder.watermarks for each in again.all()}
+    for root, watermarks in had.items():
+        # Nothing was known of an output that is silent: no more is of one that is new.
+        earliest = min(watermarks.get(output, MIN_TIMESTAMP) for output in ("main", "errors"))
+        for output in outputs:
+            expected = watermarks.get(output, MIN_TIMESTAMP) if output in ("main", "errors") else earliest
+            assert kept[root].get(output, MIN_TIMESTAMP) == expected
+    rows = view.snapshot()
+    Residuals(view, 0, outputs).go_on()
+    assert view.snapshot() == rows
+    while (taken := again.take(_NOW)) is not None:
+        again.finish(taken.id, None, _NOW)
+    again.validate()
+    assert view.snapshot() == {}
+
+
 def test_of_rows_without_a_count_of_all_they_are_counted() -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main",))

@@ -21,7 +21,7 @@ from typing import Final
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
-from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, part, prefix, time_of
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
 from arcbeam.engine.state.standing import Crowded, Standing, StandingRow
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
 from arcbeam.model.seams import StateView
@@ -109,6 +109,27 @@ class Residuals:
         # No name of a root is empty in a key: this row is no root's.
         self._standing = StandingRow(view, self._roots, outputs, self._counted)
         self._crowded: dict[str, Crowded] = {}
+
+    def go_on(self) -> None:
+        """Makes what waits fit the outputs that the stage has now, if it had others. Called before anything else.
+
+        Who goes on with a job may call a transform otherwise whose output leaves the stage, add one, or leave one out.
+        An output that a restriction was not held for is held where the restriction is held earliest: what comes of it
+        may come there, too. An output that is gone holds nothing, and is not counted.
+        """
+        if self._standing.fits():
+            return
+        for row, value in self._view.scan(self._rows, after(self._rows)):
+            restriction = _unpacked(row[3:], value)
+            remainder = restriction.remainder
+            held = self._holds.clear_all(_holder(restriction))
+            earliest = min(held.values(), default=MIN_TIMESTAMP)
+            times = {output: held.get(name(output), earliest) for output in self._outputs}
+            told = {o: time for o, time in times.items() if o in remainder.watermarks or time > MIN_TIMESTAMP}
+            fitting = replace(restriction, remainder=replace(remainder, watermarks=told))
+            self._view.put(row, _packed(fitting))
+            self._hold(fitting)
+        self._standing.anew()
 
     # From outside.
 

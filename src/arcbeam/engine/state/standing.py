@@ -104,22 +104,34 @@ class StandingRow:
         self._view, self._row, self._outputs, self._counted = view, row, outputs, counted
         self._known: Standing | None = None
 
+    def fits(self) -> bool:
+        """Whether there is a row, of the outputs that the stage has."""
+        if self._known is None:
+            self._known = self._stored()
+        return self._known is not None
+
+    def anew(self) -> None:
+        """Counts them, and says so."""
+        self._known = self._counted()
+        self._say(self._known)
+
     def read(self) -> Standing:
         """How they stand. Not to be changed."""
-        if self._known is None:
-            self._known = self._stored() or self._counted()
+        if not self.fits():
+            self._known = self._counted()
+        assert self._known is not None
         return self._known
 
     def count(self, size: float, silent: Iterable[str], change: int) -> None:
         """See `Standing`. Called before the restriction's own rows are changed."""
         known = self.read()
         known.count(size, silent, change)
-        if known.live:
-            self._write(known)
-        else:
-            self._view.delete(self._row)
+        self._say(known)
 
-    def _write(self, known: Standing) -> None:
+    def _say(self, known: Standing) -> None:
+        if not known.live:
+            self._view.delete(self._row)
+            return
         numbers = [_bytes(known.finite.numerator), _bytes(known.finite.denominator)]
         told = [each for output in self._outputs for each in (output.encode(), _bytes(known.silent.get(output, 0)))]
         header = _HEADER.pack(_VERSION, known.live, known.endless, known.unsized)

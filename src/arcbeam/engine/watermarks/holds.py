@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from arcbeam.engine.rows.keyspace import (
+    END,
     NAME_LIMIT,
     Kind,
     Section,
@@ -177,6 +178,17 @@ class Holds:
         if old is not None:
             self._view.delete(row)
             self._view.delete(self._entry(row, output, old))
+
+    def clear_all(self, holder: Holder) -> dict[bytes, Timestamp]:
+        """Lets go of all outputs, whichever there are; where each was held, by its `keyspace.name`."""
+        start = self._row(holder, ALL).removesuffix(name(ALL))
+        held: dict[bytes, Timestamp] = {}
+        for row, time in self._view.scan(start, after(start)):
+            output = row[len(start) :]
+            held[output] = time_of(time)
+            self._view.delete(row)
+            self._view.delete(self._entry(row, output.removesuffix(END), time))
+        return held
 
     def drop(self, key: bytes, window: bytes) -> None:
         """Lets go of all that a user key holds in a window."""

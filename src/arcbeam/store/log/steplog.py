@@ -132,7 +132,7 @@ class StepLog:
             program: puts what runs the job from here on into the folder, and gives the name of its file; "": as before.
                 Called when the job is not refused, so who is leaves nothing there.
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
-                change what is real, but only what it is called.
+                change what is real, but only what it is called, and by which outputs watermarks are known.
             token: gives tokens that nobody else has.
 
         Raises:
