@@ -87,6 +87,9 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
             _refuse_new_sources(plan, now_called, blobs)
         return _with_outputs(plan, now_called)
 
+    def kept(epoch: int, before: str) -> str:
+        return "" if how.program is None else programs.keep(blobs, how.program, how.files, epoch, before)
+
     log = StepLog.open(
         blobs,
         shape_of(plan, shards),
@@ -95,7 +98,7 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         savepoint=how.savepoint,
         force=how.force,
         finish=True,
-        program=lambda: "" if how.program is None else programs.keep(blobs, how.program, how.files),
+        program=kept,
         adapt=adapted,
     )
     return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]))
