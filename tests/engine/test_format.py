@@ -17,16 +17,7 @@ import pytest
 from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.agenda import Element, SortedInput
-from arcbeam.engine.state.cells import (
-    BagCell,
-    Cells,
-    CombiningCell,
-    MapCell,
-    MultimapCell,
-    OrderedListCell,
-    SetCell,
-    ValueCell,
-)
+from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
 from arcbeam.engine.state.residuals import Remainder, Residuals
 from arcbeam.engine.state.timers import EXPIRATION, Timers
@@ -45,7 +36,8 @@ _GOLDEN_STANDING = [Path(__file__).parent / f"format_1_standing_{version}.json" 
 _PANE = PaneInfo(300, 299, Timing.LATE, False, False)
 _FAMILIES = {"event": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING}
 _PLACES = [(b"user7", b"w\0"), (b"l" * 100, b"")]
-_LONG = b"\0long" * 30
+_GONE = b"VCSMX"
+"""Kinds of cells that format 1 had and no stage ever used; their bytes are given to no others."""
 
 
 def _golden(path: Path = _GOLDEN) -> MemoryView:
@@ -57,13 +49,7 @@ def _fill(view: MemoryView) -> None:
     keyspace.claim(view, 0, 0)
     cells, timers, holds = Cells(view, 258), Timers(view, 258, _FAMILIES), Holds(view, 258)
     for at in _PLACES:
-        ValueCell(cells, "value").write(*at, b"v")
         BagCell(cells, "bag").extend(*at, [b"", b"x" * 200, b"y" * 900, b"z"])
-        CombiningCell(cells, "sum", max).add(*at, b"3")
-        SetCell(cells, "set").add(*at, _LONG)
-        MapCell(cells, "map").put(*at, b"key\0", b"one")
-        MapCell(cells, "map").put(*at, _LONG, b"two")
-        MultimapCell(cells, "multimap").extend(*at, _LONG, [b"1", b"2"])
         OrderedListCell(cells, "list").add(*at, Timestamp(-5), b"early")
         timers.set(*at, "event", Timestamp(7), Timestamp(7), "tag", b"pane")
         timers.set(*at, "event", Timestamp(8), Timestamp(6))
@@ -122,7 +108,16 @@ def test_rows_are_written_as_they_were() -> None:
     _fill(view)
     # What format 1 has learned since, and is counted anew where it is not there.
     view.delete(keyspace.prefix(keyspace.Kind.ROOT, 259))
-    assert view.snapshot() == _golden().snapshot()
+    golden = _golden().snapshot()
+    assert view.snapshot() == {row: value for row, value in golden.items() if not _is_gone(row)}
+
+
+def _is_gone(row: bytes) -> bool:
+    """Whether it is of a cell of a kind that there is no more."""
+    if row[0] != keyspace.Kind.KEYED:
+        return False
+    what = keyspace.parts(row[3:])[2]
+    return what[0] == keyspace.Section.CELL and what[1] in _GONE
 
 
 def test_rows_that_were_written_are_read() -> None:
@@ -130,12 +125,7 @@ def test_rows_that_were_written_are_read() -> None:
     keyspace.claim(view, 0, 0)
     cells, timers = Cells(view, 258), Timers(view, 258, _FAMILIES)
     for at in _PLACES:
-        assert ValueCell(cells, "value").read(*at) == b"v"
         assert list(BagCell(cells, "bag").read(*at)) == [b"", b"x" * 200, b"y" * 900, b"z"]
-        assert CombiningCell(cells, "sum", max).read(*at) == b"3"
-        assert list(SetCell(cells, "set").read(*at)) == [_LONG]
-        assert dict(MapCell(cells, "map").items(*at)) == {b"key\0": b"one", _LONG: b"two"}
-        assert [(k, list(v)) for k, v in MultimapCell(cells, "multimap").items(*at)] == [(_LONG, [b"1", b"2"])]
         assert list(OrderedListCell(cells, "list").read(*at)) == [(-5, b"early")]
         assert timers.get(*at, "event", "tag") == 7
     timers.validate()

@@ -190,12 +190,6 @@ class Holds:
             self._view.delete(self._entry(row, output.removesuffix(END), time))
         return held
 
-    def drop(self, key: bytes, window: bytes) -> None:
-        """Lets go of all that a user key holds in a window."""
-        start = self._keyed + part(key) + part(window, NAME_LIMIT) + self._section
-        for row, time in self._view.scan(start, after(start)):
-            self.drop_row(row, time)
-
     def drop_row(self, row: bytes, time: bytes) -> None:
         """Lets go of the hold that stands in a row of a user key and window."""
         self._view.delete(row)

@@ -266,11 +266,6 @@ class StepLog:
                 self._conflict = Conflict(read_manifest(self._blobs, self._head.step + 1))
         return self.fenced()
 
-    @property
-    def taken_by(self) -> Manifest | None:
-        """What stands where this driver's step would, after a `Conflict`; None if there was none."""
-        return self._conflict.found if self._conflict else None
-
     def is_newest(self) -> bool:
         """Whether no later epoch has begun."""
         return not has_begun(self._blobs, self.epoch + 1)
