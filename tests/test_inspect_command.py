@@ -119,9 +119,9 @@ def test_a_savepoint_has_a_path(job: Path) -> None:
 def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> None:
     blobs = FolderBlobs(job, sync=False)
     assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
-    name = programs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {})
+    name = programs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
     shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
-    StepLog.open(blobs, shape, Timestamp(9), program=lambda: name)
+    StepLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
     assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,9 @@ def test_what_says_how_a_run_begins_is_not_kept() -> None:
 
 def test_the_program_is_that_of_the_savepoint() -> None:
     blobs = MemoryBlobs()
-    log = opened(blobs, program=lambda: programs.keep(blobs, program("old"), {}))
+    log = opened(blobs, program=partial(programs.keep, blobs, program("old"), {}))
     log.propose(pinned(log.draft(Timestamp(1)), "safe"))
-    opened(blobs, program=lambda: programs.keep(blobs, program("new"), {}))
+    opened(blobs, program=partial(programs.keep, blobs, program("new"), {}))
     assert stored_program(blobs).name == "new"
     assert stored_program(blobs, "safe").name == "old"
     with pytest.raises(StoreError, match="no savepoint 'other'"):
@@ -54,7 +55,7 @@ def test_a_folder_without_a_job_or_a_program_is_told(tmp_path: Path) -> None:
 def test_what_was_pickled_by_others_is_refused() -> None:
     blobs = MemoryBlobs()
     strange = replace(program(), versions={"python": "2.7", "beam": "2.0", "arcbeam": "9"})
-    opened(blobs, program=lambda: programs.keep(blobs, strange, {}))
+    opened(blobs, program=partial(programs.keep, blobs, strange, {}))
     with pytest.raises(EnvironmentMismatchError, match=r"submitted with Python 2\.7 and Beam 2\.0; this is"):
         stored_program(blobs)
 
@@ -69,7 +70,7 @@ def test_what_was_pickled_by_others_is_refused() -> None:
 )
 def test_options_that_have_no_place_are_refused(tmp_path: Path, options: list[str], why: str) -> None:
     blobs = FolderBlobs(tmp_path)
-    opened(blobs, program=lambda: programs.keep(blobs, program(), {}))
+    opened(blobs, program=partial(programs.keep, blobs, program(), {}))
     with pytest.raises(InvalidPipelineError, match=why):
         resume(str(tmp_path), options)
 

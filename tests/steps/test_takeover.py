@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
-from arcbeam.model.timestamps import Timestamp
-from arcbeam.steps.progress import Progress, progress_of
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.steps.progress import Progress, progress_of, times_of
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.takeover import Taken, TakeOver, take_over
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
@@ -138,6 +139,43 @@ def test_who_is_refused_leaves_no_program_behind() -> None:
     with pytest.raises(IncompatibleStateError):
         taken(blobs, plan("total"), TakeOver(program=Program("job", b"proto")))
     assert blobs.data == before
+
+
+def fan(*rows: str) -> Plan:
+    """A source whose outputs go to one stage."""
+    indexes = tuple(range(len(rows)))
+    return Plan(
+        "job",
+        (
+            Stage("s0", "read", (), b"", None, indexes, uid="read"),
+            *(Stage(f"t{n}", f"sum {n}", (), b"", n, (), uid=f"sum {n}") for n in indexes),
+        ),
+        tuple(Channel(n, name, Routing.KEYED, "", "", ("s0",), (f"t{n}",)) for n, name in enumerate(rows)),
+        bounded=False,
+    )
+
+
+def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> None:
+    blobs = MemoryBlobs()
+    log = taken(blobs, fan("rows", "slow")).log
+    fast, slow = Timestamp(40), Timestamp(30)
+    marks = (
+        StageWatermarks("read", MAX_TIMESTAMP, slow, (OutputWatermark("rows", fast), OutputWatermark("slow", slow))),
+        StageWatermarks("sum 0", fast, fast, ()),
+        StageWatermarks("sum 1", slow, slow, ()),
+    )
+    begun = Progress(False, "", {"read": 1, "sum 0": 2, "sum 1": 3}).encoded()
+    log.propose(pinned(log.draft(Timestamp(2), watermarks=marks, progress=begun), "safe"))
+    for rows, at in (
+        (("rows", "more"), (fast, slow)),
+        (("slow",), (slow,)),
+        (("lines", "slow", "more"), (slow, slow, slow)),
+    ):
+        head = taken(blobs, fan(*rows), TakeOver("safe")).log.head
+        assert times_of(head).outputs == {Port("read", name): time for name, time in zip(rows, at, strict=True)}
+        kept = {of.stage: of for of in head.watermarks}
+        # What follows may not be earlier, and who reads another output now will say no more than that of itself.
+        assert (kept["read"].upstream, kept["sum 0"].upstream, kept["sum 0"].input) == (MAX_TIMESTAMP, at[0], fast)
 
 
 @pytest.mark.contract("END-01")

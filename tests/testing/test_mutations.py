@@ -24,7 +24,6 @@ SEEDS = {
     "timers of the clock before those of the watermark": 42,
     "the hold of a merged session lost": 32,
     "state committed when bundles end": 3,
-    "an accumulator that was outgrown lost": 49,
     "an index that is read once": 49,
     "a scan that ends with a block of the overlay": 49,
     "a timer that keeps its first payload": 2,

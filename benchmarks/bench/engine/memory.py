@@ -12,8 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
-from arcbeam.engine.state.cells import Cells, ValueCell
-from bench.engine.state import TOUCHED, VALUE, WINDOW, key_of, rows_of, scratch
+from arcbeam.engine.state.cells import Cells
+from bench.engine.state import TOUCHED, VALUE, WINDOW, Value, key_of, rows_of, scratch
 from bench.engine.views import DiskShard
 
 _STATUS = Path("/proc/self/status")
@@ -48,11 +48,11 @@ def main() -> None:
         shard = DiskShard(Path(folder))
         shard.fill(rows_of(keys))
         view = shard.view()
-        value = ValueCell(Cells(view, 1), "value")
+        value = Value(Cells(view, 1), "value")
         rng = random.Random(1)
         for _ in range(TOUCHED):
             key = key_of(rng.randrange(keys))
-            assert value.read(key, WINDOW) is not None
+            assert value.value(key, WINDOW) is not None
             value.write(key, WINDOW, VALUE)
         shard.commit(view)
         shard.view().close()

@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from arcbeam.engine.state.cells import BagCell, Cells, CombiningCell, ValueCell
+from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.shards import cache
 from arcbeam.store.shards.compaction import opened
 from arcbeam.testing.views import MemoryView
@@ -31,27 +32,37 @@ def key_of(number: int) -> bytes:
     return b"user-key-%08d" % number
 
 
+class Value(BagCell):
+    """A state of one value, as the SDK's is kept: a bag that is read, emptied and filled again."""
+
+    def value(self, key: bytes, window: bytes) -> bytes | None:
+        return next(self.read(key, window), None)
+
+    def write(self, key: bytes, window: bytes, value: bytes) -> None:
+        self.clear(key, window)
+        self.extend(key, window, (value,))
+
+
 def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | None]]:
-    """The rows of a value cell of so many keys, ascending."""
+    """The rows of a state of one value of so many keys, ascending."""
     view = MemoryView()
-    cells = Cells(view, 1)
-    ValueCell(cells, "value").write(key_of(0), WINDOW, value)
-    ((row, _),) = view.snapshot().items()
+    Value(Cells(view, 1), "value").write(key_of(0), WINDOW, value)
+    ((row, stored),) = view.snapshot().items()
     head, _, tail = row.partition(key_of(0))
-    return ((head + key_of(n) + tail, value) for n in range(keys))
+    return ((head + key_of(n) + tail, stored) for n in range(keys))
 
 
 def on_disk(keys: int, folder: Path) -> list[Figure]:
-    """Value cells of `keys` keys on disk, a third of them read and written in a step, at random."""
+    """A value of each of `keys` keys on disk, a third of them read and written in a step, at random."""
     shard = DiskShard(folder)
     shard.fill(rows_of(keys))
     shard.view().close()
     chosen = [key_of(n) for n in random.Random(1).sample(range(keys), keys // 3)]
     view = shard.view()
-    value = ValueCell(Cells(view, 1), "value")
+    value = Value(Cells(view, 1), "value")
 
     def modify() -> None:
-        read, write = value.read, value.write
+        read, write = value.value, value.write
         for key in chosen:
             assert read(key, WINDOW) == VALUE
             write(key, WINDOW, b"87654321")
@@ -62,7 +73,7 @@ def on_disk(keys: int, folder: Path) -> list[Figure]:
     shard.forget()
     size = f"{_short(keys)} keys on disk"
     return [
-        per_second(f"value cell: read, modify, write; {size}", len(chosen), modified, 300),
+        per_second(f"a value: read, modify, write; {size}", len(chosen), modified, 300),
         per_second("… with the writing of the step's delta", len(chosen), modified + committed),
         per_second("… and its way into the copy", len(chosen), modified + committed + applied),
     ]
@@ -72,11 +83,10 @@ def in_memory(count: int) -> list[Figure]:
     """Cells over a view in memory: what the engine alone costs."""
     keys = [key_of(n * 7919 % count) for n in range(count)]
     cells = Cells(MemoryView(), 1)
-    value, bag = ValueCell(cells, "value"), BagCell(cells, "bag")
-    combining = CombiningCell(cells, "sum", max)
+    value, bag, ordered = Value(cells, "value"), BagCell(cells, "bag"), OrderedListCell(cells, "list")
 
     def modify() -> None:
-        read, write = value.read, value.write
+        read, write = value.value, value.write
         for key in keys:
             read(key, WINDOW)
             write(key, WINDOW, VALUE)
@@ -88,17 +98,20 @@ def in_memory(count: int) -> list[Figure]:
 
         return work
 
+    def insert(key: bytes, window: bytes, value: bytes) -> None:
+        ordered.add(key, window, Timestamp(7), value)
+
     def hot() -> None:
         for _ in keys:
             bag.add(b"hot", WINDOW, VALUE)
 
     modify()
     return [
-        per_second("value cell: read, modify, write; in memory", count, core_seconds(modify)),
+        per_second("a value: read, modify, write; in memory", count, core_seconds(modify)),
         per_second("bag: add, new keys", count, core_seconds(each(bag.add))),
         per_second("bag: add, one key", count, core_seconds(hot)),
         per_second("bag: read a value", count, core_seconds(lambda: sum(1 for _ in bag.read(b"hot", WINDOW)))),
-        per_second("combining cell: add, new keys", count, core_seconds(each(combining.add))),
+        per_second("ordered list: add, new keys", count, core_seconds(each(insert))),
     ]
 
 

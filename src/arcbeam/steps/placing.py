@@ -127,7 +127,7 @@ class Placing:
     def ports(self) -> Mapping[tuple[str, int], Port]:
         """The output by which a stage, by uid, writes a channel."""
         uids = {stage.id: stage.uid for stage in self.plan.stages}
-        return {(uids[id], channel): port for (id, channel), port in _ports(self.plan).items()}
+        return {(uids[id], channel): port for (id, channel), port in ports_of(self.plan).items()}
 
     @cached_property
     def multimaps(self) -> frozenset[int]:
@@ -164,7 +164,7 @@ def levels_of(plan: Plan) -> dict[str, int]:
 def shape_of(plan: Plan, shards: int) -> JobShape:
     """What a pipeline asks of the state that it goes on with."""
     levels = levels_of(plan)
-    ports = _ports(plan)
+    ports = ports_of(plan)
     stages: list[StageShape] = []
     for stage in plan.stages:
         # What waits for a side input is known by it.
@@ -197,7 +197,7 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
         shards: of each level.
         tasks: that each level has in a step, at most.
     """
-    levels, ports = levels_of(plan), _ports(plan)
+    levels, ports = levels_of(plan), ports_of(plan)
     found = []
     for stage in sorted(plan.stages, key=lambda stage: levels[stage.id]):
         source = None if stage.source is None else plan.channels[stage.source]
@@ -214,8 +214,8 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
     return Placing(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))
 
 
-def _ports(plan: Plan) -> dict[tuple[str, int], Port]:
-    """The output by which a stage writes each of its channels: named as what travels there."""
+def ports_of(plan: Plan) -> dict[tuple[str, int], Port]:
+    """The output by which a stage, by its id, writes each of its channels: named as what travels there."""
     ports = {}
     for stage in plan.stages:
         taken: dict[str, int] = {}

@@ -1,17 +1,19 @@
 """How a driver takes a job over: what is in its folder, and what of that fits the pipeline that is to go on with it.
 
-Owns from where a job goes on, its number of shards, and the numbers of its stages. Must not know what runs its steps.
+Owns from where a job goes on, its number of shards, the numbers of its stages, and where outputs begin that they did
+not have. Must not know what runs its steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Plan
-from arcbeam.model.timestamps import Timestamp
-from arcbeam.steps.placing import shape_of
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.steps.placing import ports_of, shape_of
 from arcbeam.steps.progress import numbered, progress_of
 from arcbeam.steps.renaming import renamed
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -20,7 +22,7 @@ from arcbeam.store.log import programs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.programfile import Program
-from arcbeam.store.manifest.values import ENDED, Manifest
+from arcbeam.store.manifest.values import ENDED, Manifest, OutputWatermark, StageWatermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         # A job that has ended is only finished, unless it goes on in spite of that.
         if origin.mode not in ENDED or how.force:
             _refuse_new_sources(plan, now_called, blobs)
-        return now_called
+        return _with_outputs(plan, now_called)
+
+    def kept(epoch: int, before: str) -> str:
+        return "" if how.program is None else programs.keep(blobs, how.program, how.files, epoch, before)
 
     log = StepLog.open(
         blobs,
@@ -93,10 +98,33 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         savepoint=how.savepoint,
         force=how.force,
         finish=True,
-        program=lambda: "" if how.program is None else programs.keep(blobs, how.program, how.files),
+        program=kept,
         adapt=adapted,
     )
     return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]))
+
+
+def _with_outputs(plan: Plan, head: Manifest) -> Manifest:
+    """The manifest with the watermarks of the outputs that the plan's stages have.
+
+    Outputs are called as what travels there, so they come and go with the transforms behind a stage. One that a stage
+    did not have begins where the earliest of those was that it had: as far as the stage has said anything to anybody,
+    what comes from it there is late. Who reads it now may have read another one, which was further.
+    """
+    had = {of.stage: of for of in head.watermarks}
+    ports = ports_of(plan)
+    outputs: dict[Port, Timestamp] = {}
+    for port in ports.values():
+        known = {of.output: of.watermark for of in had[port.stage].outputs} if port.stage in had else {}
+        outputs[port] = known.get(port.output, min(known.values(), default=MIN_TIMESTAMP))
+    fitting = []
+    for stage in plan.stages:
+        if stage.uid in had:
+            was, source = had[stage.uid], None if stage.source is None else plan.channels[stage.source]
+            read = () if source is None else (outputs[ports[id, source.index]] for id in source.producers)
+            own = tuple(OutputWatermark(port.output, outputs[port]) for port in outputs if port.stage == stage.uid)
+            fitting.append(StageWatermarks(stage.uid, min([was.upstream, *read]), was.input, own))
+    return replace(head, watermarks=tuple(fitting))
 
 
 def _refuse_new_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:

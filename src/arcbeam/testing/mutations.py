@@ -25,7 +25,6 @@ from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
-from arcbeam.engine.state.cells import CombiningCell
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step.bundles import BundleResult
@@ -215,20 +214,6 @@ def _finished_unseen(self: StageStep) -> BundleResult:
     return closed
 
 
-def _outgrown_lost() -> AbstractContextManager[object]:
-    add = CombiningCell.add
-
-    def without_the_newest(self: CombiningCell, key: bytes, window: bytes, accumulator: bytes) -> None:
-        row = self._at(key, window)
-        old = self._view.get(row)
-        add(self, key, window, accumulator)
-        new = self._view.get(row)
-        if old is not None and new is not None and len(new) < len(old):
-            self._view.put(row, old)
-
-    return patch.object(CombiningCell, "add", without_the_newest)
-
-
 def _read_once() -> AbstractContextManager[object]:
     read = Frontier._read
 
@@ -371,7 +356,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "timers of the clock before those of the watermark": _clock_first,
     "the hold of a merged session lost": _merged_hold_lost,
     "state committed when bundles end": _state_committed_late,
-    "an accumulator that was outgrown lost": _outgrown_lost,
     "an index that is read once": _read_once,
     "a scan that ends with a block of the overlay": _block_ends_scan,
     "a timer that keeps its first payload": _payload_kept,

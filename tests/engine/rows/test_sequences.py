@@ -33,9 +33,7 @@ def test_values_come_back_in_order_and_sealed_rows_are_never_written_again(appen
         now = view.snapshot()
         assert all(now[row] == value for row, value in before.items() if not row.endswith(sequences.TAIL))
         assert list(sequences.read(view, b"s")) == expected
-        assert sequences.exists(view, b"s") == bool(expected)
     rows = list(view.scan(b"s", b"t"))
     assert [each for row, value in rows for each in sequences.of_row(row[1:], value)] == expected
     sequences.clear(view, b"s")
-    assert not sequences.exists(view, b"s")
     assert len(view) == 1

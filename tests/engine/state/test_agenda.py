@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.state.agenda import Agenda, Element, SortedInput
-from arcbeam.engine.state.cells import BagCell, Cells, ValueCell
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers
-from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Timing
@@ -112,30 +111,6 @@ def test_what_is_not_due_waits() -> None:
     assert agenda.next(Timestamp(3), Timestamp(999)) is None
     assert _told(agenda.next(Timestamp(4), Timestamp(999))) == (3, EXPIRATION)
     assert agenda.next(Timestamp(5), Timestamp(999)) is None
-
-
-@pytest.mark.contract("ENG-12")
-def test_nothing_is_left_of_a_window_that_has_expired_and_all_of_its_neighbours() -> None:
-    view = MemoryView()
-    cells, timers, holds = Cells(view, 0), Timers(view, 0, _FAMILIES), Holds(view, 0)
-    bag = BagCell(cells, "bag")
-
-    def fill(key: bytes, window: bytes) -> None:
-        bag.extend(key, window, [b"x" * 600] * 5)
-        ValueCell(cells, "value").write(key, window, b"v")
-        timers.set(key, window, "clock", Timestamp(1000), Timestamp(3))
-        timers.set(key, window, EXPIRATION, Timestamp(9), None)
-        holds.set(Holder(HolderKind.STATE, "pane", key, window), Timestamp(4))
-
-    neighbours = [(b"k", b"w\0"), (b"k\0", b"w"), (b"k", b""), (b"", b"w")]
-    for key, window in neighbours:
-        fill(key, window)
-    kept = view.snapshot()
-    fill(b"k", b"w")
-    for owner in (cells, timers, holds):
-        owner.drop(b"k", b"w")
-    assert view.snapshot() == kept
-    timers.validate()
 
 
 @pytest.mark.contract("ENG-13")

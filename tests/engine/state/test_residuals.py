@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import settings
@@ -238,10 +240,10 @@ def test_an_output_without_a_reported_watermark_is_held_at_the_beginning_and_tol
     assert (held.time, held.kind) == (MIN_TIMESTAMP, HolderKind.RESIDUAL)
     assert held.name.startswith("orders~")
     assert rest.silent(("main", "errors")) == ("errors",)
-    assert residuals.standing() == Standing(1, rest.remainder.size, {"errors": 1})
+    assert residuals.standing() == Standing(1, Fraction(rest.remainder.size), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     residuals.admit("late", Remainder(b"all", 7.0, Timestamp(_NOW + 1), {"main": _NOW, "errors": _NOW}), _NOW)
-    assert residuals.standing() == Standing(2, rest.remainder.size + 7.0, {"errors": 1})
+    assert residuals.standing() == Standing(2, Fraction(rest.remainder.size + 7.0), {"errors": 1})
     assert residuals.ready(_NOW, 9) == 1
     assert residuals.ready(Timestamp(_NOW + 1), 9) == 2
     assert residuals.ready(Timestamp(_NOW + 1), 1) == 1
@@ -281,6 +283,74 @@ def test_how_they_stand_is_known_without_a_look_at_each_whatever_their_sizes(siz
     assert view.snapshot() == {}
 
 
+def test_small_sizes_are_still_there_when_a_huge_one_has_gone() -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 0, ("main",))
+    residuals.admit("a", Remainder(b"all", 100.0, Timestamp(_NOW + 1)), _NOW)
+    residuals.admit("huge", Remainder(b"all", float(1 << 63)), _NOW)
+    residuals.admit("endless", Remainder(b"all", math.inf), _NOW)
+    residuals.admit("b", Remainder(b"all", 0.1, Timestamp(_NOW + 1)), _NOW)
+    while (taken := residuals.take(_NOW)) is not None:
+        assert residuals.standing().size >= float(1 << 63)
+        residuals.finish(taken.id, None, _NOW)
+        residuals.validate()
+    assert Residuals(view, 0, ("main",)).standing().size == 100.1
+    for root in ("c", "d"):
+        residuals.admit(root, Remainder(b"all", 1.7e308), _NOW)
+    assert residuals.standing().size == math.inf
+
+
+class _Scans(MemoryView):
+    """Counts the rows that are looked at."""
+
+    seen = 0
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        for entry in super().scan(start, end):
+            self.seen += 1
+            yield entry
+
+
+@pytest.mark.parametrize("size", [math.inf, math.nan])
+def test_one_without_a_size_that_can_be_summed_does_not_cost_a_look_at_all(size: float) -> None:
+    view = _Scans()
+    residuals = Residuals(view, 0, ("main",))
+    residuals.admit("first", Remainder(b"all", size), _NOW)
+    for n in range(50):
+        residuals.admit(f"root {n}", Remainder(b"all", 2.0), _NOW)
+        residuals.standing()
+    assert view.seen < 50
+    residuals.validate()
+
+
+@pytest.mark.contract("SDF-02")
+@pytest.mark.parametrize("outputs", [("renamed",), ("main", "errors", "more"), ("main",), ("errors", "more"), ()])
+def test_what_waits_is_held_for_the_outputs_that_a_stage_has_now(outputs: tuple[str, ...]) -> None:
+    view = MemoryView()
+    residuals = Residuals(view, 0, ("main", "errors"))
+    had = {"both": {"main": Timestamp(9), "errors": Timestamp(5)}, "one": {"main": Timestamp(7)}, "none": {}}
+    for root, watermarks in had.items():
+        residuals.admit(root, Remainder(b"all", 2.0, watermarks=watermarks), _NOW)
+    again = Residuals(view, 0, outputs)
+    again.go_on()
+    again.validate()
+    assert again.standing().live == 3
+    kept = {each.root: each.remainder.watermarks for each in again.all()}
+    for root, watermarks in had.items():
+        # Nothing was known of an output that is silent: no more is of one that is new.
+        earliest = min(watermarks.get(output, MIN_TIMESTAMP) for output in ("main", "errors"))
+        for output in outputs:
+            expected = watermarks.get(output, MIN_TIMESTAMP) if output in ("main", "errors") else earliest
+            assert kept[root].get(output, MIN_TIMESTAMP) == expected
+    rows = view.snapshot()
+    Residuals(view, 0, outputs).go_on()
+    assert view.snapshot() == rows
+    while (taken := again.take(_NOW)) is not None:
+        again.finish(taken.id, None, _NOW)
+    again.validate()
+    assert view.snapshot() == {}
+
+
 def test_of_rows_without_a_count_of_all_they_are_counted() -> None:
     view = MemoryView()
     residuals = Residuals(view, 0, ("main",))
@@ -288,7 +358,7 @@ def test_of_rows_without_a_count_of_all_they_are_counted() -> None:
     residuals.admit("b", Remainder(b"all", 4.0), _NOW)
     view.delete(prefix(Kind.ROOT, 0))
     again = Residuals(view, 0, ("main",))
-    assert again.standing() == Standing(2, 7.0, {"main": 1})
+    assert again.standing() == Standing(2, Fraction(7), {"main": 1})
     again.admit("c", Remainder(b"all", 1.0), _NOW)
     again.validate()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
@@ -12,6 +14,7 @@ from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec
 from arcbeam.engine.plan.stepplan import Handover
 from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.step.bundles import CallResult, RestrictionResult
+from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
@@ -73,6 +76,29 @@ def test_at_least_one_restriction_runs_and_the_rest_waits_if_the_budget_is_spent
     world.looks = 1000
     world.step(MAX_TIMESTAMP)
     assert len(world.told()) == 2
+
+
+@pytest.mark.contract("SDF-02", "STORE-05")
+@pytest.mark.parametrize("outputs", [("renamed",), ("main", "more"), ("more", "main"), ()])
+def test_a_job_goes_on_with_other_outputs_behind_a_restriction_that_waits(outputs: tuple[str, ...]) -> None:
+    world = World(Splittable())
+    deferred = Remainder(b"5", 2.0, Timestamp(1000), {"main": Timestamp(7)})
+    world.on["resume"] = RestrictionResult(deferred=deferred, call=CallResult(1))
+    before = world.step(MAX_TIMESTAMP, 5)
+    assert output_time(MAX_TIMESTAMP, before.local, "main") == 7
+    flow = StageFlow("it", (), outputs)
+    world.spec = replace(world.spec, placed=replace(world.spec.placed, flow=flow))
+    waits = world.step(MAX_TIMESTAMP, now=10)
+    assert [output_time(MAX_TIMESTAMP, waits.local, output) for output in outputs] == [7] * len(outputs)
+    assert (waits.input, waits.restrictions.silent) == (MAX_TIMESTAMP if not outputs else 7, ())
+    told = {output: Timestamp(8) for output in outputs}
+    world.on["resume"] = RestrictionResult(deferred=Remainder(b"5", 2.0, Timestamp(3000), told))
+    goes_on = world.step(MAX_TIMESTAMP, now=2000)
+    assert [output_time(MAX_TIMESTAMP, goes_on.local, output) for output in outputs] == [8] * len(outputs)
+    del world.on["resume"]
+    over = world.step(MAX_TIMESTAMP, now=4000)
+    assert (over.restrictions.live, over.input) == (0, MAX_TIMESTAMP), "nothing of what is gone holds"
+    assert [output_time(MAX_TIMESTAMP, over.local, output) for output in outputs] == [MAX_TIMESTAMP] * len(outputs)
 
 
 @pytest.mark.contract("SDF-08", "SDF-11")

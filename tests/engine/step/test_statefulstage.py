@@ -14,9 +14,10 @@ from arcbeam.engine.plan.reports import Awaited
 from arcbeam.engine.plan.stagekinds import Stateful
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.agenda import Late
-from arcbeam.engine.state.cells import BagCell, Cells, ValueCell
+from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerCleared, TimerSet
-from arcbeam.engine.watermarks.holds import HolderKind
+from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
@@ -29,7 +30,7 @@ class Writing(World):
     def __init__(self, late: bool) -> None:
         super().__init__(Stateful(FAMILIES, DECODE, end_of))
         self.late = late
-        self.count = ValueCell(Cells(self.view, 1), "count")
+        self.seen = BagCell(Cells(self.view, 1), "seen")
         self.unwritten: list[tuple[bytes, Window]] = []
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -45,15 +46,13 @@ class Writing(World):
     def commit(self) -> None:
         while self.unwritten:
             key, window = self.unwritten.pop()
-            read = self.count.read(key, window.ordered()) or b"0"
-            self.count.write(key, window.ordered(), b"%d" % (int(read) + 1))
+            self.seen.add(key, window.ordered(), b"one more")
 
 
 @pytest.mark.contract("ENG-12")
 def test_what_a_call_has_written_is_dropped_with_its_window_in_the_same_step() -> None:
     world = Writing(late=False)
     world.step(30, 7, 8)
-    assert not world.count.exists(b"k", W.ordered())
     assert [key for key, _ in world.view.scan(b"") if key[0] == keyspace.Kind.KEYED] == []
 
 
@@ -119,7 +118,33 @@ def test_a_key_has_its_data_then_its_timers_in_order_then_its_end_and_its_state_
     assert world.told() == ["process 8", "fire event 5", "fire event 6", "fire clock 105", "expire 9"]
     assert report.counts.fired == 4
     assert (report.next_event, report.next_due) == (None, None)
-    assert not bag.exists(b"k", W.ordered())
+    assert list(bag.read(b"k", W.ordered())) == []
+
+
+@pytest.mark.contract("ENG-12")
+def test_nothing_is_left_of_a_window_that_has_expired_and_all_of_its_neighbours() -> None:
+    world = stateful(at_expiration=True)
+    cells, timers, holds = Cells(world.view, 1), Timers(world.view, 1, FAMILIES), Holds(world.view, 1)
+    bag, ordered = BagCell(cells, "bag"), OrderedListCell(cells, "list")
+
+    def fill(key: bytes, window: bytes) -> None:
+        bag.extend(key, window, [b"x" * 600] * 5)
+        ordered.add(key, window, Timestamp(3), b"v")
+        timers.set(key, window, "clock", Timestamp(1000), Timestamp(3))
+        timers.set(key, window, "event", Timestamp(2000), Timestamp(3))
+        holds.set(Holder(HolderKind.STATE, "pane", key, window), Timestamp(4))
+
+    at = W.ordered()
+    for key, window in ((b"k", at + b"\0"), (b"k\0", at), (b"k", b""), (b"", at)):
+        fill(key, window)
+    kept = world.view.snapshot()
+    fill(b"k", at)
+    world.step(0, 7)
+    assert world.view.snapshot() != kept
+    world.step(10)
+    clock = keyspace.prefix(keyspace.Kind.CLOCK, 1)
+    assert {row: value for row, value in world.view.snapshot().items() if row != clock} == kept
+    timers.validate()
 
 
 @pytest.mark.contract("ENG-12")

@@ -33,7 +33,7 @@ from arcbeam.engine.progress import (
     StepPlan,
 )
 from arcbeam.engine.state.agenda import Late
-from arcbeam.engine.state.cells import Cells, ValueCell
+from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
@@ -272,19 +272,19 @@ class Alarm(Nothing):
         for _, _, windows, _ in elements:
             for window in windows:
                 encoded = window.ordered()
-                cell.write(key, encoded, b"%d" % (int(cell.read(key, encoded) or b"0") + 1))
+                cell.add(key, encoded, b"one more")
                 # For later than the end: it fires at the end.
                 fire_at = Timestamp(window.max_timestamp + 3)
                 timers[window] = TimerSet(key, window, "end", fire_at, window.max_timestamp)
         return CallResult(0, tuple(timers.values()))
 
     def call(self, fired: Fired) -> CallResult:
-        count = self._cell().read(fired.key, fired.window)
-        assert count is not None
-        return self.put_out(fired.key, IntervalWindow.from_ordered(fired.window).max_timestamp, int(count))
+        count = len(list(self._cell().read(fired.key, fired.window)))
+        assert count
+        return self.put_out(fired.key, IntervalWindow.from_ordered(fired.window).max_timestamp, count)
 
-    def _cell(self) -> ValueCell:
-        return ValueCell(Cells(self.view, _STAGES["alarm"].number), "count")
+    def _cell(self) -> BagCell:
+        return BagCell(Cells(self.view, _STAGES["alarm"].number), "count")
 
 
 class Join(Nothing):

@@ -77,7 +77,7 @@ class World:
         self.steps += 1
         budget = StepBudget(Duration(1), 1, 1)
         plan = StepPlan(self.steps, 0, Timestamp(now), self.steps - 1, Times(), budget, **of_plan)
-        clock = Clock(self.view, 1, ("main",))
+        clock = Clock(self.view, 1, self.spec.placed.flow.outputs)
         place = StageContext(
             self.spec.placed, shard, self.steps, Timestamp(now), MIN_TIMESTAMP, self.view, clock, self, self, self
         )

@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from arcbeam.engine.rows.keyspace import name
 from arcbeam.engine.watermarks.holds import ALL, Hold, Holder, HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -46,12 +47,11 @@ class HoldsMachine(RuleBasedStateMachine):
         self.real[place].clear(holder, output)
         assert self.real[place].get(holder, output) is None
 
-    @rule(place=places, key=_KEYS.filter(lambda key: key is not None), window=_WINDOWS)
-    def drop(self, place: tuple, key: bytes, window: bytes) -> None:
+    @rule(place=places, holder=_HOLDERS)
+    def clear_all(self, place: tuple, holder: Holder) -> None:
         model = self.model[place]
-        for holder, output in [known for known in model if (known[0].key, known[0].window) == (key, window)]:
-            del model[holder, output]
-        self.real[place].drop(key, window)
+        held = {name(known[1]): model.pop(known) for known in list(model) if known[0] == holder}
+        assert self.real[place].clear_all(holder) == held
 
     @invariant()
     def the_earliest_is_known(self) -> None:

@@ -120,6 +120,59 @@ def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was
     assert job.panes() == expected(10, 35)
 
 
+@pytest.mark.contract("STORE-05", "SDF-02")
+def test_transforms_behind_a_source_that_waits_may_be_renamed_come_and_go(tmp_path: Path) -> None:
+    source, state, seen = (tmp_path / name for name in ("source", "state", "seen"))
+    outs = {name: tmp_path / name for name in ("windows", "more")}
+    for folder in (seen, *outs.values()):
+        folder.mkdir()
+
+    def submit(key: str, *, more: bool, looks: bool) -> Any:
+        options = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={state}"])
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
+        numbers = fed(p, source) | "Read" >> beam.Map(lambda n: n)
+        groups = {"windows": key, **({"more": "Key too"} if more else {})}
+        for out, name in groups.items():
+            windows = numbers | name >> beam.Map(lambda n: (n % 3, n)) | f"In {out}" >> beam.WindowInto(_TENS)
+            grouped = windows | f"Group {out}" >> beam.GroupByKey()
+            _ = grouped | f"Note {out}" >> beam.Map(_note_pane, str(outs[out]))
+        if looks:
+            _ = numbers | beam.Reshuffle() | "Look" >> beam.Map(note, str(seen))
+        return p.run()
+
+    def goes_on(until: int, key: str, **more: bool) -> None:
+        """Until the windows that are over then have fired."""
+        feed(source, until)
+        result = submit(key, **more)
+        wait(result, lambda: len(noted(outs["windows"])) >= until // 10 * 3)
+        result.suspend()
+        assert sorted(noted(outs["windows"])) == _panes(0, until // 10 * 10), "none fires early"
+
+    goes_on(15, "Key", more=False, looks=True)
+    goes_on(25, "Key of three", more=True, looks=True)
+    feed(source, 35, end=True)
+    assert submit("Key of three", more=True, looks=False).wait_until_finish() == "DONE"
+    assert sorted(noted(outs["windows"])) == _panes(0, 35)
+    assert sorted(noted(outs["more"])) == _panes(15, 35), "what came since it is there"
+    assert sorted(noted(seen)) == list(range(25))
+
+
+_TENS = window.FixedWindows(10)
+
+
+def _note_pane(pair: Any, to: str, of: Any = beam.DoFn.WindowParam) -> None:
+    note((int(of.start), pair[0], sorted(pair[1])), to)
+
+
+def _panes(start: int, until: int) -> list[Any]:
+    """What windows have of the numbers from `start` on, below `until`."""
+    windows = ((first, key) for first in range(start // 10 * 10, until, 10) for key in range(3))
+    return [
+        (first, key, [n for n in range(max(first, start), min(first + 10, until)) if n % 3 == key])
+        for first, key in windows
+    ]
+
+
 @pytest.mark.contract("END-02", "API-06", "PLAN-03", "OPS-02")
 def test_a_job_that_is_drained_fires_all_windows_and_is_drained_for_good(tmp_path: Path) -> None:
     job = Job(tmp_path)

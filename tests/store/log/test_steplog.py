@@ -150,7 +150,6 @@ def test_who_looks_whether_it_was_overtaken_believes_a_manifest_and_no_epoch(mem
     error = first.overtaken()
     assert error is not None
     assert "step 1 is of epoch 3" in str(error)
-    assert first.taken_by is not None
     with pytest.raises(FencedError):
         first.propose(first.draft(Timestamp(1)))
 
@@ -360,3 +359,32 @@ def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> N
         StepLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
     assert files() == before
     assert log.is_newest(), "or the driver that runs would never delete anything again"
+
+
+def test_who_cannot_keep_its_program_begins_no_epoch_and_stops_nobody(memory: DurableBlobs) -> None:
+    log = opened(memory)
+
+    def fails(epoch: int, before: str) -> str:
+        raise DeterminateError("no room", "make some")
+
+    with pytest.raises(DeterminateError, match="no room"):
+        opened(memory, program=fails)
+    assert log.is_newest()
+    assert isinstance(log.propose(log.draft(Timestamp(0))), Committed)
+
+
+def test_a_program_is_kept_again_if_another_driver_came_first(memory: DurableBlobs) -> None:
+    opened(memory, program=lambda *_: "programs/first")
+    told: list[tuple[int, str]] = []
+
+    def kept(epoch: int, before: str) -> str:
+        told.append((epoch, before))
+        if len(told) == 1:
+            opened(memory, program=lambda *_: "programs/faster")
+        return f"programs/{epoch}"
+
+    assert opened(memory, program=kept).head.program == "programs/3"
+    assert told == [(2, "programs/first"), (3, "programs/faster")]
+    told.append((0, ""))
+    assert opened(memory, program=kept).head.program == "programs/4"
+    assert told[3:] == [(4, "programs/3")], "once is enough"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
 import pytest
 
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.log import programs
 from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned, unpinned
 from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.programfile import Program
+from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import delta, opened, read_head
 
 pytestmark = pytest.mark.contract("STORE-07")
@@ -70,6 +79,90 @@ def test_what_is_not_ours_stays(memory: DurableBlobs) -> None:
     Sweeper(log, keep=0).sweep()
     for name in ("shards/README", "shards/1/0/x.delta", "notes", "manifests/old"):
         assert memory.get(name) == b"x"
+
+
+def keeps(blobs: DurableBlobs, folder: Path, **files: bytes) -> Callable[[int, str], str]:
+    """Puts a program into a job's folder: its content is the files'."""
+    paths = {name: folder / f"{name}-{hash(content)}" for name, content in files.items()}
+    for name, path in paths.items():
+        path.write_bytes(files[name])
+    described = tuple(programs.described(name, path) for name, path in paths.items())
+    return partial(programs.keep, blobs, Program("words", repr(files).encode(), files=described), paths)
+
+
+def is_whole(blobs: DurableBlobs, program: str) -> bool:
+    for file in programs.read(blobs, program).files:
+        programs.fetch(blobs, file, len)
+    return True
+
+
+def test_programs_go_with_the_last_manifest_that_is_kept_and_names_them(blobs: DurableBlobs, tmp_path: Path) -> None:
+    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"first"))
+    first = log.head.program
+    step(log, "safe")
+    blobs.put("programs/0123456789abcdef", b"of an earlier version")
+    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"second"))
+    second, opening = log.head.program, log.head.step
+    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"shared", b=b"third"))
+    third = log.head.program
+    waiting = keeps(blobs, tmp_path, c=b"of a driver that starts")(log.epoch + 1, third)
+    for _ in range(3):
+        step(log)
+    swept = Sweeper(log, keep=1).sweep().files
+    assert [name for name in swept if name.startswith("programs/")] == [
+        second,
+        f"programs/files/00000002-{sha256(b'second').hexdigest()}",
+    ], "what the first one shares with others, and what a savepoint needs, is kept"
+    assert is_whole(blobs, first)
+    assert is_whole(blobs, third)
+    assert is_whole(blobs, waiting)
+    assert inspect(blobs, step=opening).damaged == (), "an opening is kept for its name"
+    assert inspect(blobs, step=opening).program is None
+    log.propose(unpinned(log.draft(Timestamp(0)), "safe"))
+    for _ in range(4):
+        step(log)
+    swept = Sweeper(log, keep=1).sweep().files
+    assert [name for name in swept if name.startswith("programs/")] == [
+        first,
+        f"programs/files/00000001-{sha256(b'first').hexdigest()}",
+    ]
+    assert is_whole(blobs, third)
+    assert blobs.get("programs/0123456789abcdef"), "who wrote that named by content alone"
+
+
+def test_nothing_of_programs_goes_while_one_that_is_needed_cannot_be_read(memory: DurableBlobs, tmp_path: Path) -> None:
+    opened(memory, program=keeps(memory, tmp_path, a=b"first"))
+    log = opened(memory, program=keeps(memory, tmp_path, a=b"second"))
+    for _ in range(4):
+        step(log)
+    data = memory.get(log.head.program)
+    for damage in (lambda: memory.put(log.head.program, data[:-1]), lambda: memory.delete(log.head.program)):
+        damage()
+        assert not any(name.startswith("programs/") for name in Sweeper(log, keep=0).sweep().files)
+    memory.put(log.head.program, data)
+    assert len([name for name in Sweeper(log, keep=0).sweep().files if name.startswith("programs/")]) == 2
+
+
+def test_a_driver_that_starts_behind_a_sweeps_last_look_finds_its_program_whole(tmp_path: Path) -> None:
+    class Slow(MemoryBlobs):
+        starts: Callable[[], object] | None = None
+
+        def delete(self, name: str) -> None:
+            starts, self.starts = self.starts, None
+            if starts is not None:
+                starts()
+            super().delete(name)
+
+    blobs, heads = Slow(), list[StepLog]()
+    again = keeps(blobs, tmp_path, a=b"comes again")
+    opened(blobs, program=again)
+    log = opened(blobs, program=keeps(blobs, tmp_path, a=b"other"))
+    for _ in range(4):
+        step(log)
+    blobs.starts = lambda: heads.append(opened(blobs, program=again))
+    assert [name for name in Sweeper(log, keep=0).sweep().files if name.startswith("programs/")]
+    assert is_whole(blobs, heads[0].head.program)
+    assert is_whole(blobs, opened(blobs).head.program)
 
 
 def test_side_inputs_are_files_like_others(memory: DurableBlobs) -> None:

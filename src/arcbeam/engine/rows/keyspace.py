@@ -57,7 +57,7 @@ LONGEST: Final = 511
 """No row's key is longer, but for those of groupings."""
 
 KEY_LIMIT: Final = 88
-"""Escaped bytes of a user key, a map's key or a timer's tag that stand in a row's key whole."""
+"""Escaped bytes of a user key or a timer's tag that stand in a row's key whole."""
 NAME_LIMIT: Final = 40
 """Of windows, families, holders and outputs."""
 

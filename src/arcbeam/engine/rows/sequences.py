@@ -87,11 +87,6 @@ def read(view: StateView, start: bytes) -> Iterator[bytes]:
     return _all(view, start, tail)
 
 
-def exists(view: StateView, start: bytes) -> bool:
-    """Whether a sequence has any value."""
-    return view.get(start + TAIL) is not None
-
-
 def clear(view: StateView, start: bytes) -> None:
     """Removes all values of a sequence."""
     row = start + TAIL

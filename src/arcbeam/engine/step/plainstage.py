@@ -77,6 +77,7 @@ class SplittableLogic(PlainLogic):
 
     def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """What changes its shard goes and comes, with its holds; then a drain truncates what waits."""
+        self._residuals.go_on()
         self._drain = plan.drain
         self._pieces = plan.pieces.get(self._place.placed.name, 1)
         for move in moves:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from arcbeam.engine.rows.keyspace import (
+    END,
     NAME_LIMIT,
     Kind,
     Section,
@@ -184,11 +185,16 @@ class Holds:
             self._view.delete(row)
             self._view.delete(self._entry(row, output, old))
 
-    def drop(self, key: bytes, window: bytes) -> None:
-        """Lets go of all that a user key holds in a window."""
-        start = self._keyed + part(key) + part(window, NAME_LIMIT) + self._section
+    def clear_all(self, holder: Holder) -> dict[bytes, Timestamp]:
+        """Lets go of all outputs, whichever there are; where each was held, by its `keyspace.name`."""
+        start = self._row(holder, ALL).removesuffix(name(ALL))
+        held: dict[bytes, Timestamp] = {}
         for row, time in self._view.scan(start, after(start)):
-            self.drop_row(row, time)
+            output = row[len(start) :]
+            held[output] = time_of(time)
+            self._view.delete(row)
+            self._view.delete(self._entry(row, output.removesuffix(END), time))
+        return held
 
     def drop_row(self, row: bytes, time: bytes) -> None:
         """Lets go of the hold that stands in a row of a user key and window."""

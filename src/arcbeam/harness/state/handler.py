@@ -138,10 +138,6 @@ class InProcessStateHandler(StateHandler):
         self._keys.clear()
         self._parked.clear()
 
-    def has_state(self, key: bytes) -> bool:
-        """Whether the key has any state, parked or not."""
-        return key in self._keys or key in self._parked
-
     def keys(self) -> list[bytes]:
         """All keys that have state, parked or not."""
         return [*self._keys, *self._parked.keys()]

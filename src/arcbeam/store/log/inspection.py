@@ -6,7 +6,7 @@ Owns what is gathered from manifests. Must not know how it is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from arcbeam.model.files import ShardFile
@@ -174,7 +174,7 @@ def inspect(
         damaged.append(str(newest.error))
         if manifest is head:
             latest = newest.step - 1
-    program = _program(blobs, manifest, damaged)
+    program = _program(blobs, manifest, head.pins, damaged)
     listed = tuple(_steps(blobs, latest, steps, damaged, to_floor=check))
     damaged += _damaged_floors(blobs)
     return Inspection(
@@ -202,14 +202,16 @@ def inspect(
     )
 
 
-def _program(blobs: DurableBlobs, manifest: Manifest, damaged: list[str]) -> ProgramReport | None:
+def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damaged: list[str]) -> ProgramReport | None:
     """What runs the job. What cannot be read of it is told in `damaged`."""
     if not manifest.program:
         return None
     try:
         program = programs.read(blobs, manifest.program)
     except (MissingFileError, DamagedFileError, NewerFormatError) as e:
-        damaged.append(str(e))
+        # Below the floor openings stay for their names alone: what they name was swept.
+        if manifest.step >= _floor(blobs) or any(pin.step == manifest.step for pin in pins):
+            damaged.append(str(e))
         return None
     return ProgramReport(manifest.program, program.name, program.versions, len(program.files))
 

@@ -111,7 +111,7 @@ class StepLog:
         savepoint: str = "",
         force: bool = False,
         finish: bool = False,
-        program: Callable[[], str] = lambda: "",
+        program: Callable[[int, str], str] = lambda epoch, before: "",
         adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
         token: Callable[[], str] = new_token,
     ) -> StepLog:
@@ -130,9 +130,11 @@ class StepLog:
             finish: open the job also if it has ended, but not to go on: its last commit may not be published, nor the
                 last calls of user code made. The opening keeps how it has ended, and nothing can be proposed on it.
             program: puts what runs the job from here on into the folder, and gives the name of its file; "": as before.
-                Called when the job is not refused, so who is leaves nothing there.
+                It is told the epoch, and the program of the manifest that is followed; see `programs.keep`. Called
+                when the job is not refused, so who is leaves nothing there; and before the epoch begins, so who cannot
+                put it there stops nobody. Where either is another one then, it is called again.
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
-                change what is real, but only what it is called.
+                change what is real, but only what it is called, and by which outputs watermarks are known.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -145,9 +147,9 @@ class StepLog:
         """
         # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
         asked = Asked(shape, now, savepoint, force, finish, "", adapt)
-        _refuse(blobs, asked)
+        kept_for = _refuse(blobs, asked)
+        asked = replace(asked, program=program(*kept_for))
         epoch = _begin_epoch(blobs, driver, now, token())
-        asked = replace(asked, program=program())
         floor = floor_below(blobs, epoch - 1)
         blobs.put(floor_name(epoch, 0), floor_data(floor))
         newest = find_newest(blobs, floor)
@@ -160,6 +162,8 @@ class StepLog:
             # savepoints are not known, an opening would name what that driver may delete.
             if isinstance(newest, UnreadableHead) and has_begun(blobs, epoch + 1):
                 raise _taking_over(blobs, epoch)
+            if kept_for != (kept_for := (epoch, _program_of(newest))):
+                asked = replace(asked, program=program(*kept_for))
             manifest = opening(blobs, newest, asked, epoch, own)
             outcome = _create(blobs, manifest, encode(manifest))
             match outcome:
@@ -262,11 +266,6 @@ class StepLog:
                 self._conflict = Conflict(read_manifest(self._blobs, self._head.step + 1))
         return self.fenced()
 
-    @property
-    def taken_by(self) -> Manifest | None:
-        """What stands where this driver's step would, after a `Conflict`; None if there was none."""
-        return self._conflict.found if self._conflict else None
-
     def is_newest(self) -> bool:
         """Whether no later epoch has begun."""
         return not has_begun(self._blobs, self.epoch + 1)
@@ -286,14 +285,24 @@ class StepLog:
         self.floor, self._slot = step, slot
 
 
-def _refuse(blobs: DurableBlobs, asked: Asked) -> None:
-    """Raises what opening the job would; writes nothing."""
-    epoch = newest_epoch(blobs)
+def _refuse(blobs: DurableBlobs, asked: Asked) -> tuple[int, str]:
+    """Raises what opening the job would; writes nothing.
+
+    Returns:
+        The epoch that would begin now, and the program of the newest manifest.
+    """
+    epoch, newest = newest_epoch(blobs), None
     # Else somebody is at it: what is so when the epoch has begun decides.
     with contextlib.suppress(IndeterminateError):
         newest = find_newest(blobs, floor_below(blobs, epoch))
         with contextlib.suppress(MissingFileError):
             opening(blobs, newest, asked, epoch + 1, "-")
+    return epoch + 1, _program_of(newest)
+
+
+def _program_of(newest: Manifest | UnreadableHead | None) -> str:
+    """What runs the job by the newest manifest; of one that cannot be read, nobody knows."""
+    return newest.program if isinstance(newest, Manifest) else ""
 
 
 def _begin_epoch(blobs: DurableBlobs, driver: str, now: Timestamp, token: str) -> int:

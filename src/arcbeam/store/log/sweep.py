@@ -11,6 +11,9 @@ Owns the decision. No clock and no memory of who wrote what take part in it:
   epoch it was written, and no other step's manifest may be the first to name it. So it is an orphan if its step is
   decided (the head's or before), or if its epoch is over (before the head's). Else it may be an attempt's of the step
   that is running, or of a driver that is about to open, and stays.
+- A program, or a file of one, that none of them names is an orphan if its epoch is over: a driver names those of its
+  own epoch, and those that the manifest names that it follows (`programs`). A program that is named and cannot be read
+  may need any file: while there is one, none of a program is deleted.
 - Files whose names no task gives are not ours, and stay.
 - A file of an epoch before the one that began the job is of an earlier job, whose manifests are lost: only a listing
   that lagged can have let the driver begin a new one. Then nothing is removed.
@@ -23,9 +26,19 @@ from dataclasses import dataclass
 
 from arcbeam.store.blobs.durable import BlobInfo, missing
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError
+from arcbeam.store.log import programs
 from arcbeam.store.log.chain import lost_beginning, read_manifest
 from arcbeam.store.log.steplog import StepLog
-from arcbeam.store.manifest.names import MANIFESTS, SHARDS, SIDE, manifest_name, manifest_step, parse_written
+from arcbeam.store.manifest.names import (
+    MANIFESTS,
+    PROGRAMS,
+    SHARDS,
+    SIDE,
+    manifest_name,
+    manifest_step,
+    parse_written,
+    program_epoch,
+)
 from arcbeam.store.manifest.values import Kind, Manifest
 
 KEEP = 10
@@ -40,6 +53,7 @@ class _Seen:
     epoch: int = 0
     names: frozenset[str] = frozenset()
     pins: frozenset[int] = frozenset()
+    program: str = ""
     readable: bool = True
 
 
@@ -73,6 +87,7 @@ class Sweeper:
     def __init__(self, log: StepLog, *, keep: int = KEEP) -> None:
         self._log, self._keep = log, keep
         self._seen: dict[int, _Seen] = {}  # by step; below the floor only openings and savepoints
+        self._programs: dict[str, frozenset[str]] = {}  # names of their files, by their own
 
     def sweep(self) -> Swept:
         """Removes what can go; nothing if another driver is taking over.
@@ -90,6 +105,7 @@ class Sweeper:
         was, floor = log.floor, self._new_floor()
         # Listed before it is known what is named: what is written from now on is not looked at.
         files = [*log.blobs.list(SHARDS), *log.blobs.list(SIDE)]
+        of_programs = list(log.blobs.list(PROGRAMS))
         if not was:
             self._refuse_lost(files)
         if floor > was:
@@ -102,6 +118,8 @@ class Sweeper:
         unreadable = tuple(manifest_name(step) for step, seen in sorted(counts.items()) if not seen.readable)
         named = {name for seen in counts.values() for name in seen.names}
         orphans = [info for info in files if not unreadable and info.name not in named and is_over(info, head)]
+        if not unreadable:
+            orphans += self._orphaned_programs(of_programs, {seen.program for seen in counts.values()})
         for info in orphans:
             log.blobs.delete(info.name)
         for step in [step for step in self._seen if step < floor and step not in pinned]:
@@ -110,6 +128,26 @@ class Sweeper:
             else:
                 del self._seen[step]
         return Swept(manifests, tuple(info.name for info in orphans), sum(info.size for info in orphans), unreadable)
+
+    def _orphaned_programs(self, listed: list[BlobInfo], needed: set[str]) -> list[BlobInfo]:
+        """What nobody needs of programs and their files.
+
+        Args:
+            listed: all that there is.
+            needed: the programs of the manifests that count.
+        """
+        epoch = self._log.head.epoch
+        over = [info for info in listed if (of := program_epoch(info.name)) is not None and of < epoch]
+        if all(info.name in needed for info in over):
+            return []
+        self._programs = {name: files for name, files in self._programs.items() if name in needed}
+        try:
+            for name in needed - self._programs.keys() - {""}:
+                self._programs[name] = frozenset(file.blob for file in programs.read(self._log.blobs, name).files)
+        except (MissingFileError, DamagedFileError, NewerFormatError):
+            return []
+        named = needed.union(*self._programs.values())
+        return [info for info in over if info.name not in named]
 
     def _refuse_lost(self, files: list[BlobInfo]) -> None:
         """Raises if there are files of an earlier job. Its epochs are over, so they would be orphans."""
@@ -177,7 +215,7 @@ class Sweeper:
 
 def _seen(manifest: Manifest) -> _Seen:
     pins = frozenset(pin.step for pin in manifest.pins)
-    return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins)
+    return _Seen(manifest.kind, manifest.epoch, frozenset(manifest.file_names()), pins, manifest.program)
 
 
 def is_over(info: BlobInfo, head: Manifest) -> bool:

@@ -1,15 +1,15 @@
 """How the files of an unbounded job are called.
 
 Owns every name below a job's folder. A file that a task writes carries in its name the step and the epoch for which it
-was written, and its attempt: this is all the sweep needs to know what nobody can name any more.
+was written, and its attempt; a program the epoch: this is all the sweep needs to know what nobody can name any more.
 
     epochs/<epoch>                                     who took the job over, and when
     floors/<epoch>-<slot>                              the oldest step whose manifest that driver keeps
     manifests/<step>                                   what is real
     shards/<level>/<shard>/<step>-<epoch>-<attempt>.delta, .snapshot
     side/<channel>/<shard>/<step>-<epoch>-<attempt>.side
-    programs/<content>                                 what runs the job, named by a digest of it
-    programs/files/<content>                           a file that it needs
+    programs/<epoch>-<content>                         what runs the job: by a digest of it, and the driver who kept it
+    programs/files/<epoch>-<content>                   a file that it needs
     requests/<time>-<token>                            what somebody asks of whoever runs the job
     answers/<time>-<token>                             what became of it
 """
@@ -31,6 +31,7 @@ ANSWERS = "answers"
 _STEP_DIGITS = 12
 _EPOCH_DIGITS = 8
 _ATTEMPT = re.compile(r"[A-Za-z0-9_.]+")
+_PROGRAM = re.compile(r"programs/(?:files/)?(\d{8,})-[0-9a-f]+")
 _WRITTEN = re.compile(r"(shards|side)/(\d+)/(\d+)/(\d{12,})-(\d{8,})-([A-Za-z0-9_.]+)\.(delta|snapshot|side)")
 
 
@@ -81,14 +82,20 @@ def floor_name(epoch: int, slot: int) -> str:
     return f"{FLOORS}/{epoch:0{_EPOCH_DIGITS}}-{slot}"
 
 
-def program_name(digest: str) -> str:
-    """Of a program's file."""
-    return f"{PROGRAMS}/{digest}"
+def program_name(epoch: int, digest: str) -> str:
+    """Of a program's file, as the driver of an epoch keeps it."""
+    return f"{PROGRAMS}/{epoch:0{_EPOCH_DIGITS}}-{digest}"
 
 
-def program_file_name(digest: str) -> str:
-    """Of a file that a program needs."""
-    return f"{PROGRAMS}/files/{digest}"
+def program_file_name(epoch: int, digest: str) -> str:
+    """Of a file that a program needs, as the driver of an epoch keeps it."""
+    return f"{PROGRAMS}/files/{epoch:0{_EPOCH_DIGITS}}-{digest}"
+
+
+def program_epoch(name: str) -> int | None:
+    """The epoch whose driver keeps a program, or a file of one, under this name; None if it is no such name."""
+    match = _PROGRAM.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def request_name(id: str) -> str:

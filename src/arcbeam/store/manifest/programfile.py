@@ -12,14 +12,15 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
-from arcbeam.store.manifest.names import program_name
+from arcbeam.store.manifest.names import PROGRAMS, program_name
 
-VERSION = 1
+VERSION = 2
+"""1: files are called by their content alone, and are never removed."""
 _MAGIC = b"arcprogr"
 _CRC = struct.Struct("<I")
 
@@ -32,11 +33,13 @@ class ProgramFile:
         name: what it is called there.
         sha256: of its content, hexadecimal.
         size: bytes.
+        blob: its name in the job's folder; "" before it is there.
     """
 
     name: str
     sha256: str
     size: int
+    blob: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +63,24 @@ class Program:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def encode(program: Program) -> tuple[str, bytes]:
-    """The name of a program's file, which is of its content, and the bytes; the same for equal programs."""
+def encode(program: Program, epoch: int) -> tuple[str, bytes]:
+    """The name of a program's file, which ends with a digest of its content, and the bytes; equal for equal programs.
+
+    Args:
+        program: whose files are there.
+        epoch: of the driver that keeps it.
+    """
     record = {
         "name": program.name,
         "pipeline": base64.b64encode(program.pipeline).decode(),
         "options": dict(program.options),
         "worker": dict(program.worker),
-        "files": [{"name": file.name, "sha256": file.sha256, "size": file.size} for file in program.files],
+        "files": [asdict(file) for file in program.files],
         "versions": dict(program.versions),
     }
     content = json.dumps(record, sort_keys=True).encode()
     body = zlib.compress(content)
-    name = program_name(hashlib.sha256(content).hexdigest()[:32])
+    name = program_name(epoch, hashlib.sha256(content).hexdigest()[:32])
     return name, file_header(_MAGIC, VERSION) + _CRC.pack(zlib.crc32(body)) + body
 
 
@@ -106,7 +114,7 @@ def decode(data: bytes, name: str, where: object) -> Program:
             base64.b64decode(record["pipeline"]),
             record["options"],
             record["worker"],
-            tuple(ProgramFile(**file) for file in record["files"]),
+            tuple(ProgramFile(**{"blob": f"{PROGRAMS}/files/{file['sha256']}", **file}) for file in record["files"]),
             record["versions"],
         )
     except (ValueError, KeyError, TypeError, zlib.error) as e:

@@ -19,7 +19,6 @@ from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
-from arcbeam.engine.state.cells import CombiningCell
 from arcbeam.store.shards.overlay import _SortedKeys
 from arcbeam.testing import calendars
 from arcbeam.testing import windowfns as windows
@@ -153,7 +152,6 @@ def reached() -> Counter[str]:
     with (
         counted(sequences, "_sealed", "sealed rows", lambda view, start, tail: True),
         counted(sequences, "_all", "reads of sealed rows", lambda view, start, tail: True),
-        counted(CombiningCell, "add", "outgrown accumulators", _outgrown),
         counted(Frontier, "_read", "second reads of an index", lambda front: front._until != front.start),
         counted(_SortedKeys, "between", "several blocks of an overlay", lambda keys, *_: len(keys._blocks) > 1),
         counted(Bag, "store", "windows with entries", lambda bag: bag.entries > 0),
@@ -166,17 +164,11 @@ def reached() -> Counter[str]:
     return counts
 
 
-def _outgrown(cell: CombiningCell, key: bytes, window: bytes, accumulator: bytes) -> bool:
-    row = cell._view.get(cell._at(key, window)) or bytes(4)
-    return len(row) + 1 + len(accumulator) > 2 * int.from_bytes(row[:4], "big") + cell._SLACK
-
-
 @pytest.mark.parametrize(
     "what",
     [
         "sealed rows",
         "reads of sealed rows",
-        "outgrown accumulators",
         "second reads of an index",
         "several blocks of an overlay",
         "windows with entries",

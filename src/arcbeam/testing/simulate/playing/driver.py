@@ -200,9 +200,9 @@ class Driver:
         assert isinstance(event, Decision | Overtaken)
         if isinstance(event, DriverFailed):
             raise Broken(f"{self.name} cannot propose: {event.why}")
-        taken = self.log.taken_by
-        if isinstance(event, CommitConflicted | Overtaken) and taken is not None and taken.epoch == self.log.epoch:
-            raise Broken(f"{self.name} is fenced out by itself, at step {taken.step}")
+        conflict = self.log._conflict
+        if isinstance(event, CommitConflicted | Overtaken) and conflict and conflict.found.epoch == self.log.epoch:
+            raise Broken(f"{self.name} is fenced out by itself, at step {conflict.found.step}")
         self.around.outcome(type(event).__name__)
         step = event.step if isinstance(event, Decision) else self.log.head.step + 1
         self.around.tell(f"{self.name}: {type(event).__name__} (step {step})")

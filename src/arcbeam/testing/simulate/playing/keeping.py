@@ -6,19 +6,11 @@ Owns what is kept, and when it goes on. Must not know steps, attempts and files.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.state.cells import (
-    BagCell,
-    Cells,
-    CombiningCell,
-    MapCell,
-    MultimapCell,
-    OrderedListCell,
-    SetCell,
-    ValueCell,
-)
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import CallResult, TimerCleared, TimerSet
 from arcbeam.model.timestamps import Timestamp
@@ -28,9 +20,62 @@ from arcbeam.testing.simulate.playing.usercode import Desk, Runner
 from arcbeam.testing.simulate.scenario.combining import atoms_of
 from arcbeam.testing.simulate.scenario.kinds import Keep
 
+# What a DoFn may have, in bags, as the SDK keeps it.
 
-def _added(accumulators: Sequence[bytes]) -> bytes:
-    return b"%d" % sum(map(int, accumulators))
+
+class Value(BagCell):
+    """One value for each key and window: a bag of one, written anew."""
+
+    def get(self, key: bytes, at: bytes) -> bytes | None:
+        """The value; None if there is none."""
+        return next(self.read(key, at), None)
+
+    def set(self, key: bytes, at: bytes, value: bytes) -> None:
+        """Sets it."""
+        self.clear(key, at)
+        self.add(key, at, value)
+
+
+class Sum(BagCell):
+    """A sum for each key and window: a bag of what was added, in place of which the sum comes when it is asked for."""
+
+    def get(self, key: bytes, at: bytes) -> bytes | None:
+        """The sum; None if nothing was added."""
+        added = list(self.read(key, at))
+        if not added:
+            return None
+        total = b"%d" % sum(map(int, added))
+        if len(added) > 1:
+            self.clear(key, at)
+            self.add(key, at, total)
+        return total
+
+
+class Map(BagCell):
+    """Values by name for each key and window, several of a name: a bag of pairs, without some of them written anew."""
+
+    def put(self, key: bytes, at: bytes, name: bytes, value: bytes) -> None:
+        """Adds a value to those of a name."""
+        self.add(key, at, sequences.framed(name) + sequences.framed(value))
+
+    def all(self, key: bytes, at: bytes) -> dict[bytes, list[bytes]]:
+        """The values of all names, in the order in which they came."""
+        found: dict[bytes, list[bytes]] = {}
+        for pair in self.read(key, at):
+            name, value = sequences.unframed(pair)
+            found.setdefault(name, []).append(value)
+        return found
+
+    def of(self, key: bytes, at: bytes, name: bytes) -> list[bytes]:
+        """The values of a name."""
+        return self.all(key, at).get(name, [])
+
+    def remove(self, key: bytes, at: bytes, name: bytes) -> None:
+        """Forgets the values of a name."""
+        framed = sequences.framed(name)
+        kept = [pair for pair in self.read(key, at) if not pair.startswith(framed)]
+        self.clear(key, at)
+        self.extend(key, at, kept)
 
 
 class Keeping(Runner, ABC):
@@ -47,13 +92,13 @@ class Keeping(Runner, ABC):
         assert isinstance(kind, Keep)
         self.kind = kind
         cells = Cells(desk.view, number)
-        self.count = ValueCell(cells, "count")
+        self.count = Value(cells, "count")
         self.bag = BagCell(cells, "bag")
-        self.known = SetCell(cells, "known")
-        self.sum = CombiningCell(cells, "sum", _added)
-        self.by_name = MapCell(cells, "by name")
+        self.last = Value(cells, "last")
+        self.sum = Sum(cells, "sum")
+        self.by_name = Map(cells, "by name")
         self.in_time = OrderedListCell(cells, "in time")
-        self.drawers = MultimapCell(cells, "drawers")
+        self.drawers = Map(cells, "drawers")
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
@@ -80,9 +125,8 @@ class UntilEnd(Keeping):
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """See `Keeping`."""
         at = window.ordered()
-        self.count.write(key, at, b"%d" % (int(self.count.read(key, at) or b"0") + 1))
+        self.count.set(key, at, b"%d" % (int(self.count.get(key, at) or b"0") + 1))
         self.bag.add(key, at, value)
-        self.known.add(key, at, value)
         self.sum.add(key, at, b"%d" % len(value))
         if self.kind.way == "end":
             end = window.max_timestamp
@@ -91,14 +135,14 @@ class UntilEnd(Keeping):
             yield TimerSet(key, window, "end", Timestamp(end + 1), end)
             yield TimerCleared(key, window, "end", tag="never")
             # Set again for every element, with only another payload.
-            count = self.count.read(key, at) or b""
+            count = self.count.get(key, at) or b""
             yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end, payload=count)
 
     def fired(self, fired: Fired) -> CallResult:
         """See `Keeping`."""
         if fired.tag:
             raise Broken(f"a timer of {self.name} fired that was cleared")
-        if fired.payload != self.count.read(fired.key, fired.window):
+        if fired.payload != self.count.get(fired.key, fired.window):
             raise Broken(
                 f"a timer of {self.name} fired with {fired.payload!r}, which it was set with before the last time"
             )
@@ -114,13 +158,12 @@ class UntilEnd(Keeping):
     def _let_go(self, key: bytes, window: Window) -> CallResult:
         at = window.ordered()
         values = list(self.bag.read(key, at))
-        count, size = int(self.count.read(key, at) or b"0"), int(self.sum.read(key, at) or b"0")
-        known = set(self.known.read(key, at))
-        if (count, size, known) != (len(values), sum(map(len, values)), set(values)):
+        count, size = int(self.count.get(key, at) or b"0"), int(self.sum.get(key, at) or b"0")
+        if (count, size) != (len(values), sum(map(len, values))):
             raise Broken(f"the cells of {self.name} for {key!r} in {window} do not agree: {count}, {size}, {values}")
         for value in values:
             self.put_out(key, atoms_of(value), window.max_timestamp, window)
-        for cell in (self.count, self.bag, self.known, self.sum):
+        for cell in (self.count, self.bag, self.sum):
             cell.clear(key, at)
         return CallResult(len(values))
 
@@ -135,8 +178,8 @@ class ByTheClock(Keeping):
         at = window.ordered()
         self.in_time.add(key, at, time, value)
         first = next(iter(self.in_time.read(key, at)))[0]
-        due = self.count.read(key, at) or b"%d" % (self.desk.now + self.kind.pause)
-        self.count.write(key, at, due)
+        due = self.count.get(key, at) or b"%d" % (self.desk.now + self.kind.pause)
+        self.count.set(key, at, due)
         self.sum.add(key, at, b"1")
         yield from self._timers(key, window, Timestamp(int(due)), first)
 
@@ -144,8 +187,8 @@ class ByTheClock(Keeping):
         """See `Keeping`."""
         window = self.window_of(fired)
         if fired.family == "clock":
-            due = self.count.read(fired.key, fired.window)
-            if fired.payload != self.sum.read(fired.key, fired.window):
+            due = self.count.get(fired.key, fired.window)
+            if fired.payload != self.sum.get(fired.key, fired.window):
                 raise Broken(f"a timer of {self.name} fired with {fired.payload!r}, an older payload")
             if fired.fire_at > self.desk.now or due != b"%d" % fired.fire_at:
                 raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
@@ -160,7 +203,7 @@ class ByTheClock(Keeping):
         self.in_time.clear_range(fired.key, fired.window, None, half)
         if half is not None:
             again = Timestamp(self.desk.now + self.kind.pause)
-            self.count.write(fired.key, fired.window, b"%d" % again)
+            self.count.set(fired.key, fired.window, b"%d" % again)
             return CallResult(len(values), list(self._timers(fired.key, window, again, half)))
         self.count.clear(fired.key, fired.window)
         self.sum.clear(fired.key, fired.window)
@@ -176,7 +219,7 @@ class ByTheClock(Keeping):
 
     def _timers(self, key: bytes, window: Window, due: Timestamp, first: Timestamp) -> Iterator[TimerSet]:
         # Most times with only another payload, too.
-        yield TimerSet(key, window, "clock", due, first, payload=self.sum.read(key, window.ordered()) or b"")
+        yield TimerSet(key, window, "clock", due, first, payload=self.sum.get(key, window.ordered()) or b"")
         if self.kind.way == "clock":
             yield TimerSet(key, window, "end", window.max_timestamp, first)
 
@@ -184,7 +227,7 @@ class ByTheClock(Keeping):
         """See `bundles.Runner`."""
         at = window.ordered()
         self.desk.over(window)
-        due = self.count.read(key, at)
+        due = self.count.get(key, at)
         if due is not None and int(due) <= self.desk.now:
             raise Broken(f"{window} of {self.name} expires at {self.desk.now} before a timer that is due at {due!r}")
         values = list(self.in_time.read(key, at))
@@ -199,14 +242,13 @@ class Each(Keeping):
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """See `Keeping`."""
         at, tag = window.ordered(), f"{value.decode()}@{time}"
-        same = int(self.by_name.get(key, at, tag.encode()) or b"0")
-        self.by_name.put(key, at, tag.encode(), b"%d" % (same + 1))
+        self.by_name.put(key, at, tag.encode(), b"")
         yield TimerSet(key, window, "each", Timestamp(time + self.kind.delay), time, tag, value)
 
     def fired(self, fired: Fired) -> CallResult:
         """See `Keeping`."""
         name = fired.tag.encode()
-        count = int(self.by_name.get(fired.key, fired.window, name) or b"0")
+        count = len(self.by_name.of(fired.key, fired.window, name))
         if fired.hold is None or not fired.tag.endswith(f"@{fired.hold}"):
             raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its tag is {fired.tag}")
         for _ in range(count):
@@ -221,10 +263,10 @@ class InDrawers(Keeping):
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """See `Keeping`."""
         at, number = window.ordered(), sum(value) % 3
-        # Names that are too long to stand whole in a row's key, and one that is not.
+        # Tags that are too long to stand whole in a row's key, and one that is not.
         drawer = b"drawer %d" % number * (1 if not number else 12)
-        self.drawers.add(key, at, drawer, b"%d:%b" % (time, value))
-        self.known.add(key, at, drawer)
+        self.drawers.put(key, at, drawer, b"%d:%b" % (time, value))
+        self.by_name.remove(key, at, drawer)
         self.by_name.put(key, at, drawer, b"%d" % len(self._inside(key, at, drawer)))
         first = min(each for each, _ in self._inside(key, at, drawer))
         yield TimerSet(key, window, "drawer", Timestamp(time + self.kind.delay), first, drawer.decode())
@@ -232,11 +274,9 @@ class InDrawers(Keeping):
     def fired(self, fired: Fired) -> CallResult:
         """See `Keeping`."""
         key, at, drawer = fired.key, fired.window, fired.tag.encode()
-        found = {name: len(list(values)) for name, values in self.drawers.items(key, at)}
-        counted = {name: int(count) for name, count in self.by_name.items(key, at)}
-        if not (
-            found == counted and set(found) == set(self.known.read(key, at)) and self.known.contains(key, at, drawer)
-        ):
+        found = {name: len(values) for name, values in self.drawers.all(key, at).items()}
+        counted = {name: int(count) for name, (count,) in self.by_name.all(key, at).items()}
+        if found != counted or drawer not in found:
             raise Broken(f"the drawers of {self.name} for {key!r} do not agree: {found}, {counted}, {fired}")
         values = self._inside(key, at, drawer)
         if fired.hold != min(time for time, _ in values):
@@ -244,12 +284,11 @@ class InDrawers(Keeping):
         for time, value in values:
             self.put_out(key, atoms_of(value), time, self.window_of(fired))
         self.drawers.remove(key, at, drawer)
-        self.known.discard(key, at, drawer)
         self.by_name.remove(key, at, drawer)
         return CallResult(len(values))
 
     def _inside(self, key: bytes, at: bytes, drawer: bytes) -> list[tuple[Timestamp, bytes]]:
-        pairs = (each.split(b":", 1) for each in self.drawers.get(key, at, drawer))
+        pairs = (each.split(b":", 1) for each in self.drawers.of(key, at, drawer))
         return [(Timestamp(int(time)), value) for time, value in pairs]
 
 
@@ -259,19 +298,19 @@ class InOrder(Keeping):
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
         """See `Keeping`."""
         at = window.ordered()
-        last = self.count.read(key, at)
+        last = self.count.get(key, at)
         if last is not None and int(last) > time:
             raise Broken(f"{self.name} got an element of {time} behind one of {last!r}")
-        fired = self.sum.read(key, at)
+        fired = self.last.get(key, at)
         if fired is not None and int(fired) >= time:
             raise Broken(f"{self.name} got an element of {time} behind a timer of {fired!r}")
-        self.count.write(key, at, b"%d" % time)
+        self.count.set(key, at, b"%d" % time)
         self.put_out(key, atoms_of(value), time, window)
         yield TimerSet(key, window, "end", Timestamp(time + self.kind.delay), None)
 
     def fired(self, fired: Fired) -> CallResult:
         """See `Keeping`."""
-        self.sum.write(fired.key, fired.window, b"%d" % fired.fire_at)
+        self.last.set(fired.key, fired.window, b"%d" % fired.fire_at)
         return CallResult()
 
 
