@@ -47,14 +47,14 @@ class Gathered:
 
     def __init__(self, payloads: Sequence[bytes], unpack: Unpack) -> None:
         self._unpack = unpack
-        self.behind: list[bytes] = []
+        self.behind: Sequence[bytes] = ()
+        self.size = sum(map(len, payloads))
         if payloads[-1].startswith(_BEHIND):
             self.behind = [payload for payload in payloads if payload.startswith(_BEHIND)]
             payloads = [payload for payload in payloads if not payload.startswith(_BEHIND)]
         self.parts: list[bytes | Values] = [
             payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],)) for payload in payloads
         ]
-        self.size = sum(map(len, payloads)) + sum(map(len, self.behind))
 
     def __iter__(self) -> Iterator[bytes]:
         for each in self.parts:

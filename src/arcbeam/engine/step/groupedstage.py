@@ -189,7 +189,7 @@ class GroupedLogic:
         end, expiry, _ = self._grouping.rules.bounds(window)
         over = clocks.input_watermark > expiry
         groups = self._groups(gathering, window)
-        waiting = size = 0
+        waiting, size = len(self._panes), self._pane_bytes
         for key, contents in self._read(groups):
             if over and not contents.behind:
                 self._panes.append(EmitPane(key, window, contents, end, ONLY))
@@ -199,7 +199,7 @@ class GroupedLogic:
             place.tally.fired += 1
             waiting += 1
             size += contents.size
-            if waiting >= MOST_PANES or size >= MOST_BYTES or self._are_many:
+            if waiting >= MOST_PANES or size >= MOST_BYTES:
                 waiting = size = 0
                 self._put_out()
                 if groups.stored and place.budget.exhausted() and groups.leave():
@@ -277,13 +277,8 @@ class GroupedLogic:
                     place.drop(effect)
                 case _:
                     assert_never(effect)
-        if self._are_many:
+        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
             self._put_out()
-
-    @property
-    def _are_many(self) -> bool:
-        """Whether the panes that wait are enough to go on together."""
-        return len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES
 
     def _put_out(self) -> None:
         """The panes that wait for others go on with them: one by one, each would cost as much as some together."""
