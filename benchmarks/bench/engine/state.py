@@ -33,14 +33,13 @@ def key_of(number: int) -> bytes:
 
 
 class Value(BagCell):
-    """A state of one value, as the SDK's is kept: a bag that is read, emptied and filled again."""
+    """A state of one value, as the SDK's is kept: a bag that is read, and filled anew."""
 
     def value(self, key: bytes, window: bytes) -> bytes | None:
         return next(self.read(key, window), None)
 
     def write(self, key: bytes, window: bytes, value: bytes) -> None:
-        self.clear(key, window)
-        self.extend(key, window, (value,))
+        self.replace(key, window, (value,))
 
 
 def rows_of(keys: int, value: bytes = VALUE) -> Iterator[tuple[bytes, bytes | None]]:

@@ -18,6 +18,19 @@ def test_framed_values_come_back(values: list[bytes]) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@given(st.lists(_VALUES, max_size=12), st.lists(_VALUES, min_size=1, max_size=6))
+def test_what_is_replaced_leaves_nothing_behind(before: list[bytes], after: list[bytes]) -> None:
+    view, anew = MemoryView(), MemoryView()
+    sequences.append(view, b"t", b"a neighbour")
+    sequences.append(anew, b"t", b"a neighbour")
+    for value in before:
+        sequences.append(view, b"s", value)
+    sequences.replace(view, b"s", after)
+    sequences.extend(anew, b"s", after)
+    assert view.snapshot() == anew.snapshot()
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(_VALUES, max_size=6) | _VALUES, max_size=12))
 def test_values_come_back_in_order_and_sealed_rows_are_never_written_again(appended: list) -> None:
     view, expected = MemoryView(), []

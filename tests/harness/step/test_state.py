@@ -94,13 +94,16 @@ def test_both_storages_are_the_same_to_who_asks(seed: int, handler: state.ViewSt
         between = chance.choice([None, tuple(sorted((chance.randrange(-9, 9), chance.randrange(-9, 9))))])
         values = [b"%d" % number * chance.choice([0, 1, 300, 200_000]) for _ in range(chance.randrange(3))]
         entries = [(chance.randrange(-9, 9), value) for value in values]
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0 | 1:
                 for each in (memory, handler):
                     each.extend_bag(key, bag, coder, values)
             case 2 | 3:
                 for each in (memory, handler):
                     each.extend_list(key, ordered, pairs, entries)
+            case 6 if values:
+                for each in (memory, handler):
+                    each.replace_bag(key, bag, coder, values)
             case 4 if chance.random() < 0.3:
                 for each in (memory, handler):
                     each.clear_bag(key, bag)

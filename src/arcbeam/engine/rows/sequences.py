@@ -12,7 +12,7 @@ are in the order of its values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from arcbeam.model.seams import StateView
@@ -61,8 +61,22 @@ def append(view: StateView, start: bytes, value: bytes) -> None:
 
 def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> None:
     """Appends values, as they come, to the sequence whose rows begin with `start`."""
-    row = start + TAIL
-    old = view.get(row)
+    _extend(view, start, view.get(start + TAIL), values)
+
+
+def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> None:
+    """Makes values, at least one, all that the sequence has whose rows begin with `start`."""
+    old = view.get(start + TAIL)
+    if old is not None and old[:4] != _NONE_SEALED:
+        _clear_sealed(view, start, old)
+    if len(values) == 1:
+        view.put(start + TAIL, _NONE_SEALED + framed(values[0]))
+    else:
+        _extend(view, start, None, values)
+
+
+def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[bytes]) -> None:
+    """Appends values to a sequence that has this tail."""
     tail = bytearray(old or _NONE_SEALED)
     limit = _SEAL
     for value in values:
@@ -71,7 +85,7 @@ def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> None:
             limit = _ROW
         tail += framed(value)
     if len(tail) > 4:
-        view.put(row, bytes(tail))
+        view.put(start + TAIL, bytes(tail))
 
 
 def read(view: StateView, start: bytes) -> Iterator[bytes]:
@@ -83,7 +97,8 @@ def read(view: StateView, start: bytes) -> Iterator[bytes]:
     if tail is None:
         return iter(())
     if tail[:4] == _NONE_SEALED:
-        return unframed(tail, 4)
+        # One short value is what most are.
+        return iter((tail[5:],)) if tail[4] == len(tail) - 5 and tail[4] < 0x80 else unframed(tail, 4)
     return _all(view, start, tail)
 
 
@@ -94,9 +109,13 @@ def clear(view: StateView, start: bytes) -> None:
     if tail is None:
         return
     if tail[:4] != _NONE_SEALED:
-        for sealed, _ in view.scan(start + _NONE_SEALED, start + tail[:4]):
-            view.delete(sealed)
+        _clear_sealed(view, start, tail)
     view.delete(row)
+
+
+def _clear_sealed(view: StateView, start: bytes, tail: bytes) -> None:
+    for sealed, _ in view.scan(start + _NONE_SEALED, start + tail[:4]):
+        view.delete(sealed)
 
 
 def of_row(row: bytes, value: bytes) -> Iterator[bytes]:

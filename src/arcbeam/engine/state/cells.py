@@ -11,7 +11,7 @@ has expired.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.keyspace import (
@@ -99,6 +99,10 @@ class BagCell(_Cell):
     def extend(self, key: bytes, window: bytes, values: Iterable[bytes]) -> None:
         """Appends values, as they come."""
         sequences.extend(self._view, self._at(key, window), values)
+
+    def replace(self, key: bytes, window: bytes, values: Sequence[bytes]) -> None:
+        """Forgets all values, and has these, at least one."""
+        sequences.replace(self._view, self._at(key, window), values)
 
     def read(self, key: bytes, window: bytes) -> Iterator[bytes]:
         """The values as they are now, read as they are iterated; what is appended later is not seen."""

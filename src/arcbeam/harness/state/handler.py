@@ -88,6 +88,11 @@ class InProcessStateHandler(StateHandler):
         if added:
             self._cell(key, cell).extend(added)
 
+    def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Makes elements, at least one, all that a bag has."""
+        self.clear_bag(key, cell)
+        self.extend_bag(key, cell, coder, elements)
+
     def clear_bag(self, key: bytes, cell: CellId) -> None:
         """Empties a bag."""
         cells = self._cells(key)

@@ -36,6 +36,10 @@ class Storage(Protocol):
         """Adds elements to a cell; `CoderError` if one cannot be encoded."""
         ...
 
+    def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Makes elements, at least one, all that a cell has; `CoderError` if one cannot be encoded."""
+        ...
+
     def check_bag(self, transform: str, name: str, coder: Any, elements: Iterable[Any]) -> None:
         """Raises what `extend_bag` would raise, and adds nothing: the key's state goes."""
         ...
@@ -91,10 +95,11 @@ class Place:
                 storage.check_bag(self._cells.transform, name, coder, elements)
             return
         key, cell = self._where(name)
-        if clear and not self.fresh:
-            storage.clear_bag(key, cell)
         if elements:
-            storage.extend_bag(key, cell, coder, elements)
+            put = storage.replace_bag if clear and not self.fresh else storage.extend_bag
+            put(key, cell, coder, elements)
+        elif clear and not self.fresh:
+            storage.clear_bag(key, cell)
 
     def _where(self, name: str) -> tuple[bytes, CellId]:
         cells = self._cells

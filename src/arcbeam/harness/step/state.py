@@ -91,6 +91,12 @@ class ViewState(StateHandler):
         encoded = self._encoded(_each, cell, coder, elements)
         self._bags[cell[:2]].extend(*self._place(cell), [data for _, data in encoded])
 
+    def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Makes elements, at least one, all that a bag has."""
+        self._keep()
+        encoded = self._encoded(_each, cell, coder, elements)
+        self._bags[cell[:2]].replace(*self._place(cell), [data for _, data in encoded])
+
     def clear_bag(self, key: bytes, cell: CellId) -> None:
         """Empties a bag."""
         self._keep()
