@@ -1,0 +1,122 @@
+"""Joins within bounds of time: against all pairs, by hand, however the elements come."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import window
+from apache_beam.utils.timestamp import Duration
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.io import JoinWithin
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from tests.harness.drive import Collect, Driven
+from tests.harness.step.stepped import Shard, Step, Stepped
+
+SECOND = 1_000_000
+Sides = tuple[list[tuple[str, Any, int]], list[tuple[str, Any, int]]]
+BOUNDS = [(0, 0), (0, 10), (5, 0), (3, 7), (-2, 6), (6, -2), (1000, 1000)]
+
+
+def sides(seed: int) -> Sides:
+    """(key, value, second) of the left and of the right side."""
+    chance = random.Random(seed)
+    return tuple(  # type: ignore[return-value]
+        [(chance.choice("ab"), f"{side}{n}", chance.randrange(40)) for n in range(chance.randrange(25))]
+        for side in ("left", "right")
+    )
+
+
+def expected(of: Sides, before: int, after: int, how: str, size: int = 0) -> list[Any]:
+    """All pairs; of left ones without any, when they are given up: at the latest when their window ends."""
+    found: list[Any] = []
+    for key, value, at in of[0]:
+        pairs = [
+            (key, value, other, max(at, then) * SECOND)
+            for its, other, then in of[1]
+            if its == key and -before <= then - at <= after and (not size or then // size == at // size)
+        ]
+        if not pairs and how == "left":
+            end = (at // size + 1) * size * SECOND - 1 if size else MAX_TIMESTAMP
+            pairs = [(key, value, None, min(max(at, at + after) * SECOND, end))]
+        found += pairs
+    return sorted(found, key=repr)
+
+
+def joined(p: Any, of: Sides, before: int, after: int, how: Any, size: int = 0) -> Any:
+    both = []
+    for name, side in zip(("left", "right"), of, strict=True):
+        timed = p | name >> beam.Create(side, reshuffle=False) | f"times {name}" >> beam.Map(_timed)
+        both.append(timed | f"windows {name}" >> beam.WindowInto(window.FixedWindows(size)) if size else timed)
+    return tuple(both) | JoinWithin(before=before, after=Duration(after), how=how) | beam.Map(_said) | Collect()
+
+
+def _timed(element: Any) -> Any:
+    key, value, at = element
+    return window.TimestampedValue((key, value), at)
+
+
+def _said(pair: Any, time: Any = beam.DoFn.TimestampParam) -> Any:
+    return pair[0], *pair[1], time.micros
+
+
+@pytest.mark.contract("WM-08")
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize(("before", "after"), BOUNDS)
+def test_all_partners_find_each_other_in_batch(before: int, after: int, how: str) -> None:
+    for seed in range(3):
+        of = sides(seed)
+        with Driven() as p:
+            joined(p, of, before, after, how)
+        assert sorted(p.values(), key=repr) == expected(of, before, after, how)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_partners_are_of_one_window(how: str) -> None:
+    of = sides(7)
+    with Driven() as p:
+        joined(p, of, 8, 8, how, size=10)
+    assert sorted(p.values(), key=repr) == expected(of, 8, 8, how, size=10)
+
+
+@pytest.mark.contract("WM-08")
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize(("before", "after"), BOUNDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_all_partners_find_each_other_in_steps_and_nothing_waits_longer_than_it_must(
+    before: int, after: int, how: str, seed: int
+) -> None:
+    of, chance = sides(seed), random.Random(seed)
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        """Elements come out of order, but none behind the watermark."""
+        chance.shuffle(came)
+        watermark = MIN_TIMESTAMP
+        while came:
+            some = chance.randrange(1, 5)
+            now, came = came[:some], came[some:]
+            shard.run(Step([(key, [one]) for key, one in now], watermark))
+            watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
+            shard.settle(Step((), watermark))
+        shard.settle(Step((), Timestamp(3000 * SECOND)))
+        assert not shard.left_over()
+
+    with Stepped(cut) as p:
+        joined(p, of, before, after, how)
+    assert sorted(p.values(), key=repr) == expected(of, before, after, how)
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValueError, match="after=-2"):
+        JoinWithin(before=1, after=-2)
+    with pytest.raises(ValueError, match="how='right'"):
+        JoinWithin(how="right")  # type: ignore[arg-type]
+    p = beam.Pipeline()
+    left = p | beam.Create([("a", 1)])
+    with pytest.raises(ValueError, match="a pair of collections"):
+        _ = left | "not two" >> JoinWithin()
+    with pytest.raises(ValueError, match="the same WindowInto"):
+        _ = (left, left | beam.WindowInto(window.FixedWindows(1))) | JoinWithin()
