@@ -3,22 +3,31 @@
 Owns what a handle answers: at once what was written to it, else what the storage has. Nothing is in the storage before
 `commit`, and a handle is not used after it. Must not know bundles, timers, or where the storage is.
 
-They take the place of the SDK's handles, which are as many objects and requests for each element. Ordered lists stay
-the SDK's.
+They take the place of the SDK's handles, which are as many objects and requests for each element.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import heapq
+from bisect import insort_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Protocol
 
+from apache_beam import coders
 from apache_beam.transforms import userstate
+from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.harness.state.bags import Elements
+from arcbeam.harness.state.cells import ListRange, places
 from arcbeam.harness.state.statehandler import CellId
+
+FIRST_KEY, LAST_KEY = -(1 << 63), (1 << 63) - 1
+"""Sort keys of ordered lists are from the one on and before the other, in microseconds: the SDK's bounds."""
+_sort_key = itemgetter(0)
 
 
 class Storage(Protocol):
@@ -46,6 +55,20 @@ class Storage(Protocol):
 
     def clear_bag(self, key: bytes, cell: CellId) -> None:
         """Empties a cell."""
+        ...
+
+    # Of ordered lists. Elements are (sort key, value), in the order of their keys, then of arrival.
+
+    def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
+        """The elements in a range as they are now; later writes do not change what was returned."""
+        ...
+
+    def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements; `CoderError` if one cannot be encoded."""
+        ...
+
+    def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
+        """Removes the elements in a range."""
         ...
 
 
@@ -100,6 +123,28 @@ class Place:
             put(key, cell, coder, elements)
         elif clear and not self.fresh:
             storage.clear_bag(key, cell)
+
+    def read_list(self, name: str, coder: Any, between: ListRange) -> Iterable[Any]:
+        """The elements of an ordered list in a range."""
+        if self.fresh:
+            return ()
+        return self._cells.storage.read_list(*self._where(name), coder, between)
+
+    def write_list(
+        self, name: str, coder: Any, elements: Sequence[Any], *, clear: Sequence[ListRange], keep: bool
+    ) -> None:
+        """Removes ranges of an ordered list, then adds elements to it; only checks these if not `keep`."""
+        storage = self._cells.storage
+        if not keep:
+            if elements:
+                storage.check_bag(self._cells.transform, name, coder, elements)
+            return
+        key, cell = self._where(name)
+        if not self.fresh:
+            for between in clear:
+                storage.clear_list(key, cell, between)
+        if elements:
+            storage.extend_list(key, cell, coder, elements)
 
     def _where(self, name: str) -> tuple[bytes, CellId]:
         cells = self._cells
@@ -244,6 +289,78 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
             self._place.write(self._name, self._coder, self._accumulators, clear=self._cleared, keep=keep)
 
 
+class OrderedList(userstate.OrderedListRuntimeState):  # type: ignore[misc]
+    """See the SDK's class. What was read stays as it was, whatever comes to the list later.
+
+    Args:
+        coder: the impl of the coder of (sort key, value).
+    """
+
+    def __init__(self, place: Place, name: str, coder: Any) -> None:
+        self._place, self._name, self._coder = place, name, coder
+        self._removed: list[ListRange] = []
+        self._cleared = False
+        # In order.
+        self._added: list[tuple[int, Any]] = []
+
+    def add(self, elem: tuple[Timestamp, Any]) -> None:
+        """Adds (timestamp, value).
+
+        Raises:
+            ValueError: the timestamp is none that has a place.
+        """
+        time, value = elem
+        at = time.micros
+        if not FIRST_KEY <= at < LAST_KEY:
+            raise ValueError(f"{time} cannot be the key of an ordered list: it is out of range")
+        added = self._added
+        if not added or added[-1][0] <= at:
+            added.append((at, value))
+        else:
+            insort_right(added, (at, value), key=_sort_key)
+
+    def read(self) -> Iterable[tuple[Timestamp, Any]]:
+        """All of it, as it is now."""
+        return self._between(None)
+
+    def read_range(self, min_timestamp: Timestamp, limit_timestamp: Timestamp) -> Iterable[tuple[Timestamp, Any]]:
+        """What is at or behind the one and before the other, as it is now."""
+        return self._between((min_timestamp.micros, limit_timestamp.micros))
+
+    def clear(self) -> None:
+        """Removes all of it."""
+        self._cleared, self._removed, self._added = True, [None], []
+
+    def clear_range(self, min_timestamp: Timestamp, limit_timestamp: Timestamp) -> None:
+        """Removes what is at or behind the one and before the other."""
+        between = min_timestamp.micros, limit_timestamp.micros
+        start, end = places(self._added, between)
+        del self._added[start:end]
+        if not self._cleared and between[0] < between[1]:
+            self._removed.append(between)
+
+    def commit(self, *, keep: bool) -> None:
+        """See `Handle`."""
+        if self._removed or self._added:
+            self._place.write_list(self._name, self._coder, self._added, clear=self._removed, keep=keep)
+
+    def _between(self, between: ListRange) -> Iterable[tuple[Timestamp, Any]]:
+        start, end = places(self._added, between)
+        added = self._added[start:end]
+        if self._cleared or self._place.fresh:
+            return ((Timestamp(micros=at), value) for at, value in added)
+        return self._both(self._place.read_list(self._name, self._coder, between), added, tuple(self._removed))
+
+    @staticmethod
+    def _both(
+        stored: Iterable[tuple[int, Any]], added: list[tuple[int, Any]], removed: tuple[ListRange, ...]
+    ) -> Iterator[tuple[Timestamp, Any]]:
+        if removed:
+            stored = (each for each in stored if not any(r is None or r[0] <= each[0] < r[1] for r in removed))
+        for at, value in heapq.merge(stored, added, key=_sort_key) if added else stored:
+            yield Timestamp(micros=at), value
+
+
 class HandleMaker:
     """Makes handles on the state of one transform.
 
@@ -255,7 +372,7 @@ class HandleMaker:
         self._makers: dict[Any, Callable[[Place], Handle]] = {}
 
     def make(self, spec: Any, place: Place) -> Handle:
-        """A handle on the state that a spec of the SDK's describes; not for ordered lists."""
+        """A handle on the state that a spec of the SDK's describes."""
         maker = self._makers.get(spec)
         if maker is None:
             maker = self._makers[spec] = self._maker(spec)
@@ -278,6 +395,11 @@ class HandleMaker:
                 return lambda place: Set(place, name, coder)
             case userstate.CombiningValueStateSpec():
                 return lambda place: Combining(place, name, coder, self._fn(spec))
+            case userstate.OrderedListStateSpec():
+                pairs = coders.TupleCoder(
+                    [coders.VarIntCoder(), coders.coders.LengthPrefixCoder(spec.coder)]
+                ).get_impl()
+                return lambda place: OrderedList(place, name, pairs)
         kind = type(spec).__name__
         raise TypeError(f"state '{name}' is a {kind}, which the SDK has no state of; use one of its StateSpecs")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from apache_beam.internal.util import insert_values_in_args
-from apache_beam.transforms.userstate import OrderedListStateSpec
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
@@ -27,7 +26,6 @@ class Provision:
     Attributes:
         cells: of its states.
         makes: the handles on these.
-        context: the SDK's, for its ordered lists.
         timer_infos: where timers of a family go, by name.
         process: how `process` is called.
         sides: the SDK's maps of side inputs.
@@ -35,7 +33,6 @@ class Provision:
 
     cells: Cells
     makes: HandleMaker
-    context: Any
     timer_infos: dict[str, Any]
     process: ProcessArguments
     sides: Any
@@ -50,14 +47,13 @@ class InWindow(Place):
         fresh: see `Place`.
     """
 
-    __slots__ = ("_args", "_kwargs", "_ordered", "_provision", "_stamp", "_states")
+    __slots__ = ("_args", "_kwargs", "_provision", "_stamp", "_states")
 
     def __init__(self, provision: Provision, key: Any, window: Any, *, fresh: bool) -> None:
         # There is one of these for each key: a call of the base class's is worth leaving out.
         self._cells, self.key, self.window, self.fresh = provision.cells, key, window, fresh
         self._provision = provision
         self._states: dict[Any, Handle] = {}
-        self._ordered: dict[Any, Any] | None = None
         self._args: list[Any] | None = None
         self._kwargs = _NO_KWARGS
         self._stamp: tuple[Any, Any] | None = None
@@ -66,17 +62,7 @@ class InWindow(Place):
         """The handle on a state."""
         handle = self._states.get(spec)
         if handle is None:
-            if isinstance(spec, OrderedListStateSpec):
-                return self._ordered_list(spec)
             handle = self._states[spec] = self._provision.makes.make(spec, self)
-        return handle
-
-    def _ordered_list(self, spec: Any) -> Any:
-        if self._ordered is None:
-            self._ordered = {}
-        handle = self._ordered.get(spec)
-        if handle is None:
-            handle = self._ordered[spec] = self._provision.context._create_state(spec, self.key, self.window)
         return handle
 
     def timer(self, spec: Any, micros: int, pane: Any) -> Any:
@@ -115,13 +101,10 @@ class InWindow(Place):
 
     def commit(self, *, keep: bool) -> bool:
         """Brings to the storage what was written; whether the storage may have something now. It is the last call."""
-        states, ordered = self._states, self._ordered
-        if states or ordered:
-            for handle in states.values():
+        if self._states:
+            for handle in self._states.values():
                 handle.commit(keep=keep)
-            for handle in (ordered or {}).values():
-                handle.commit()
             # SUBTLE: handles know this, and this knows them; the collector, which counts objects, comes late.
-            self._states, self._ordered = {}, None
+            self._states = {}
         self._args, self._kwargs = None, _NO_KWARGS
-        return keep or ordered is not None
+        return keep

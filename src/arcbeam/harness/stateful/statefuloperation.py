@@ -19,7 +19,6 @@ from typing import Any
 
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operations
-from apache_beam.transforms.userstate import OrderedListStateSpec
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
@@ -53,7 +52,7 @@ class StatefulOperation(BlockOperation):
         key_coder = input_coder.key_coder()
         encode_key: Callable[[Any], bytes] = key_coder.get_impl().encode_nested
         self.cells = Cells(factory.state_handler, name.transform_id, encode_key, input_coder.window_coder.encode)
-        # The SDK's own, for its ordered lists, and because its runner of DoFns asks for one.
+        # The SDK's own, because its runner of DoFns asks for one.
         self._context = bundle_processor.FnApiUserStateContext(
             factory.state_handler, name.transform_id, key_coder, input_coder.window_coder
         )
@@ -62,14 +61,11 @@ class StatefulOperation(BlockOperation):
         self._process = ProcessArguments.of(signature.process_method, list(given.args), dict(given.kwargs))
         self._timer_methods = {spec.name: TimerArguments.of(method) for spec, method in signature.timer_methods.items()}
         self._timer_infos: dict[str, Any] = {}
-        self._provision = Provision(
-            self.cells, self._makes, self._context, self._timer_infos, self._process, self._given.sides
-        )
+        self._provision = Provision(self.cells, self._makes, self._timer_infos, self._process, self._given.sides)
         self._yields = isgeneratorfunction(fn.process)
         asked = self._process
         # It asks for nothing that differs from element to element, but for the element.
         self._plain = self._yields and asked.elements == [0] and not (asked.whole or asked.kwargs or given.sides)
-        self._makes_lists = any(isinstance(spec, OrderedListStateSpec) for _, spec in asked.states)
         self._timers_state = self.state_sampler.scoped_state(
             self.name_context, "process-timers", metrics_container=self.metrics_container
         )
@@ -208,7 +204,7 @@ class StatefulOperation(BlockOperation):
     @property
     def takes_whole_keys(self) -> bool:
         """Whether it takes keys by `put_whole_keys`, by now."""
-        return self._warm and self._plain and not self._makes_lists
+        return self._warm and self._plain
 
     def put_whole_keys(self, keys: Iterable[tuple[Any, list[Any]]], like: Block) -> None:
         """Begins one key after the other, which are fresh, processes its values, at least one, and ends it for good.
