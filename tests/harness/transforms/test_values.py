@@ -80,7 +80,6 @@ class Adder:
         lambda x, *more, **others: (x, more, others),
         lambda x, *, more=5: (x, more),
     ],
-    ids=repr,
 )
 def test_functions_of_all_kinds(fn: Any) -> None:
     def build(p: Any) -> None:
