@@ -8,9 +8,6 @@ PIP := $(BIN)/pip --disable-pip-version-check
 # Of what is tried by chance in `test-all`, `bench` and `fresh`; another one each time. To try the same: make fresh SEED=…
 SEED := $(shell date +%s)
 
-# Two processes: one for what shares a Spark session, one for all else.
-TWO := -n 2 --dist loadgroup
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all fresh bench lint format docs java clean
 
@@ -21,10 +18,10 @@ demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table 
 	$(BIN)/arcbeam run examples/flight_delays.py
 
 test: $(VENV)/.dev java ## All tests but the long ones.
-	$(BIN)/python -m pytest -m "not long" $(TWO)
+	$(BIN)/python -m pytest -m "not long"
 
 test-all: $(VENV)/.dev java ## All tests, the long ones too, with new random examples.
-	$(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(TWO)
+	$(BIN)/python -m pytest --hypothesis-seed=$(SEED)
 	$(SIMULATE_NEW)
 
 fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those of a seed again.

@@ -56,8 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            # With several processes: they share a session, so one of them runs all of these.
-            item.add_marker(pytest.mark.xdist_group("spark"))
         for marker in item.iter_markers("contract"):
             unknown = set(marker.args) - known
             if unknown or not marker.args:
