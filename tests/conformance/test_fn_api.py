@@ -15,6 +15,7 @@ class FnApiDefault(suites.FnApi):
 
 
 @pytest.mark.contract("PLAN-05")
+@pytest.mark.long
 class FnApiNoFusion(suites.FnApi):
     variant = suites.NO_FUSION
 
