@@ -1,4 +1,4 @@
-"""Transforms that users of Spark know, and Beam does not have; they run on any runner."""
+"""Transforms that users of Spark know, and Beam does not have; they are made of Beam's own."""
 
 from arcbeam.io.joins import JoinWithin
 

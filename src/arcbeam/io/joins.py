@@ -6,6 +6,7 @@ Owns how long an element waits for its partners, and that it is forgotten then. 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, Literal
 
 import apache_beam as beam
@@ -108,6 +109,8 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self, before: int, after: int, how: str) -> None:
         self._before, self._after, self._outer = before, after, how == "left"
+        # How long behind its own time an element waits; its partners may all be earlier.
+        self._left_waits, self._right_waits = max(0, after), max(0, before)
 
     def process(
         self,
@@ -132,7 +135,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
                 for then, (_, other) in partners:
                     left.add((then, (True, other)))
             right.add((time, value))
-            until = at + self._before
+            until = at + self._right_waits
         else:
             found = False
             for then, other in right.read_range(
@@ -141,9 +144,9 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
                 found = True
                 yield beam.window.TimestampedValue((key, (value, other)), max(then, time))
             left.add((time, (found, value)))
-            until = at + self._after
+            until = at + self._left_waits
         # Nothing comes behind the end of a window.
-        until = min(max(until, at), window.max_timestamp().micros)
+        until = min(until, window.max_timestamp().micros)
         known = next_at.read()
         if known is None or until < known:
             next_at.write(until)
@@ -163,9 +166,10 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         """The watermark has passed the time up to which some could have found partners."""
         last = window.max_timestamp().micros
         now = min(time.micros, last)
-        all_go = now == last
-        lefts_before = Timestamp(micros=(now if all_go else min(now, now - self._after)) + 1)
-        rights_before = Timestamp(micros=(now if all_go else min(now, now - self._before)) + 1)
+        lefts_before, rights_before = (
+            Timestamp(micros=now + 1 if now == last else now - waits + 1)
+            for waits in (self._left_waits, self._right_waits)
+        )
         if self._outer:
             for _, (had_one, value) in left.read_range(_BEGINNING, lefts_before):
                 if not had_one:
@@ -173,10 +177,9 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         left.clear_range(_BEGINNING, lefts_before)
         right.clear_range(_BEGINNING, rights_before)
         waits = [
-            max(then.micros, then.micros + longer)
-            for side, longer in ((left, self._after), (right, self._before))
-            for then, _ in (next(iter(side.read()), (None, None)),)
-            if then is not None
+            then.micros + waits
+            for side, waits in ((left, self._left_waits), (right, self._right_waits))
+            for then, _ in islice(side.read(), 1)
         ]
         if waits:
             until = min(min(waits), last)
