@@ -84,7 +84,6 @@ class GroupWrite(Write):
         # Whoever reads a multimap's values takes their list apart.
         bulk = self._wiring.settings.bulk_values and spec.routing != Routing.SIDE_KEYED
         self._encode_values: Callable[[list[Any]], bytes] = ListBytes(self._value_coder, bulk=bulk).encode
-        self._join = Encodings().encode
         self._encode_payload = self._encode_values
 
     def _table(self) -> dict[Any, Any]:
@@ -223,7 +222,7 @@ class GroupWrite(Write):
         return encode if keys is None else lambda form: encode(keys[form])
 
     def _flush(self) -> None:
-        self._encode_payload = self._join if self._encoded else self._encode_values
+        self._encode_payload = Encodings().encode if self._encoded else self._encode_values
         shards, places = self._shards, self._shards * self._buckets
         # By place: a hash's rest, which is its shard and its bucket in one.
         parts_at: list[list[bytes] | None] = [None] * places

@@ -112,12 +112,10 @@ class Place:
 
     def write(self, name: str, coder: Any, elements: Sequence[Any], *, clear: bool, keep: bool) -> None:
         """Adds elements to a cell, empties it first if `clear`; only checks them if not `keep`."""
-        storage = self._cells.storage
         if not keep:
-            if elements:
-                storage.check_bag(self._cells.transform, name, coder, elements)
+            self._check(name, coder, elements)
             return
-        key, cell = self._where(name)
+        storage, (key, cell) = self._cells.storage, self._where(name)
         if elements:
             put = storage.replace_bag if clear and not self.fresh else storage.extend_bag
             put(key, cell, coder, elements)
@@ -134,17 +132,19 @@ class Place:
         self, name: str, coder: Any, elements: Sequence[Any], *, clear: Sequence[ListRange], keep: bool
     ) -> None:
         """Removes ranges of an ordered list, then adds elements to it; only checks these if not `keep`."""
-        storage = self._cells.storage
         if not keep:
-            if elements:
-                storage.check_bag(self._cells.transform, name, coder, elements)
+            self._check(name, coder, elements)
             return
-        key, cell = self._where(name)
+        storage, (key, cell) = self._cells.storage, self._where(name)
         if not self.fresh:
             for between in clear:
                 storage.clear_list(key, cell, between)
         if elements:
             storage.extend_list(key, cell, coder, elements)
+
+    def _check(self, name: str, coder: Any, elements: Sequence[Any]) -> None:
+        if elements:
+            self._cells.storage.check_bag(self._cells.transform, name, coder, elements)
 
     def _where(self, name: str) -> tuple[bytes, CellId]:
         cells = self._cells
