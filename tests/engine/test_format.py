@@ -65,7 +65,6 @@ def _fill(view: MemoryView) -> None:
         SortedInput(view, 258).add(Element(*at, Timestamp(11), b"e"), MIN_TIMESTAMP)
     Parking(view, 258).park(SideInputWindow("rates", b"side"), Parked(Timestamp(2), b"p"))
     clock = Clock(view, 258, ("main",))
-    clock.estimate("events", "main", Timestamp(3))
     clock.advance(Timestamp(1))
     Residuals(view, 259, ("main",)).admit(
         "orders", Remainder(b"0-10", 10.0, Timestamp(12), {"main": Timestamp(5)}), Timestamp(0)

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from arcbeam.engine.state.agenda import Agenda, Element, SortedInput
 from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
 from arcbeam.engine.state.timers import Fired, Timers
-from arcbeam.engine.watermarks.clocks import Clock, Estimate, Local, OutputTime, Port
+from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Complete, StageFlow, Times, Watermarks
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
@@ -76,7 +77,9 @@ class TimeMachine(RuleBasedStateMachine):
     def a_step(self, by: int, passing: int, budget: int) -> None:
         self.upstream = min(Timestamp(self.upstream + by), MAX_TIMESTAMP)
         self.now = Timestamp(self.now + passing)
-        self.marks.report("read", 0, Local(None, {"main": OutputTime(None, None, Estimate(self.upstream, "read"))}))
+        self.marks.report(
+            "read", 0, Local(None, {"main": OutputTime(None, Hold(self.upstream, HolderKind.STATE, "read"))})
+        )
         for number, shard in enumerate(self.shards):
             watermark = shard.clock.advance(self.upstream)
             last: dict[bytes, Timestamp] = {}

@@ -14,7 +14,9 @@ import pytest
 
 from arcbeam.errors import SetupError
 from arcbeam.explain import as_json, as_svg, as_text
+from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
+from arcbeam.model.timestamps import Duration
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -165,3 +167,42 @@ def test_an_output_of_a_script_is_told_from_an_impulse(plan: Plan) -> None:
     assert "reads   script" in as_text(scripted)
     assert ">script<" in as_svg(scripted)
     assert [stage["scripted"] for stage in as_json(scripted)["stages"]] == [True, False, False]
+
+
+@pytest.mark.contract("WM-01")
+def test_who_observes_is_told_with_the_delay_and_how_far_that_decides(plan: Plan) -> None:
+    first, airports, join = plan.stages
+    below = Observer("Below", Duration(0))
+    clicks = Observer("Clicks", Duration(90_000_000), Policy.MAX, (below,))
+    again = Stage("s3", "Again", (), b"", 2, (3,), observed={3: (Observer("Again", Duration(5)),)})
+    last = Stage("s4", "Last", (), b"", 3, ())
+    unbounded = replace(
+        plan,
+        bounded=False,
+        stages=(replace(first, observed={0: (clicks,)}), airports, replace(join, sinks=(2,)), again, last),
+        channels=(
+            *plan.channels,
+            Channel(2, "joined", Routing.SPREAD, producers=("s2",), consumers=("s3",)),
+            Channel(3, "again", Routing.SPREAD, producers=("s3",), consumers=("s4",)),
+        ),
+    )
+    text = as_text(unbounded)
+    assert "[observes time]" in text
+    told = [line.split() for line in text.splitlines() if "observes event time" in line]
+    assert [" ".join(words) for words in told] == [
+        "time Below observes event time, less 0:00:00; the earlier of that and its input's watermark "
+        "decides the watermark of s2, s3",
+        "Clicks observes event time, less 0:01:30; the later of that and its input's watermark "
+        "decides the watermark of s2, s3",
+        "time Again observes event time, less 0:00:00.000005; the earlier of that and its input's watermark "
+        "decides the watermark of s4",
+    ]
+    assert "time: Below, Clicks" in as_svg(unbounded)
+    assert as_json(unbounded)["stages"][0]["observers"][1] == {
+        "name": "Clicks",
+        "delay_us": 90_000_000,
+        "policy": "max",
+        "decides": ["s2", "s3"],
+    }
+    bounded = replace(plan, stages=(replace(first, observed={0: (clicks,)}), airports, join))
+    assert "event times only: the input is bounded" in as_text(bounded)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
 from arcbeam.errors import SetupError
-from arcbeam.explain.words import EXCHANGES, side_text, transform_names, words_of
+from arcbeam.explain.words import EXCHANGES, observers_of, side_text, transform_names, words_of
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 
 _STAGE_WIDTH = 280.0
@@ -297,6 +297,8 @@ def _notes(stage: Stage) -> list[str]:
         notes.append("state: " + ", ".join(state for _, state in stage.states))
     if stage.timers:
         notes.append("timers: " + ", ".join(f"{t.family} ({t.domain.value} time)" for t in stage.timers))
+    if stage.observed:
+        notes.append("time: " + ", ".join(observer.name for observer in observers_of(stage)))
     return notes
 
 

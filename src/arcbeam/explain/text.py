@@ -6,7 +6,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from arcbeam.explain.words import EXCHANGES, side_text, transform_names, words_of
+from arcbeam.explain.words import (
+    EXCHANGES,
+    decided_by,
+    observed_text,
+    observers_of,
+    side_text,
+    transform_names,
+    words_of,
+)
+from arcbeam.model.observers import Observer
 from arcbeam.model.plan import Channel, Plan, Stage
 
 
@@ -35,7 +44,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     users = _side_users(plan)
     return {
         "name": plan.name,
-        "stages": [_stage_json(stage) for stage in plan.stages],
+        "stages": [_stage_json(plan, stage) for stage in plan.stages],
         "channels": [
             {
                 "index": channel.index,
@@ -53,7 +62,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _stage_json(stage: Stage) -> dict[str, Any]:
+def _stage_json(plan: Plan, stage: Stage) -> dict[str, Any]:
     return {
         "id": stage.id,
         "name": stage.name,
@@ -68,6 +77,15 @@ def _stage_json(stage: Stage) -> dict[str, Any]:
         "finalizes": stage.finalizes,
         "time_sorted": stage.time_sorted,
         "scripted": stage.scripted,
+        "observers": [
+            {
+                "name": observer.name,
+                "delay_us": observer.delay,
+                "policy": observer.policy.value,
+                "decides": [] if plan.bounded else decided_by(plan, stage, observer),
+            }
+            for observer in observers_of(stage)
+        ],
     }
 
 
@@ -80,6 +98,7 @@ def _stage_lines(plan: Plan, stage: Stage) -> list[str]:
         ("sides", [(*_reference(plan, s.channel), side_text(s, names)) for s in stage.side_inputs]),
         ("state", [(state, f"of {names[transform]}") for transform, state in stage.states]),
         ("timers", [(t.family, f"{t.domain.value} time, of {names[t.transform]}") for t in stage.timers]),
+        ("time", [(o.name, observed_text(o), _decides(plan, stage, o)) for o in observers_of(stage)]),
         ("runs", [(t.name, t.urn) for t in stage.transforms]),
         ("writes", [_reference(plan, sink) for sink in stage.sinks]),
     ]
@@ -87,6 +106,13 @@ def _stage_lines(plan: Plan, stage: Stage) -> list[str]:
         for position, line in enumerate(_table(cells)):
             lines.append(f"    {label if position == 0 else '':<7} {line}")
     return lines
+
+
+def _decides(plan: Plan, stage: Stage, observer: Observer) -> str:
+    if plan.bounded:
+        return "event times only: the input is bounded"
+    decided = decided_by(plan, stage, observer)
+    return f"decides the watermark of {', '.join(decided)}" if decided else "nobody reads what it decides"
 
 
 def _reference(plan: Plan, channel: int | None) -> Sequence[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from arcbeam.model.plan import Routing, SideInput, Stage
+from datetime import timedelta
+
+from arcbeam.model.observers import Observer, Policy, along
+from arcbeam.model.plan import Plan, Routing, SideInput, Stage
 
 EXCHANGES = frozenset({Routing.SPREAD, Routing.KEYED, Routing.GROUPED, Routing.SIDE_KEYED})
 """Routings that send rows through a Spark shuffle."""
@@ -15,6 +18,7 @@ def words_of(stage: Stage) -> list[str]:
         (stage.splittable, "splittable"),
         (stage.time_sorted, "sorted by time"),
         (stage.finalizes, "finalizes bundles"),
+        (bool(stage.observed), "observes time"),
     ]
     return [name for is_set, name in words if is_set]
 
@@ -28,3 +32,27 @@ def transform_names(stage: Stage) -> dict[str, str]:
 def side_text(side: SideInput, names: dict[str, str]) -> str:
     """How a stage uses a side channel; `names` as from `transform_names`."""
     return f"as {side.tag!r} of {names[side.transform]}"
+
+
+def observers_of(stage: Stage) -> list[Observer]:
+    """The transforms of a stage that observe event times, each once."""
+    return list({o.name: o for ways in stage.observed.values() for o in along(ways)}.values())
+
+
+def observed_text(observer: Observer) -> str:
+    """What an observer makes of what it has seen."""
+    with_input = "the earlier" if observer.policy is Policy.MIN else "the later"
+    delay = timedelta(microseconds=observer.delay)
+    return f"observes event time, less {delay}; {with_input} of that and its input's watermark"
+
+
+def decided_by(plan: Plan, stage: Stage, observer: Observer) -> list[str]:
+    """The ids of the stages whose input watermark an observer decides: as far as to the next observer."""
+    todo = [channel for channel, ways in stage.observed.items() if observer in along(ways)]
+    found: dict[str, None] = {}
+    while todo:
+        for reader in map(plan.stage, plan.channels[todo.pop()].consumers):
+            if reader.id not in found:
+                found[reader.id] = None
+                todo += [sink for sink in reader.sinks if sink not in reader.observed]
+    return [each.id for each in plan.stages if each.id in found]

@@ -7,8 +7,10 @@ that only the harness can read (coders, DoFns, windowing) travel as opaque bytes
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from arcbeam.model.observers import Ways
 from arcbeam.model.script import Script
 
 
@@ -127,6 +129,7 @@ class Stage:
         scripted: what it puts out is what the plan's script adds to one of its outputs.
         stable: the root wants its input stable: the same elements however often it is run.
         uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
+        observed: the ways to those of its sinks that observers are on the ways to, by index.
         shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
             that differ do not fit. "" if it keeps nothing.
     """
@@ -146,6 +149,7 @@ class Stage:
     scripted: bool = False
     stable: bool = False
     uid: str = ""
+    observed: Mapping[int, Ways] = field(default_factory=dict)
     shape: str = ""
 
     @property

@@ -17,6 +17,9 @@ Duration = NewType("Duration", int)
 MIN_TIMESTAMP = Timestamp(-9_223_372_036_854_775_000)
 """The beginning of event time: a watermark that says nothing."""
 
+NOT_BEGUN = Timestamp(MIN_TIMESTAMP + 1)
+"""Where what has not run yet is held: other than a source that says nothing, it has had no chance to say anything."""
+
 MAX_TIMESTAMP = Timestamp(9_223_372_036_854_775_000)
 """The end of event time: a watermark behind which nothing comes."""
 

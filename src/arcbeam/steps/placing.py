@@ -208,7 +208,8 @@ def placed(plan: Plan, numbers: Mapping[str, int], shards: int, tasks: int) -> P
             for side in stage.side_inputs
             for port in (ports[producer, side.channel] for producer in plan.channels[side.channel].producers)
         }
-        flow = StageFlow(stage.uid, inputs, outputs, shards)
+        observed = {ports[stage.id, index].output: ways for index, ways in stage.observed.items()}
+        flow = StageFlow(stage.uid, inputs, outputs, shards, observed)
         found.append(Placed(flow, numbers[stage.uid], levels[stage.id], tuple(sides.items()), stage.scripted))
     count = max(levels.values()) + 1
     return Placing(plan, Layout(tuple(found), shards, (min(shards, tasks),) * count))

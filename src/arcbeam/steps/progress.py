@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from arcbeam.engine.progress import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.observing import Seen
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -29,12 +30,14 @@ class Progress:
         drains_to: the name that the last commit will get, if the job is being drained.
         numbers: of all stages that the job ever had, by name: rows of state are known by them.
         script: how far the job's script has come.
+        seen: the latest time that each observer has seen, by its transform.
     """
 
     fresh: bool = True
     drains_to: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
     script: ScriptPlace = AT_BEGINNING
+    seen: Seen = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """As a manifest has it."""
@@ -45,6 +48,8 @@ class Progress:
         }
         if self.script != AT_BEGINNING:
             record["script"] = {"events": self.script.events, "over": self.script.over}
+        if self.seen:
+            record["seen"] = dict(self.seen)
         return json.dumps(record).encode()
 
 
@@ -54,7 +59,11 @@ def progress_of(head: Manifest) -> Progress:
         return Progress()
     record = json.loads(head.progress)
     return Progress(
-        record["fresh"], record["drains_to"], record.get("numbers", {}), ScriptPlace(**record.get("script", {}))
+        record["fresh"],
+        record["drains_to"],
+        record.get("numbers", {}),
+        ScriptPlace(**record.get("script", {})),
+        record.get("seen", {}),
     )
 
 
@@ -111,4 +120,4 @@ def times_of(manifest: Manifest) -> Times:
     """The watermarks of a manifest."""
     inputs = {of.stage: of.input for of in manifest.watermarks}
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
-    return Times(inputs, outputs)
+    return Times(inputs, outputs, progress_of(manifest).seen)

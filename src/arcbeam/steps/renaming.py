@@ -27,7 +27,7 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
     Raises:
         IncompatibleStateError: the job has no such stage; or a new name is another stage's.
     """
-    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers)
+    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers) | set(progress_of(head).seen)
     if not known:
         return head
     turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
@@ -56,6 +56,7 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
 
     progress = progress_of(head)
     numbers = {name(stage): number for stage, number in progress.numbers.items()}
+    seen = {name(observer): time for observer, time in progress.seen.items()}
     return replace(
         head,
         shape=replace(head.shape, stages=tuple(replace(of, stage=name(of.stage)) for of in head.shape.stages)),
@@ -63,5 +64,5 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
         holds=tuple(replace(of, stage=name(of.stage)) for of in head.holds),
         residuals=tuple(replace(of, stage=name(of.stage)) for of in head.residuals),
         committables=tuple(replace(of, stage=name(of.stage)) for of in head.committables),
-        progress=replace(progress, numbers=numbers).encoded() if head.progress else head.progress,
+        progress=replace(progress, numbers=numbers, seen=seen).encoded() if head.progress else head.progress,
     )

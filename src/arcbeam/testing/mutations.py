@@ -22,17 +22,17 @@ from arcbeam.engine.plan import markers
 from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.progress import JobMachine, Mode, committing
 from arcbeam.engine.progress.state import JobState
-from arcbeam.engine.rows import keyspace
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.step import shard
 from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.plainstage import SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks import stages as watermarks
-from arcbeam.engine.watermarks.clocks import Clock, Estimate
+from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
@@ -276,13 +276,12 @@ def _suspension_unheard() -> AbstractContextManager[object]:
     return patch.object(JobMachine, "_request", unheard)
 
 
-def _latest_estimator() -> AbstractContextManager[object]:
-    def latest(self: Clock, output: str) -> Estimate | None:
-        start = self._estimates + keyspace.name(output)
-        times = [keyspace.time_of(time) for _, time in self._view.scan(start, keyspace.after(start))]
-        return Estimate(max(times), "") if times else None
+def _only_the_steps() -> AbstractContextManager[object]:
+    return patch.object(watermarks, "later", lambda seen, more: dict(more))
 
-    return patch.object(Clock, "_estimate_of", latest)
+
+def _told_though_observed() -> AbstractContextManager[object]:
+    return patch.object(shard, "told_time", lambda ways, said: said)
 
 
 def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
@@ -362,7 +361,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
     "savepoints lost by resuming from an older one": _pins_of_the_origin,
     "a suspension that is not heard": _suspension_unheard,
-    "the latest of several estimators": _latest_estimator,
+    "what was seen is forgotten": _only_the_steps,
+    "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,
     "what files of a side input are made one in, left out": _joined_lost,

@@ -13,7 +13,9 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError
+from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observer, Observing, Ways, observer_name
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
+from arcbeam.model.timestamps import Duration
 from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
 from arcbeam.translate import describe, identity, keys, phases, teststream
 from arcbeam.translate.validate import validate
@@ -194,6 +196,7 @@ class _Lowering:
             time_sorted=time_sorted,
             scripted=phases.script_tag(_read_of(stage)) is not None,
             uid=identity.uid(self._components, _read_of(stage), ordered),
+            observed=_observed(transforms),
             shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
         )
@@ -368,6 +371,26 @@ def _ordered(transforms: list[Any]) -> list[Any]:
     for transform in transforms:
         visit(transform)
     return list(done.values())
+
+
+def _observed(transforms: list[Any]) -> dict[int, Ways]:
+    """The ways to those channels that observers are on the ways to."""
+    ways: dict[str, Ways] = {}
+    found: dict[int, Ways] = {}
+    for transform in _ordered(transforms):
+        payload = phases.par_do_payload(transform)
+        sides = () if payload is None else payload.side_inputs
+        before = [ways.get(pcoll, NOT_OBSERVED) for tag, pcoll in transform.inputs.items() if tag not in sides]
+        here: Ways = tuple(dict.fromkeys(way for each in before for way in each)) or NOT_OBSERVED
+        if ANNOTATION in transform.annotations:
+            says = Observing.from_bytes(transform.annotations[ANNOTATION])
+            idle = None if says.idle_after is None else Duration(says.idle_after)
+            here = (Observer(observer_name(transform.unique_name), Duration(says.delay), says.policy, here, idle),)
+        ways.update(dict.fromkeys(transform.outputs.values(), here))
+        if transform.spec.urn == WRITE_URN:
+            channel = WriteSpec.from_bytes(transform.spec.payload).channel
+            found[channel] = tuple(dict.fromkeys((*found.get(channel, ()), *here)))
+    return {channel: here for channel, here in found.items() if here != NOT_OBSERVED}
 
 
 def _par_do_facts(stage: Any) -> dict[str, Any]:

@@ -6,15 +6,26 @@ from dataclasses import replace
 
 import pytest
 
+from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.reports import Awaited, Restrictions, StageReport
 from arcbeam.engine.progress.outlook import Finished, Later, Never, Ready, look
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
-from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 
 _RATES, _JOIN = Port("rates", "main"), Port("join", "main")
 _DONE = StageReport("join", 0, MAX_TIMESTAMP, Local(None, {"main": OutputTime()}))
 _NOW = Timestamp(100)
+_LAYOUT = Layout(
+    (
+        Placed(StageFlow("rates", (), ("main",), 3), 1, 0),
+        Placed(StageFlow("join", (_RATES,), ("main",), 3), 2, 1),
+    ),
+    3,
+    (1, 1),
+)
 
 
 def _times(rates: int = MAX_TIMESTAMP, join: int = MAX_TIMESTAMP) -> Times:
@@ -23,7 +34,7 @@ def _times(rates: int = MAX_TIMESTAMP, join: int = MAX_TIMESTAMP) -> Times:
 
 def _look(*reports: StageReport, times: Times | None = None, published: frozenset[Port] = frozenset()) -> object:
     places = {(report.stage, shard): replace(report, shard=shard) for shard, report in enumerate((_DONE, *reports))}
-    return look(places, times or _times(), published, _NOW)
+    return look(_LAYOUT, places, times or _times(), published, _NOW)
 
 
 @pytest.mark.contract("ENG-06")
@@ -61,3 +72,19 @@ def test_a_side_input_is_looked_at_when_it_is_complete_or_was_added_to() -> None
     assert _look(parked, times=_times(rates=10, join=7)) == Ready()
     assert _look(parked, times=_times(rates=9, join=7), published=frozenset({_RATES})) == Ready()
     assert _look(parked, times=_times(rates=9, join=7), published=frozenset({_JOIN})) == Never()
+
+
+@pytest.mark.contract("WM-01")
+def test_those_who_read_what_was_observed_learn_of_it_in_a_step_of_its_own() -> None:
+    observed = replace(_LAYOUT.stages[0].flow, observed={"main": (Observer("clicks", Duration(0)),)})
+    layout = replace(_LAYOUT, stages=(replace(_LAYOUT.stages[0], flow=observed), _LAYOUT.stages[1]))
+    held = Local(Hold(Timestamp(8), HolderKind.PARKED, ""), {"main": OutputTime()})
+
+    def at(input: int, local: Local = _DONE.local) -> object:
+        report = replace(_DONE, input=Timestamp(input), local=local, next_event=Timestamp(20))
+        return look(layout, {("join", 0): report}, _times(rates=9, join=7), frozenset(), _NOW)
+
+    assert at(7) == Ready()
+    assert at(9) == Never()
+    assert at(7, held) == Ready()
+    assert at(8, held) == Never(), "what waits in a shard keeps it where it is"

@@ -6,7 +6,7 @@ import pytest
 
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
-from arcbeam.engine.plan.layout import Placed
+from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.reports import Counts, StageReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageKind, StageSpec, Stateful
 from arcbeam.engine.progress.outlook import Ready, look
@@ -17,7 +17,8 @@ from tests.engine.step.world import DECODE, FAMILIES, RATES, World, end_of
 
 
 def _looks(report: StageReport) -> object:
-    return look({("it", 3): report}, Times(), frozenset(), Timestamp(0))
+    layout = Layout((Placed(StageFlow("it", (), ("main",), 4), 1, 0),), 4, (1,))
+    return look(layout, {("it", 3): report}, Times(), frozenset(), Timestamp(0))
 
 
 @pytest.mark.contract("API-04", "ENG-13")

@@ -31,14 +31,15 @@ def test_what_does_not_go_together_is_refused_by_name() -> None:
         World(Stateful({"": TimeDomain.EVENT}, DECODE, end_of))
 
 
-def test_the_stages_estimates_hold_until_nothing_comes_any_more() -> None:
+@pytest.mark.contract("WM-01")
+def test_the_latest_that_was_seen_in_a_step_is_reported_with_it() -> None:
     world = World(Plain())
-    world.on = {"process 7": CallResult(1, estimates={("delay", "main"): Timestamp(4)})}
-    report = world.step(8, 7)
-    estimate = report.local.outputs["main"].estimate
-    assert estimate is not None
-    assert (estimate.time, estimate.source) == (4, "delay")
-    assert world.step(MAX_TIMESTAMP).local.outputs["main"].estimate is None
+    world.on = {
+        "process 6": CallResult(1, seen={"clicks": Timestamp(6), "views": Timestamp(3)}),
+        "process 7": CallResult(1, seen={"clicks": Timestamp(4)}),
+    }
+    assert world.step(8, 6, 7).local.seen == {"clicks": 6, "views": 3}
+    assert world.step(9).local.seen == {}
 
 
 # Restrictions.

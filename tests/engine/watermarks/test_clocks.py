@@ -6,7 +6,7 @@ import pytest
 
 from arcbeam.engine.state.residuals import Remainder, Residuals
 from arcbeam.engine.state.timers import Timers
-from arcbeam.engine.watermarks.clocks import Clock, Estimate, Local, OutputTime, input_time, output_time, shown_time
+from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, input_time, output_time, shown_time
 from arcbeam.engine.watermarks.holds import ALL, Hold, Holder, HolderKind, Holds, Side
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -63,25 +63,18 @@ def test_a_restriction_is_pending_for_each_output_at_what_it_promised_for_it() -
 
 
 @pytest.mark.contract("ENG-01")
-def test_an_output_waits_for_holds_and_estimates() -> None:
+def test_an_output_waits_for_what_holds_it() -> None:
     view = MemoryView()
     clock, holds = Clock(view, 0, _OUTPUTS), Holds(view, 0)
     holds.set(Holder(HolderKind.STATE, "pane", b"k", b"w"), Timestamp(20))
     holds.set(Holder(HolderKind.STATE, "pane", b"k", b"w"), Timestamp(15), "errors")
-    assert clock.estimate("events", "main", Timestamp(18)) == 18
-    assert clock.estimate("events", "main", Timestamp(17)) == 18
-    assert clock.estimate("other", "main", Timestamp(19)) == 19
     assert clock.local() == Local(
         None,
         {
-            "main": OutputTime(
-                None, Hold(Timestamp(20), HolderKind.STATE, "pane", ALL, "k"), Estimate(Timestamp(18), "events")
-            ),
+            "main": OutputTime(None, Hold(Timestamp(20), HolderKind.STATE, "pane", ALL, "k")),
             "errors": OutputTime(None, Hold(Timestamp(15), HolderKind.STATE, "pane", "errors", "k")),
         },
     )
-    assert output_time(Timestamp(30), clock.local(), "main") == 18
-    clock.retire_all()
     assert output_time(Timestamp(30), clock.local(), "main") == 20
     assert output_time(Timestamp(12), clock.local(), "main") == 12
 

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.engine.watermarks.clocks import Estimate, Local, OutputTime, Port
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import (
     Complete,
-    Estimated,
     Held,
     StageFlow,
     Times,
@@ -18,7 +17,8 @@ from arcbeam.engine.watermarks.stages import (
     Watermarks,
     upstream_watermarks,
 )
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 
 _READ, _RATES, _JOIN = Port("read", "main"), Port("rates", "main"), Port("join", "main")
 _STAGES = (
@@ -78,14 +78,14 @@ def test_a_parked_element_leads_to_what_the_side_input_waits_for() -> None:
     _all(marks)
     parked = _hold(4, HolderKind.PARKED, "", "user7")
     marks.report("join", 0, Local(parked, {"main": OutputTime(parked)}, _RATES))
-    marks.report("rates", 0, _local(_STAGES[1], estimate=Estimate(Timestamp(9), "poll")))
+    marks.report("rates", 0, _local(_STAGES[1], hold=_hold(9, HolderKind.TIMER, "poll", None)))
     times = marks.advance()
     assert times.inputs["sum"] == 4
     why = marks.explain("sum")
-    assert why.cause == Estimated(Estimate(Timestamp(9), "poll"), 0)
+    assert why.cause == Held(_hold(9, HolderKind.TIMER, "poll", None), 0)
     assert str(why).endswith(
         "held by parked element of key 'user7' in shard 0, waiting for output 'main' of 'rates', which is at "
-        "1970-01-01T00:00:00.000009Z: estimated by 'poll' in shard 0"
+        "1970-01-01T00:00:00.000009Z: held by timer 'poll' in shard 0"
     )
 
 
@@ -107,7 +107,7 @@ _HOLDS = st.none() | _TIMES.map(lambda time: _hold(time))
 _REPORTS = st.lists(
     st.tuples(
         st.sampled_from([(stage, shard) for stage in _STAGES for shard in range(stage.shards)]),
-        st.tuples(_HOLDS, _HOLDS, st.none() | _TIMES.map(lambda time: Estimate(time, "e"))),
+        st.tuples(_HOLDS, _HOLDS),
     ),
     max_size=12,
 )
@@ -121,11 +121,11 @@ def test_they_never_go_back_and_are_the_least_of_all(steps: list[list[tuple]]) -
     _all(marks)
     said: dict = {}
     before = Times()
-    now: dict = {(stage.name, shard): (None, None, None) for stage in _STAGES for shard in range(stage.shards)}
+    now: dict = {(stage.name, shard): (None, None) for stage in _STAGES for shard in range(stage.shards)}
     for reports in steps:
-        for (stage, shard), (pending, hold, estimate) in reports:
-            now[stage.name, shard] = (pending, hold, estimate)
-            known = OutputTime(pending, hold, estimate)
+        for (stage, shard), (pending, hold) in reports:
+            now[stage.name, shard] = (pending, hold)
+            known = OutputTime(pending, hold)
             marks.report(stage.name, shard, Local(pending, dict.fromkeys(stage.outputs, known)))
         times = marks.advance()
         times.check_after(before)
@@ -133,9 +133,9 @@ def test_they_never_go_back_and_are_the_least_of_all(steps: list[list[tuple]]) -
         for stage in _STAGES:
             upstream = min((said[port] for port in stage.inputs), default=MAX_TIMESTAMP)
             raw = [now[stage.name, shard] for shard in range(stage.shards)]
-            pending = min([upstream, *(p.time for p, _, _ in raw if p)])
+            pending = min([upstream, *(p.time for p, _ in raw if p)])
             said[stage.name] = max(pending, said.get(stage.name, MIN_TIMESTAMP))
-            out = min([pending, *(each.time for _, h, e in raw for each in (h, e) if each)])
+            out = min([pending, *(hold.time for _, hold in raw if hold)])
             for output in stage.outputs:
                 port = Port(stage.name, output)
                 said[port] = max(out, said.get(port, MIN_TIMESTAMP))
@@ -146,14 +146,52 @@ def test_they_never_go_back_and_are_the_least_of_all(steps: list[list[tuple]]) -
             match why.cause:
                 case Held(hold):
                     assert hold.time <= times.inputs[stage.name]
-                case Estimated(estimate):
-                    assert estimate.time <= times.inputs[stage.name]
                 case Complete():
                     assert times.inputs[stage.name] == MAX_TIMESTAMP
             assert "\n" not in str(why)
     resumed = Watermarks(_STAGES, before)
     assert resumed.times().inputs == {**resumed.times().inputs, **before.inputs}
     resumed.advance().check_after(before)
+
+
+_CLICKS = Observer("clicks", Duration(10))
+_OBSERVED = (
+    StageFlow("read", (), ("main", "errors"), 2, {"main": (_CLICKS,)}),
+    StageFlow("sum", (_READ,), ("main",), 1),
+)
+
+
+def _seen(marks: Watermarks, shard: int, latest: int | None, said: int = MIN_TIMESTAMP) -> None:
+    seen = {} if latest is None else {"clicks": Timestamp(latest)}
+    hold = OutputTime(_hold(said))
+    marks.report("read", shard, Local(_hold(said), {"main": hold, "errors": hold}, None, seen))
+
+
+@pytest.mark.contract("WM-01", "WM-03")
+def test_an_observed_output_is_at_the_latest_that_any_shard_has_seen_less_the_delay_from_the_commit_on() -> None:
+    marks = Watermarks(_OBSERVED)
+    _seen(marks, 0, 50)
+    _seen(marks, 1, 70)
+    marks.report("sum", 0, _local(_OBSERVED[1]))
+    times = marks.advance()
+    assert times.outputs[_READ] == 60
+    assert times.outputs[Port("read", "errors")] == MIN_TIMESTAMP
+    assert times.inputs["sum"] == MIN_TIMESTAMP, "in the step in which it was seen nobody has heard of it"
+    assert times.seen == {"clicks": 70}
+    assert str(marks.explain_output(_READ)) == (
+        "output 'main' of 'read' is at 1970-01-01T00:00:00.000060Z: observed by 'clicks', which has seen "
+        "1970-01-01T00:00:00.000070Z, less 0:00:00.000010"
+    )
+    resumed = Watermarks(_OBSERVED, times)
+    _seen(resumed, 0, None)
+    _seen(resumed, 1, 30)
+    resumed.report("sum", 0, _local(_OBSERVED[1]))
+    assert resumed.advance().outputs[_READ] == 60
+    assert resumed.times().inputs["sum"] == 60
+    _seen(resumed, 0, None, MAX_TIMESTAMP)
+    _seen(resumed, 1, None, MAX_TIMESTAMP)
+    assert resumed.advance().outputs[_READ] == MAX_TIMESTAMP
+    assert resumed.times().inputs["sum"] == MAX_TIMESTAMP, "the end is told in the step itself"
 
 
 @pytest.mark.contract("ENG-01")

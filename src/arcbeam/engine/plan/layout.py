@@ -5,11 +5,12 @@ Owns what follows from a plan alone. Must not know what a stage does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.model.timestamps import Timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,22 @@ class Layout:
     def flows(self) -> tuple[StageFlow, ...]:
         """The stages as watermarks know them."""
         return tuple(stage.flow for stage in self.stages)
+
+    def told_at_commits(self, outputs: Mapping[Port, Timestamp]) -> dict[str, Timestamp]:
+        """The upstream watermark of each stage that reads an output that is observed: what that has seen in a step, its
+        readers learn in the next one.
+
+        Args:
+            outputs: the watermarks of all outputs.
+        """
+        observed = {Port(stage.name, output) for stage in self.stages for output in stage.flow.observed}
+        if not observed:
+            return {}
+        return {
+            stage.name: min(outputs[port] for port in stage.flow.inputs)
+            for stage in self.stages
+            if not observed.isdisjoint(stage.flow.inputs)
+        }
 
     def at(self, level: int) -> tuple[Placed, ...]:
         """The stages of a level."""

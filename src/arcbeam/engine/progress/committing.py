@@ -35,12 +35,16 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
 
 def _mode(state: JobState, cut: Cut | None) -> CommitMode:
     draining = state.mode is Mode.DRAINING
-    if cut and cut.plan.prepare and isinstance(look(cut.places, cut.times, cut.side, state.clock(cut)), Finished):
+    if cut and cut.plan.prepare and _is_finished(state, cut):
         # All is done: whatever was asked for while that step ran, this is the end.
         return CommitMode.DRAINED if draining else CommitMode.DONE
     if state.mode is Mode.SUSPENDING:
         return CommitMode.SUSPENDED
     return CommitMode.DRAINING if draining else CommitMode.RUNNING
+
+
+def _is_finished(state: JobState, cut: Cut) -> bool:
+    return isinstance(look(state.layout, cut.places, cut.times, cut.side, state.clock(cut)), Finished)
 
 
 def proposed(state: JobState, step: int) -> Proposal:

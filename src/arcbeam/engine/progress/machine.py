@@ -333,7 +333,7 @@ class JobMachine:
         if state.places is None or self._has_to_truncate():
             return Ready()
         now = head.time if state.layout.scripted else state.now
-        return look(state.places, head.times, state.side, now)
+        return look(state.layout, state.places, head.times, state.side, now)
 
     def _run(
         self,

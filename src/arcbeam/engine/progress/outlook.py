@@ -9,9 +9,10 @@ something to do only for one of these reasons:
 - the budget of the step ended before all that was due was done;
 - the clock has come to a timer or a restriction;
 - a side input that elements wait for is complete, or has been added to: shards learn of both from the head;
-- elements have waited for the step to become real.
+- elements have waited for the step to become real;
+- what was observed in the step has moved a watermark: those who read it learn of it from the head.
 
-Event time is no reason of its own: watermarks flow through all levels within a step, and each shard fires all that
+Else event time is no reason of its own: watermarks flow through all levels within a step, and each shard fires all that
 they let fire.
 """
 
@@ -20,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.progress.cut import Places
-from arcbeam.engine.watermarks.clocks import Port, shown_time
+from arcbeam.engine.watermarks.clocks import Port, input_time, shown_time
 from arcbeam.engine.watermarks.moments import due, passed
 from arcbeam.engine.watermarks.stages import Times, Watermarks, Why
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
@@ -58,18 +60,22 @@ class Never:
 Outlook = Ready | Later | Finished | Never
 
 
-def look(places: Places, times: Times, published: Set[Port], now: Timestamp) -> Outlook:
+def look(layout: Layout, places: Places, times: Times, published: Set[Port], now: Timestamp) -> Outlook:
     """What there is to do.
 
     Args:
+        layout: of the job.
         places: the reports of the head.
         times: its watermarks.
         published: the side inputs that it has added to.
         now: processing time.
     """
     first = MAX_TIMESTAMP
+    told = layout.told_at_commits(times.outputs)
     for report in places.values():
         if report.leftover or report.uncommitted:
+            return Ready()
+        if report.stage in told and report.input < input_time(told[report.stage], report.local):
             return Ready()
         for awaited in report.awaited:
             if awaited.port in published or passed(times.outputs[awaited.port], awaited.until):

@@ -26,7 +26,7 @@ are made of, and all rows of a (stage, user key, window) lie together: one range
     ROOT        root                                         how many restrictions live of a root
                 (nothing)                                    how they stand, all together
     CLOCK       (nothing)                                    the shard's input watermark of the stage
-    ESTIMATES   output, source                               an estimator's report
+    SAID        output                                       what was last said of an output, and since when
     GROUPING    …                                            a grouping's windows: as `grouping` lays them out
     ARRIVALS    (nothing)                                    how many elements had to wait in order of time
 
@@ -87,7 +87,7 @@ class Kind(enum.IntEnum):
     ROOT = 0x42
     CLOCK = 0x50
     ARRIVALS = 0x51
-    ESTIMATES = 0x52
+    SAID = 0x53
     GROUPING = 0x60
 
 

@@ -6,9 +6,8 @@ bundles, rows travel by Spark, and in tests all of it is in memory. What there m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
@@ -19,6 +18,7 @@ from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.observing import NOTHING_SEEN, Seen
 from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -55,21 +55,18 @@ class TimerCleared(NamedTuple):
     tag: str = ""
 
 
-_NO_ESTIMATES: Final[Mapping[tuple[str, str], Timestamp]] = MappingProxyType({})
-
-
 class CallResult(NamedTuple):
     """What a call of user code has led to, apart from what it put out and its state: both are where they belong.
 
     Attributes:
         written: how many elements it put out.
         timers: that it has set and cleared, in that order.
-        estimates: what watermark estimators report, by source and output.
+        seen: the latest time that observers have seen, by their names.
     """
 
     written: int = 0
     timers: Sequence[TimerSet | TimerCleared] = ()
-    estimates: Mapping[tuple[str, str], Timestamp] = _NO_ESTIMATES
+    seen: Seen = NOTHING_SEEN
 
 
 NOTHING: Final = CallResult()
@@ -127,7 +124,7 @@ class Runner(Protocol):
     It cuts bundles as it sees fit: a call may be a bundle, or part of one that `finish` ends. A call of a kind that the
     stage does not have never comes.
 
-    **What a call has changed is there when it returns**: state in the shard's view, timers and estimates in
+    **What a call has changed is there when it returns**: state in the shard's view, timers and what was seen in
     `CallResult`. Between two calls timers fire, and the state of windows that are over is dropped; what is written
     behind that would stay for ever. A runner may buffer its writes inside of a call. It may also keep what it has read:
     but for its own calls, the state of a key and window changes only when it is dropped, and no call about the two
@@ -178,7 +175,7 @@ class Runner(Protocol):
     def finish(self) -> BundleResult:
         """Ends the bundles; nothing else is called after it.
 
-        What `finish_bundle` may do it may do: put out elements, report estimates, count, and hand over what waits for
+        What `finish_bundle` may do it may do: put out elements, observe, count, and hand over what waits for
         the commit. State is not written any more, nor a timer set: whatever they could wait for in this step is past.
         Either is refused, and fails the step.
         """

@@ -19,7 +19,7 @@ from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
-from arcbeam.engine.watermarks.clocks import Clock, Port, output_time
+from arcbeam.engine.watermarks.clocks import Clock, Port, output_time, told_time
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 _WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
@@ -94,6 +94,7 @@ class TaskStep:
                 ends.append(closed)
                 for port in placed.ports:
                     there = output_time(upstream, report.local, port.output)
+                    there = told_time(placed.flow.ways(port.output), there)
                     times[port] = min(there, times.get(port, MAX_TIMESTAMP))
         exchange.send(
             Marker(plan.step, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)

@@ -1,6 +1,6 @@
 """One stage in one shard, for the length of a step: what all kinds of stages have around them.
 
-Owns what is counted, and the way of what user code reports to the stage's clock. Must not know kinds.
+Owns what is counted, and what user code has seen. Must not know kinds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.step.bundles import Budget, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
+from arcbeam.engine.watermarks.observing import Seen, later
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 
@@ -49,6 +50,7 @@ class StageContext:
         exchange: where late data goes.
         budget: how much more may be done.
         tally: what was done.
+        seen: the latest time that observers have seen.
     """
 
     placed: Placed
@@ -62,6 +64,7 @@ class StageContext:
     exchange: Exchange
     budget: Budget
     tally: Tally = field(default_factory=Tally)
+    seen: Seen = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
         """Takes note of what user code did.
@@ -78,9 +81,8 @@ class StageContext:
                 f"{self.placed.name!r} has set a timer of {result.timers[0].family!r} where it can set none"
             )
         self.tally.written += result.written
-        if result.estimates:
-            for (source, output), time in result.estimates.items():
-                self.clock.estimate(source, output, time)
+        if result.seen:
+            self.seen = later(self.seen, result.seen)
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:
         """Something came too late."""

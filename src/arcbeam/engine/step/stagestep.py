@@ -22,6 +22,7 @@ from arcbeam.engine.step.stagecontext import StageContext, StageLogic
 from arcbeam.engine.step.statefulstage import StatefulLogic
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.moments import passed
+from arcbeam.engine.watermarks.quiet import heard
 from arcbeam.model.script import AdvanceWatermark, ScriptOver
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import PaneInfo, Window
@@ -97,9 +98,7 @@ class StageStep:
         if plan.prepare:
             place.record(place.runner.prepare())
         closed = self._finish()
-        if watermark == MAX_TIMESTAMP:
-            place.clock.retire_all()
-        return self._report(leftover, watermark), closed
+        return self._report(leftover, upstream, watermark), closed
 
     @property
     def _is_transparent(self) -> bool:
@@ -135,7 +134,7 @@ class StageStep:
         place.record(closed.call)
         return closed
 
-    def _report(self, leftover: bool, watermark: Timestamp) -> StageReport:
+    def _report(self, leftover: bool, upstream: Timestamp, watermark: Timestamp) -> StageReport:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
         earliest: Port | None = None
@@ -150,14 +149,19 @@ class StageStep:
                     uncommitted = True
                 else:
                     awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
+        flow, local = place.placed.flow, place.clock.local(earliest, place.seen)
+        next_due = work.next_due()
+        if flow.observed:
+            local, ends = heard(place.view, place.placed.number, flow.observed, upstream, local, place.now)
+            next_due = min((each for each in (next_due, ends) if each is not None), default=None)
         return StageReport(
             place.placed.name,
             place.shard,
             watermark,
-            place.clock.local(earliest),
+            local,
             leftover,
             work.next_event(),
-            work.next_due(),
+            next_due,
             tuple(sorted(awaited)),
             work.restrictions(),
             Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),

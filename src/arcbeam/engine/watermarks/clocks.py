@@ -1,12 +1,15 @@
 """What one shard knows about the watermarks of one stage.
 
-Owns the formulas of watermarks, the shard's own input watermark and estimators' reports. Must not know other shards:
-how they go together is `stages`.
+Owns the formulas of watermarks, and the shard's own input watermark. Must not know other shards: how they go together
+is `stages`.
 
 With U the upstream watermark, which is the same for all shards (the earliest of the producers' outputs):
 
-    input     = max(itself, min(U, pending))                    pending: the earliest of all pending work
-    output(o) = min(U, pending(o), holds(o), estimates(o))      pending(o): the earliest that may bring something for o
+    input     = max(itself, min(U, pending))      pending: the earliest of all pending work
+    output(o) = min(U, pending(o), holds(o))      pending(o): the earliest that may bring something for o
+
+That is what a marker says of an output, unless it is observed (`observing`): of such a one it says nothing, or that its
+end has come. What was seen counts from the commit on.
 
 A shard's input watermark never goes back. Its outputs are plain minima, and may: a restriction that comes from another
 shard brings an earlier hold. Only their minimum over all shards is said to anybody, and that never goes back. Residuals
@@ -21,10 +24,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from arcbeam.engine.rows.keyspace import Kind, after, moment, name, parts, prefix, shown, time_of
+from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
 from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Side
+from arcbeam.engine.watermarks.observing import Seen
+from arcbeam.model.observers import NOT_OBSERVED, Ways
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,31 +49,18 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """What an estimator reported last.
-
-    Attributes:
-        time: what comes has this time or a later one.
-        source: its name.
-    """
-
-    time: Timestamp
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class OutputTime:
     """What keeps one output of a stage where it is, in one shard; the earliest of each sort.
 
     Attributes:
         pending: of the work that may still bring something for it.
         hold: of what holds it.
-        estimate: of what estimators report.
+        quiet: what is said of it has stood for so long that it does not count for those who do not wait for it.
     """
 
     pending: Hold | None = None
     hold: Hold | None = None
-    estimate: Estimate | None = None
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +71,13 @@ class Local:
         pending: the earliest work that is pending, parked or in progress, for whatever output.
         outputs: by name; every output of the stage is there.
         waits_for: the side input that the earliest parked element waits for.
+        seen: the latest time that each observer has seen in the step, if it has seen one.
     """
 
     pending: Hold | None = None
     outputs: Mapping[str, OutputTime] = field(default_factory=dict)
     waits_for: Port | None = None
+    seen: Seen = field(default_factory=dict)
 
 
 def input_time(upstream: Timestamp, local: Local) -> Timestamp:
@@ -92,9 +86,15 @@ def input_time(upstream: Timestamp, local: Local) -> Timestamp:
 
 
 def output_time(upstream: Timestamp, local: Local, output: str) -> Timestamp:
-    """Up to where a shard has put out all of one output: what a marker says."""
+    """Up to where a shard has put out all of one output."""
     known = local.outputs[output]
-    return min([upstream, *(each.time for each in (known.pending, known.hold, known.estimate) if each is not None)])
+    return min([upstream, *(each.time for each in (known.pending, known.hold) if each is not None)])
+
+
+def told_time(ways: Ways, said: Timestamp) -> Timestamp:
+    """What a marker says of an output that is at `said` in its task, and that observers may be on the ways to."""
+    observed = ways != NOT_OBSERVED and said != MAX_TIMESTAMP
+    return MIN_TIMESTAMP if observed or said == NOT_BEGUN else said
 
 
 _SCRIPT: Final = Holder(HolderKind.SCRIPT, "")
@@ -109,12 +109,11 @@ class Clock:
         outputs: the stage's outputs.
     """
 
-    __slots__ = ("_estimates", "_holds", "_outputs", "_pending", "_row", "_view")
+    __slots__ = ("_holds", "_outputs", "_pending", "_row", "_view")
 
     def __init__(self, view: StateView, stage: int, outputs: tuple[str, ...]) -> None:
         self._view = view
         self._row = prefix(Kind.CLOCK, stage)
-        self._estimates = prefix(Kind.ESTIMATES, stage)
         self._outputs = outputs
         self._holds = Holds(view, stage, Side.OUTPUT)
         self._pending = Holds(view, stage, Side.INPUT)
@@ -144,53 +143,27 @@ class Clock:
         pending = self._pending.earliest()
         return max(self.input, upstream if pending is None else min(upstream, pending.time))
 
-    def estimate(self, source: str, output: str, time: Timestamp) -> Timestamp:
-        """An estimator reports; what it reported before is not taken back.
-
-        Returns:
-            Where it is now.
-        """
-        row = self._estimates + name(output) + name(source)
-        before = self._view.get(row)
-        if before is not None and time <= time_of(before):
-            return time_of(before)
-        self._view.put(row, moment(time))
-        return time
-
-    def retire_all(self) -> None:
-        """Nothing comes into the stage any more: there is nothing left to estimate."""
-        for row, _ in self._view.scan(self._estimates, after(self._estimates)):
-            self._view.delete(row)
-
-    def local(self, waits_for: Port | None = None) -> Local:
+    def local(self, waits_for: Port | None = None, seen: Seen | None = None) -> Local:
         """What the shard says at the end of a step.
 
         Args:
             waits_for: the side input that the earliest parked element waits for.
+            seen: the latest times that observers have seen in it.
         """
         return Local(
             self._pending.earliest(),
             {
-                output: OutputTime(
-                    self._pending.earliest(output), self._holds.earliest(output), self._estimate_of(output)
-                )
+                output: OutputTime(self._pending.earliest(output), self._holds.earliest(output))
                 for output in self._outputs
             },
             waits_for,
+            seen or {},
         )
-
-    def _estimate_of(self, output: str) -> Estimate | None:
-        start = self._estimates + name(output)
-        first: Estimate | None = None
-        for row, time in self._view.scan(start, after(start)):
-            if first is None or time_of(time) < first.time:
-                first = Estimate(time_of(time), shown(parts(row[3:])[1]))
-        return first
 
 
 def shown_time(time: Timestamp) -> str:
     """A time for people."""
-    if time <= MIN_TIMESTAMP:
+    if time <= NOT_BEGUN:
         return "the beginning of time"
     if time >= MAX_TIMESTAMP:
         return "the end of time"

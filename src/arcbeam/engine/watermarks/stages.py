@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from arcbeam.engine.watermarks.clocks import Estimate, Local, Port, input_time, output_time, shown_time
+from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.observing import Said, Seen, decisive, later, observed_time
+from arcbeam.model.observers import NOT_OBSERVED, Observer, Ways
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 
@@ -23,12 +26,18 @@ class StageFlow:
         inputs: the outputs that it reads; several: a Flatten. None: a source, whose upstream watermark is at the end.
         outputs: names of its own.
         shards: in how many shards it runs; they are numbered from 0.
+        observed: the ways to those outputs that observers are on the ways to.
     """
 
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[str, ...]
     shards: int = 1
+    observed: Mapping[str, Ways] = field(default_factory=dict)
+
+    def ways(self, output: str) -> Ways:
+        """To an output."""
+        return self.observed.get(output, NOT_OBSERVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +47,12 @@ class Times:
     Attributes:
         inputs: input watermark by stage.
         outputs: output watermark by port.
+        seen: the latest time that each observer has ever seen.
     """
 
     inputs: Mapping[str, Timestamp] = field(default_factory=dict)
     outputs: Mapping[Port, Timestamp] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
 
     def check_after(self, before: Times) -> None:
         """Checks that no watermark is earlier than it was.
@@ -66,7 +77,7 @@ def upstream_watermarks(
     """The output watermarks that the markers of a step tell a task of a later level, when all have come.
 
     Args:
-        markers: of each task of the levels before: `clocks.output_time` of each port it has, the least of its shards.
+        markers: of each task of the levels before: `clocks.told_time` of each port it has, the least of its shards.
         tasks: how many tasks have each port.
         committed_outputs: the watermarks of the step's head. They are not taken back.
 
@@ -101,14 +112,16 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimated:
-    """An estimator has reported no more."""
+class Observed:
+    """An observer has seen no more."""
 
-    estimate: Estimate
-    shard: int
+    observer: Observer
+    latest: Timestamp | None
 
     def __str__(self) -> str:
-        return f"estimated by {self.estimate.source!r} in shard {self.shard}"
+        delay = timedelta(microseconds=self.observer.delay)
+        seen = "has seen nothing yet" if self.latest is None else f"has seen {shown_time(self.latest)}, less {delay}"
+        return f"observed by {self.observer.name!r}, which {seen}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +142,7 @@ class Complete:
         return "complete"
 
 
-Cause = Held | Estimated | Unreported | Complete
+Cause = Held | Observed | Unreported | Complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,11 @@ class Why:
         return ": ".join([*told, str(self.cause)])
 
 
+def _heard(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
+    told = (output_time(upstream, local, output) for local in locals if not local.outputs[output].quiet)
+    return min(told, default=MIN_TIMESTAMP)
+
+
 @dataclass(frozen=True, slots=True)
 class _Limit:
     """Something that keeps a watermark from going on; `port` if that is another watermark."""
@@ -202,6 +220,7 @@ class Watermarks:
         self._inputs: dict[str, Timestamp] = {}
         self._outputs: dict[Port, Timestamp] = {}
         committed = committed or Times()
+        self._seen = committed.seen
         for stage in stages:
             if stage.name in self._stages:
                 raise ValueError(f"two stages are named {stage.name!r}")
@@ -227,27 +246,48 @@ class Watermarks:
 
     def advance(self) -> Times:
         """Moves all watermarks as far as they may; where they are then."""
+        observed: dict[Port, Said] = {}
         for stage in self._stages.values():
             upstream = self.upstream(stage.name)
             shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
             locals = [local for local in shards if local is not None]
             if len(locals) < len(shards):
                 continue
+            for local in locals:
+                if local.seen:
+                    self._seen = later(self._seen, local.seen)
             there = min((input_time(upstream, local) for local in locals), default=upstream)
             self._inputs[stage.name] = max(self._inputs[stage.name], there)
             for output in stage.outputs:
-                port = Port(stage.name, output)
+                port, ways = Port(stage.name, output), stage.ways(output)
                 there = min((output_time(upstream, local, output) for local in locals), default=upstream)
-                self._outputs[port] = max(self._outputs[port], there)
+                self._outputs[port] = max(self._outputs[port], told_time(ways, there))
+                if ways != NOT_OBSERVED:
+                    observed[port] = Said(there, _heard(upstream, locals, output))
+        # SUBTLE: behind all stages. What was seen in a step was told to no task of it: none has fired by it, so those
+        # who read such an output are where they were.
+        for port, said in observed.items():
+            there = observed_time(self._stages[port.stage].ways(port.output), said, self._seen)
+            self._outputs[port] = max(self._outputs[port], there)
         return self.times()
 
     def times(self) -> Times:
-        """Input and output watermarks as they are."""
-        return Times(dict(self._inputs), dict(self._outputs))
+        """Input and output watermarks as they are, and what was seen."""
+        return Times(dict(self._inputs), dict(self._outputs), self._seen)
 
     def upstream(self, stage: str) -> Timestamp:
         """The earliest output watermark of what a stage reads."""
         return min((self._outputs[port] for port in self._stages[stage].inputs), default=MAX_TIMESTAMP)
+
+    def _said(self, stage: StageFlow, output: str) -> Said:
+        """Where an output would be if nothing observed it."""
+        upstream = self.upstream(stage.name)
+        shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
+        locals = [local for local in shards if local is not None]
+        if len(locals) < len(shards):
+            return Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
+        told = (output_time(upstream, local, output) for local in locals)
+        return Said(min(told, default=upstream), _heard(upstream, locals, output))
 
     def explain(self, stage: str) -> Why:
         """What keeps the input watermark of a stage where it is.
@@ -297,6 +337,10 @@ class Watermarks:
         """All that keeps a watermark, the nearest first."""
         stage = self._stages[name]
         limits: list[_Limit] = []
+        if output is not None and (ways := stage.ways(output)) != NOT_OBSERVED:
+            observer = decisive(ways, self._said(stage, output), self._seen)
+            if observer is not None:
+                return [_Limit(MIN_TIMESTAMP, Observed(observer, self._seen.get(observer.name)))]
         for shard in range(stage.shards):
             local = self._locals.get((name, shard))
             if local is None:
@@ -308,8 +352,6 @@ class Watermarks:
                 pending = known.pending
                 if known.hold is not None:
                     limits.append(_Limit(known.hold.time, Held(known.hold, shard)))
-                if known.estimate is not None:
-                    limits.append(_Limit(known.estimate.time, Estimated(known.estimate, shard)))
             if pending is not None:
                 waits_for = local.waits_for if pending.kind is HolderKind.PARKED else None
                 limits.append(_Limit(pending.time, Held(pending, shard), waits_for))

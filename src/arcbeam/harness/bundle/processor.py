@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.bundle import restrictionoperation
+from arcbeam.harness.bundle import observing, restrictionoperation
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
@@ -44,6 +44,7 @@ batches.register()
 claims.register()
 statefulclaims.register()
 restrictionoperation.register()
+observing.register()
 
 _instructions = itertools.count()
 
@@ -298,6 +299,8 @@ def _descriptor(stage: Stage, settings: Settings) -> Any:
     components = runner_pb.Components.FromString(stage.payload)
     if settings.record_lists:
         recordlists.rewrite(components)
+    for transform in components.transforms.values():
+        observing.claim(transform)
     if settings.value_chains:
         claims.claim(components.transforms)
         for transform in components.transforms.values():

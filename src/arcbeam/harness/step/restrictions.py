@@ -17,7 +17,7 @@ from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.splittable import Sized, SplittableOperation
 from arcbeam.harness.bundle.splitting import Splitter
 from arcbeam.model import texts
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import NOT_BEGUN, Timestamp
 
 _FRESH: Final = b"\1"
 _LEFT: Final = b"\0"
@@ -60,7 +60,7 @@ class StepRestrictions:
             outputs: of the stage.
         """
         encoded = self._operation.root_coder.encode_nested(element)
-        time = Timestamp(element.timestamp_micros)
+        time = Timestamp(max(element.timestamp_micros, NOT_BEGUN))
         return Remainder(_FRESH + encoded, element.value[1], None, dict.fromkeys(outputs, time))
 
     def resume(

@@ -17,6 +17,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
+from arcbeam.harness.bundle.observing import seen
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.step.elements import PaneValues
 from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions, sdk_time
@@ -53,6 +54,8 @@ class StepRunner:
         self._writers: Any = stage.processor.context.writers
         self._taken = self._taken_so_far()
         self._finalizations = len(self._bundles.callbacks)
+        # What a task saw that ended before its end counts for nothing.
+        seen(stage.observers)
         self._encoded_key: bytes | None = None
         self._key: Any = None
         self._encoded_window: bytes | None = None
@@ -124,7 +127,7 @@ class StepRunner:
         if self._stage.restrictions is not None:
             self._stage.restrictions.close()
         self._bundles.close()
-        result = CallResult(self._taken_so_far() - self._taken)
+        result = CallResult(self._taken_so_far() - self._taken, seen=seen(self._stage.observers))
         return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)
 
     def about(self) -> str:

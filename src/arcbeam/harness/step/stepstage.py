@@ -14,6 +14,7 @@ from apache_beam import coders
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.stagekinds import Grouped, StageKind, Stateful
 from arcbeam.harness.bundle.metrics import dropped
+from arcbeam.harness.bundle.observing import ObservingOperation
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
 from arcbeam.harness.operations.taskcontext import Settings
@@ -57,6 +58,7 @@ class StepStage:
         packed: the same of those that were kept as they came.
         sides: the windows of its side inputs.
         stateful: its operations that are run key by key.
+        observers: its operations that observe event times.
         driven: the one of these that alone takes what comes, and is driven here; else the root is.
         restrictions: of a splittable stage; None of another.
     """
@@ -70,6 +72,7 @@ class StepStage:
         self.kind: StageKind = kind_of(self.processor, self.windows)
         self.stable = stage.stable
         self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
+        self.observers = [op for op in self.processor.sdk.ops.values() if isinstance(op, ObservingOperation)]
         taker = root.output_blocks.only_taker
         self.driven = taker if isinstance(taker, StatefulOperation) else None
         if self.driven is not None:

@@ -59,8 +59,8 @@ def _said(kind: Kind, left_out: Counter[str]) -> Kind:
         case Buffer():
             left_out["a buffer until the job prepares to shut down"] += 1
             return Pass()
-        case Pass() if kind.behind:
-            left_out["an estimator of a DoFn that is not splittable"] += 1
+        case Pass() if kind.observes:
+            left_out["an observer"] += 1
             return Pass()
         case Keep(way="expiration" | "clock or expiration"):
             left_out["a callback on the expiration of a window"] += 1

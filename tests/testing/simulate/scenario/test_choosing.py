@@ -19,6 +19,7 @@ from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.triggers import Trigger
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
+from arcbeam.model.observers import Policy
 from arcbeam.store.shards.overlay import _SortedKeys
 from arcbeam.testing import calendars
 from arcbeam.testing import windowfns as windows
@@ -49,8 +50,8 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield ("expand", "side", kind.side is not None)
         case Join():
             yield ("join", kind.windowing.name)
-        case Pass() if kind.behind:
-            yield ("estimators", kind.estimators)
+        case Pass() if kind.observes:
+            yield ("observes", kind.policy)
         case Source():
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
@@ -104,7 +105,7 @@ def chosen() -> Counter[object]:
         ("real cache", True),
         ("heavy", True),
         ("waiting", True),
-        *(("estimators", n) for n in (1, 2, 3)),
+        *(("observes", policy) for policy in Policy),
     ],
     ids=str,
 )

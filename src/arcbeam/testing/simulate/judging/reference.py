@@ -40,13 +40,16 @@ Items = Counter[Item]
 
 def honest(pipeline: Pipeline) -> frozenset[str]:
     """The stages to which nothing can come too late: no source above them is ever surprised, and nothing has waited
-    without holding anything back.
+    without holding anything back; and nobody concludes from what has come what is still to come.
     """
     found: set[str] = set()
     for stage in pipeline.stages:
         if isinstance(stage.kind, Source):
             if not any(event.surprising for event in stage.kind.events):
                 found.add(stage.name)
+        elif isinstance(stage.kind, Pass) and stage.kind.observes:
+            # It may see what is late by more than its delay before its input says anything of time.
+            continue
         elif not isinstance(stage.kind, Buffer) and all(port.stage in found for port in stage.inputs):
             found.add(stage.name)
     return frozenset(found)

@@ -22,7 +22,7 @@ from arcbeam.store.manifest.values import Kind, Manifest, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.blobs import MemoryBlobs
 from arcbeam.testing.simulate.judging import punctual, reference, results
-from arcbeam.testing.simulate.judging.estimating import Estimates
+from arcbeam.testing.simulate.judging.observing import Observations
 from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out, Part, Record
 from arcbeam.testing.simulate.judging.reference import Item, Items, Reference
@@ -71,7 +71,7 @@ class Watcher:
         self._committed: set[bytes] = set()
         self._read: dict[int, tuple[bytes, Manifest]] = {}
         self._ledger = Ledger(pipeline)
-        self._estimates = Estimates(pipeline)
+        self._observations = Observations(pipeline)
         self.wishes = Wishes(note)
         self._note = note
         # By epoch and step that were proposed, the stages and shards that did not come to the end of what was due, None
@@ -196,8 +196,8 @@ class Watcher:
                 raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
             self.commits += 1
             self._steps_records(manifest)
-            self._estimates.add(self._of(self._every[manifest.step]))
-            self._estimates.check(head, manifest)
+            self._observations.add(self._of(self._every[manifest.step]))
+            self._observations.check(head, manifest)
             leftover = self._leftover[manifest.epoch, manifest.step]
             if leftover is not None:
                 inputs = {of.stage: of.input for of in manifest.watermarks}
@@ -237,10 +237,10 @@ class Watcher:
         return None
 
     def _recount(self) -> None:
-        self._ledger, self._estimates = Ledger(self._pipeline), Estimates(self._pipeline)
+        self._ledger, self._observations = Ledger(self._pipeline), Observations(self._pipeline)
         records = self.all_records()
         self._ledger.add(records)
-        self._estimates.add(records)
+        self._observations.add(records)
 
     def _steps_records(self, manifest: Manifest) -> None:
         ids = tuple(each.payload for each in manifest.committables)

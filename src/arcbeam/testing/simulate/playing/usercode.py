@@ -19,7 +19,7 @@ from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, Restri
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.judging.records import Broken, Out
 from arcbeam.testing.simulate.scenario.combining import atoms_of
@@ -138,13 +138,10 @@ class Passing(Runner):
         """See `bundles.Runner`."""
         outputs, kind = self.desk.stage.outputs, self.desk.stage.kind
         assert isinstance(kind, Pass)
-        seen: dict[str, Timestamp] = {}
         for value, time, _, _ in elements:
-            who = kind.estimator(atoms_of(value))
-            seen[who] = max(kind.estimate(time), seen.get(who, MIN_TIMESTAMP))
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
-        estimates = {(who, output): time for who, time in seen.items() for output in outputs} if kind.behind else {}
-        return CallResult(len(elements), estimates=estimates)
+        seen = {self.name: max(time for _, time, _, _ in elements)} if kind.observes and elements else {}
+        return CallResult(len(elements), seen=seen)
 
 
 class Buffering(Runner):

@@ -8,7 +8,7 @@ which events of which source it was made of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -18,7 +18,8 @@ from arcbeam.engine.grouping.delays import AlignTo, Delay
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount, AfterSynchronizedTime, AfterTime, Always, Never, Trigger
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
+from arcbeam.model.observers import Policy
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.model.windows import Window
 from arcbeam.testing.simulate.scenario.combining import Atoms
 from arcbeam.testing.simulate.scenario.windowings import TENS, Windowing
@@ -91,20 +92,17 @@ class Pass:
     """Elements go on as they come; with two outputs, by the sum of their bytes.
 
     Attributes:
-        behind: if not 0, it has estimators, each of which reports a time so much behind that of the latest it has seen.
-        estimators: how many; each sees some of the elements.
+        delay: its outputs are observed, with this delay; None: they are not.
+        policy: of the observer.
     """
 
-    behind: int = 0
-    estimators: int = 1
+    delay: int | None = None
+    policy: Policy = Policy.MIN
 
-    def estimator(self, atoms: Iterable[bytes]) -> str:
-        """Who sees an element of these atoms."""
-        return f"estimator {sum(map(sum, atoms)) % self.estimators}"
-
-    def estimate(self, time: Timestamp) -> Timestamp:
-        """What is reported of an element."""
-        return Timestamp(max(time - self.behind, MIN_TIMESTAMP))
+    @property
+    def observes(self) -> bool:
+        """Whether its outputs are observed."""
+        return self.delay is not None
 
 
 @dataclass(frozen=True, slots=True)

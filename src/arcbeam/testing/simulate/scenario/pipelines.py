@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
 from arcbeam.testing.simulate.scenario.kinds import (
     MAIN,
@@ -193,7 +194,10 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
         case "buffer":
             return Buffer(chance.choice((2, 5, 100)))
         case "pass":
-            return Pass(chance.choice((0, 0, 5)) * times.unit)
+            behind = chance.choice((None, 0, 5))
+            if behind is None:
+                return Pass()
+            return Pass(behind * times.unit, chance.choice((Policy.MIN, Policy.MIN, Policy.MAX)))
         case _:
             return Expand(
                 chance.choice((1, 2, 3)),

@@ -13,6 +13,7 @@ from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.model.observers import Observer, Ways
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
@@ -52,6 +53,14 @@ class Stage:
     def side(self) -> Port | None:
         """Its side input."""
         return self.kind.side if isinstance(self.kind, (Expand, Keep, Join)) else None
+
+    @property
+    def observed(self) -> dict[str, Ways]:
+        """The ways to its outputs, if it observes them."""
+        if not isinstance(self.kind, Pass) or self.kind.delay is None:
+            return {}
+        observer = Observer(self.name, Duration(self.kind.delay), self.kind.policy)
+        return dict.fromkeys(self.outputs, (observer,))
 
     def key_of(self, key: bytes) -> bytes:
         """The user key with which an element comes to it."""
@@ -120,7 +129,7 @@ class Pipeline:
         return Layout(
             tuple(
                 Placed(
-                    StageFlow(stage.name, stage.inputs, stage.outputs, self.shards),
+                    StageFlow(stage.name, stage.inputs, stage.outputs, self.shards, stage.observed),
                     self.numbers[stage.name],
                     stage.level,
                     () if stage.side is None else (("side", stage.side),),

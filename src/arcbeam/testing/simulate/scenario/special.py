@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.testing.simulate.scenario.kinds import MAIN, TRIGGERS, Event, Group, Keep, Pace, Pass, Source
+from arcbeam.testing.simulate.scenario.kinds import MAIN, TRIGGERS, Event, Group, Keep, Pace, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenario.windowings import Windowing
 
@@ -105,8 +105,6 @@ def _unit(pipeline: Pipeline) -> int:
 def _varied(stage: Stage, chance: random.Random, late: int | None) -> Stage:
     """A stage, varied; `late` is how far apart events are to be, if some are to be late."""
     match stage.kind:
-        case Pass() as kind if kind.behind:
-            return replace(stage, kind=replace(kind, estimators=chance.choice((1, 2, 3))))
         case Source() as kind if late:
             start = min(event.time for event in kind.events)
             events = []

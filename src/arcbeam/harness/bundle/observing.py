@@ -1,0 +1,105 @@
+"""Transforms that observe event times: the operation, and who claims it.
+
+Owns what is seen: the latest time that is believed. Must not know what a watermark is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from apache_beam.internal import pickler
+from apache_beam.metrics import Metrics
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners import common
+from apache_beam.runners.worker import bundle_processor, operation_specs
+from apache_beam.transforms import core
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.blockoperation import BlockOperation
+from arcbeam.model.observers import ANNOTATION, Observing, observer_name
+from arcbeam.model.timestamps import Timestamp
+
+_URN = "arcbeam:transform:observe:v1"
+_AHEAD = Metrics.counter("arcbeam", "notBelieved")
+"""Elements whose times were too far ahead of the clock to be believed."""
+
+
+class ObservingOperation(BlockOperation):
+    """Gives elements their event times, and notes the latest.
+
+    Attributes:
+        name: of the observer.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, observing: Observing) -> None:
+        super().__init__(name, spec, factory, input_coder)
+        self.name = observer_name(name.transform_id)
+        self._fn = fn
+        self._max_skew = observing.max_skew
+        self._latest: int | None = None
+
+    def setup(self, data_sampler: Any = None) -> None:
+        """See the SDK's `Operation`."""
+        super().setup(data_sampler)
+        # It says which step user code failed in.
+        name, windowing = self.name_context.logging_name(), core.Windowing(GlobalWindows())
+        self._runner = common.DoFnRunner(core.DoFn(), (), {}, [], windowing, {None: self.receivers[0]}, step_name=name)
+
+    def take_latest(self) -> Timestamp | None:
+        """The latest time that was seen since this was asked before; None if there was none."""
+        latest, self._latest = self._latest, None
+        return None if latest is None else Timestamp(latest)
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            try:
+                times = self._fn.times_of(block.values)
+                if times is not None:
+                    block = Block(block.values, Each(times), block.windows, block.panes)
+                self._see(block.micros if type(block.micros) is Each else (block.micros,), len(block))
+                self._outputs[0].emit(block)
+            except BaseException as e:
+                self._runner._reraise_augmented(e)
+
+    def _see(self, times: Sequence[int], count: int) -> None:
+        latest = max(times)
+        if self._max_skew is not None:
+            end = SdkTimestamp.now().micros + self._max_skew
+            if latest > end:
+                believed = [time for time in times if time <= end]
+                _AHEAD.inc(len(times) - len(believed) if len(times) == count else count)
+                if not believed:
+                    return
+                latest = max(believed)
+        if self._latest is None or latest > self._latest:
+            self._latest = latest
+
+
+def claim(transform: Any) -> None:
+    """Gives a transform of a bundle descriptor to this module if it observes: nobody else would see anything."""
+    if ANNOTATION in transform.annotations:
+        transform.spec.urn = _URN
+
+
+def seen(observers: Iterable[ObservingOperation]) -> dict[str, Timestamp]:
+    """The latest time that each observer has seen since this was asked before."""
+    return {op.name: latest for op in observers if (latest := op.take_latest()) is not None}
+
+
+def _create(factory: Any, transform_id: str, transform: Any, payload: Any, consumers: Any) -> Any:
+    (pcoll,) = transform.inputs.values()
+    serialized = core.DoFnInfo.from_runner_api(payload.do_fn, factory.context).serialized_dofn_data()
+    fn, *_ = pickler.loads(serialized)
+    spec = operation_specs.WorkerFlatten(None, [factory.get_only_output_coder(transform)])
+    name = common.NameContext(transform.unique_name, transform_id)
+    observing = Observing.from_bytes(transform.annotations[ANNOTATION])
+    op = ObservingOperation(name, spec, factory, factory.get_windowed_coder(pcoll), fn, observing)
+    return factory.augment_oldstyle_op(op, transform.unique_name, consumers)
+
+
+def register() -> None:
+    """Teaches the SDK's factory our operation. Idempotent."""
+    bundle_processor.BeamTransformFactory.register_urn(_URN, runner_pb.ParDoPayload)(_create)

@@ -1,0 +1,223 @@
+"""Event times, and a watermark that is observed: what Spark's users know as `withWatermark`.
+
+Owns how an element's time is found, and what is no time. Must not know any runner, nor what a watermark is made of: the
+runner that knows this transform observes the times, for others it gives elements their times and no more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+import apache_beam as beam
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from arcbeam.model import texts
+from arcbeam.model.observers import ANNOTATION, PART, Observing, Policy
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
+
+_EXACT: Final = 4_000_000_000
+"""Seconds from 1970 within which a float has microseconds."""
+_BEYOND: Final = 1e13
+"""Seconds that are no event time."""
+_EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MICRO: Final = timedelta(microseconds=1)
+_TIMES: Final = "a Timestamp, a datetime with a time zone, or seconds since 1970 as a number"
+_KINDS: Final = (Timestamp, datetime, int, float)
+_CONTAINERS: Final = (dict, Mapping)
+
+EventTime = str | Callable[[Any], Any] | None
+
+
+class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
+    """Elements with event times, and a watermark that follows them: `clicks | WithWatermark("at", delay=600)`.
+
+    The watermark of what comes out is the latest event time that has been seen, by all workers together, less the
+    delay. It never goes back, is kept with each commit, and a job that is resumed goes on with it. It moves when a step
+    is committed: all that comes in a step is judged by what was seen before that step, in whatever order it comes. What
+    comes later than the delay allows is late to groupings behind this, by the allowed lateness of their windows; what
+    equals the watermark is not late, also with a delay of zero.
+
+    It goes together with what the input itself says of time (its source, its estimators, another `WithWatermark`): with
+    `policy="min"` it is the earlier of the two, and nothing that a source still promises to bring is late; with "max"
+    the later one. An input that says nothing, like a source without a watermark, does not count; one that has ended
+    ends this, too. Of several collections, flatten those that have their own (the earliest counts), or flatten first,
+    and observe all together.
+
+    Elements stay in their windows: apply it before `WindowInto`. On a bounded input it gives event times and nothing
+    else, and so it does on runners that do not know it.
+
+    Args:
+        event_time: the name of a field of the elements (an attribute, or a key of a dict), or a function of an element,
+            that gives a Timestamp, a datetime with a time zone, or seconds since 1970; None: elements have their event
+            times already.
+        delay: seconds, or a Duration; how much later than others an element may come.
+        policy: "min" or "max".
+        max_skew: seconds, or a Duration: an element whose time is that much ahead of the clock is processed, and not
+            believed: the watermark does not follow it. None: all are believed.
+        idle_after: seconds, or a Duration: what the input says of time does not hold this back any more when it has not
+            moved for so long (a source that stalls, a partition without data); of an input that is read in several
+            shards, what it says in those in which it has not moved. It counts again when it moves. None: it always
+            counts.
+
+    Raises:
+        ValueError: a span of time is below zero; the policy is something else; the input's type has no such
+            field, or one that is no time.
+    """
+
+    def __init__(
+        self,
+        event_time: EventTime,
+        delay: Duration | float,
+        *,
+        policy: Literal["min", "max"] = "min",
+        max_skew: Duration | float | None = None,
+        idle_after: Duration | float | None = None,
+        label: str | None = None,
+    ) -> None:
+        super().__init__(label)
+        if not (event_time is None or isinstance(event_time, str) or callable(event_time)):
+            raise ValueError(f"WithWatermark(event_time={event_time!r}): it is a field's name, a function, or None")
+        if policy not in tuple(Policy):
+            raise ValueError(f"WithWatermark(policy={policy!r}): it is 'min' or 'max'")
+        skew = None if max_skew is None else _span("max_skew", max_skew)
+        idle = None if idle_after is None else _span("idle_after", idle_after)
+        self._event_time = event_time
+        self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle)
+
+    def expand(self, pcoll: Any) -> Any:
+        """See `beam.PTransform`."""
+        if isinstance(self._event_time, str):
+            _check_field(self.label, self._event_time, pcoll.element_type)
+        kind = pcoll.element_type
+        observe = _Observe(_EventTimes(self._event_time), self._observing)
+        return pcoll | PART >> observe.with_input_types(kind).with_output_types(kind)
+
+    def default_label(self) -> str:
+        """See `beam.PTransform`."""
+        by = self._event_time if isinstance(self._event_time, str) else ""
+        return f"WithWatermark({by})"
+
+
+def _span(name: str, span: Duration | float) -> int:
+    micros: int = Duration.of(span).micros
+    if micros < 0:
+        raise ValueError(f"WithWatermark({name}={span}): a span of time is not below zero")
+    return micros
+
+
+def _check_field(label: str, field: str, kind: Any) -> None:
+    """Checks what the schema says, if there is one.
+
+    Raises:
+        ValueError: there is no such field, or it is no time.
+    """
+    if isinstance(kind, RowTypeConstraint):
+        fields = dict(kind._fields)
+    elif dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        fields = typing.get_type_hints(kind)
+    else:
+        return
+    if field not in fields:
+        known = ", ".join(map(repr, fields))
+        raise ValueError(f"{label}: elements have no field {field!r}; they have {known}")
+    if not _may_be_a_time(fields[field]):
+        raise ValueError(f"{label}: field {field!r} is of type {fields[field]}, which is no time; it must be {_TIMES}")
+
+
+def _may_be_a_time(kind: Any) -> bool:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return any(map(_may_be_a_time, typing.get_args(kind)))
+    return kind in (Any, object) or not isinstance(kind, type) or (kind is not bool and issubclass(kind, _KINDS))
+
+
+class _Observe(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
+    """A ParDo that says that it observes."""
+
+    def __init__(self, fn: _EventTimes, observing: Observing) -> None:
+        super().__init__(fn)
+        self._observing = observing
+
+    def annotations(self) -> dict[str, str]:
+        """See `beam.PTransform`."""
+        return {ANNOTATION: self._observing.to_text()}
+
+
+class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Gives elements their event times."""
+
+    def __init__(self, event_time: EventTime) -> None:
+        self._event_time = event_time
+
+    def process(self, element: Any) -> Iterator[Any]:
+        """See `beam.DoFn`."""
+        times = self.times_of([element])
+        yield element if times is None else beam.window.TimestampedValue(element, Timestamp(micros=times[0]))
+
+    def times_of(self, elements: Sequence[Any]) -> list[int] | None:
+        """The event times of some elements, microseconds; None if they keep those that they have.
+
+        Raises:
+            ValueError: an element has none, or what it has is no time; the field and what it has are named.
+        """
+        by = self._event_time
+        if by is None:
+            return None
+        found = self._fields(by, elements) if isinstance(by, str) else list(map(by, elements))
+        kinds = set(map(type, found))
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is float:
+            times = [int(time * 1_000_000) for time in found if -_EXACT < time < _EXACT]
+        elif kind is int:
+            times = [time * 1_000_000 for time in found]
+        elif kind is Timestamp:
+            times = [time.micros for time in found]
+        else:
+            times = []
+        if len(times) != len(found) or min(times) < MIN_TIMESTAMP or max(times) > END_OF_GLOBAL_WINDOW:
+            times = [self._micros(time, element) for time, element in zip(found, elements, strict=True)]
+        return times
+
+    def _fields(self, field: str, elements: Sequence[Any]) -> list[Any]:
+        """The field of each element: an attribute of some, a key of others."""
+        try:
+            kind = type(elements[0])
+            get = operator.itemgetter(field) if issubclass(kind, _CONTAINERS) else operator.attrgetter(field)
+            return list(map(get, elements))
+        except (AttributeError, KeyError, TypeError):
+            return [self._field(field, element) for element in elements]
+
+    def _field(self, field: str, element: Any) -> Any:
+        try:
+            return element[field] if isinstance(element, _CONTAINERS) else operator.attrgetter(field)(element)
+        except (AttributeError, KeyError):
+            raise ValueError(
+                f"an element has no field {field!r}, which is to be its event time: {_shown(element)}"
+            ) from None
+
+    def _micros(self, time: Any, element: Any) -> int:
+        micros: int | None = None
+        if isinstance(time, Timestamp):
+            micros = time.micros
+        elif isinstance(time, datetime) and time.tzinfo is not None:
+            micros = (time - _EPOCH) // _MICRO
+        elif isinstance(time, int | float) and not isinstance(time, bool) and abs(time) < _BEYOND:
+            micros = int(time * 1_000_000)
+        what = f"field {self._event_time!r}" if isinstance(self._event_time, str) else "the event time"
+        if micros is None or not MIN_TIMESTAMP <= micros <= END_OF_GLOBAL_WINDOW:
+            lacks = " without a time zone" if isinstance(time, datetime) and time.tzinfo is None else ""
+            raise ValueError(
+                f"{what} of an element is {_shown(time)}, a {type(time).__name__}{lacks}; it must be {_TIMES}, within "
+                f"Beam's event time: {_shown(element)}"
+            )
+        return micros
+
+
+def _shown(value: Any) -> str:
+    return texts.said(repr, value, 200)

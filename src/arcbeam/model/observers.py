@@ -1,0 +1,94 @@
+"""Who observes the times of elements, and so decides up to where they are all there.
+
+Owns what of that is part of a plan, and how a pipeline says it. Must not know the formula: that is
+`arcbeam.engine.watermarks.observing`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Final
+
+from arcbeam.model.timestamps import Duration
+
+ANNOTATION: Final = "arcbeam:watermark:v1"
+"""Of a ParDo that observes; its value is an `Observing`. Its DoFn has `times_of(values)`: event times in microseconds,
+in the order of the values; None if elements keep theirs.
+"""
+PART: Final = "Observe"
+"""What the ParDo is called in the composite that users write."""
+
+
+class Policy(StrEnum):
+    """Which of two watermarks counts: what the input says, and what was observed."""
+
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Observing:
+    """What a pipeline says of a ParDo that observes.
+
+    Attributes:
+        delay: microseconds.
+        policy: see `Observer`.
+        max_skew: microseconds by which a time may be ahead of the clock, and is still believed; None: whatever it is.
+        idle_after: microseconds; see `Observer`.
+    """
+
+    delay: int
+    policy: Policy = Policy.MIN
+    max_skew: int | None = None
+    idle_after: int | None = None
+
+    def to_text(self) -> str:
+        """The annotation's value."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Observing:
+        """Reads an annotation's value back."""
+        record = json.loads(data)
+        return Observing(**{**record, "policy": Policy(record["policy"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A transform that observes the times of what it puts out.
+
+    Attributes:
+        name: of the transform; what it has seen is known by it.
+        delay: how late what comes may be.
+        policy: how that goes together with what its input says.
+        behind: the ways to its input.
+        idle_after: what its input says in a shard does not count when it has stood for so long; None: it always does.
+    """
+
+    name: str
+    delay: Duration
+    policy: Policy = Policy.MIN
+    behind: Ways = (None,)
+    idle_after: Duration | None = None
+
+
+Ways = tuple[Observer | None, ...]
+"""The last observers on the ways from a stage's root to an output, or to a transform; None: there is none on a way."""
+
+NOT_OBSERVED: Final[Ways] = (None,)
+
+
+def along(ways: Ways) -> Iterator[Observer]:
+    """All observers on some ways, those that are behind others first; some perhaps more than once."""
+    for observer in ways:
+        if observer is not None:
+            yield from along(observer.behind)
+            yield observer
+
+
+def observer_name(transform: str) -> str:
+    """The name of an observer, of that of its ParDo: that of the composite that users write."""
+    return transform.removesuffix(f"/{PART}")

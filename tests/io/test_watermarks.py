@@ -1,0 +1,145 @@
+"""Event times are found where they are said to be; what is no time is named; on a bounded input that is all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
+
+from arcbeam.io import WithWatermark
+from arcbeam.io.watermarks import EventTime, _EventTimes
+
+
+class Click(NamedTuple):
+    """A row."""
+
+    at: float
+    name: str
+    seen: datetime
+    maybe: Timestamp | None
+    flag: bool
+    whatever: Any
+
+
+@dataclass
+class Visit:
+    """Another one."""
+
+    at: Timestamp
+    name: str
+
+
+def _times(by: EventTime, *elements: Any) -> list[int] | None:
+    return _EventTimes(by).times_of(list(elements))
+
+
+_NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
+_CLICK = Click(3, "a", _NOON, None, False, 0)
+_ROW = RowTypeConstraint.from_fields([("at", float), ("name", str)])
+
+
+@pytest.mark.contract("WM-07")
+@pytest.mark.parametrize(
+    ("time", "micros"),
+    [
+        (5, 5_000_000),
+        (-5, -5_000_000),
+        (1.5, 1_500_000),
+        (-0.000001, -1),
+        (1_700_000_000.123456, 1_700_000_000_123_456),
+        (Timestamp(micros=7), 7),
+        (Timestamp(micros=-7), -7),
+        (_NOON, 1_357_041_600_000_000),
+        (_NOON.replace(microsecond=1), 1_357_041_600_000_001),
+        (datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), -1),
+        (datetime(2013, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))), 1_357_041_600_000_000),
+        (datetime(1, 1, 1, tzinfo=UTC), -62_135_596_800_000_000),
+    ],
+)
+def test_a_time_is_a_timestamp_a_datetime_or_seconds(time: Any, micros: int) -> None:
+    assert _times(lambda x: x, time, time) == [micros] * 2
+    assert _times("at", {"at": time}) == [micros]
+    assert _times("at", Visit(time, "")) == [micros]
+    assert _times(lambda x: x, time, 1.0) == [micros, 1_000_000], "kinds may be mixed"
+
+
+@pytest.mark.contract("WM-07")
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        ("noon", "'noon', a str; it must be a Timestamp, a datetime with a time zone, or seconds"),
+        (None, "None, a NoneType"),
+        (True, "True, a bool"),
+        (math.nan, "nan, a float"),
+        (math.inf, "inf, a float"),
+        (1e13, "10000000000000.0, a float"),
+        (10**13, "a int"),
+        (MIN_TIMESTAMP - 1, "within Beam's event time"),
+        (datetime(2013, 1, 1), "a datetime without a time zone"),
+    ],
+)
+def test_what_is_no_time_is_named(time: Any, told: str) -> None:
+    for others in ((), (2,), (datetime(2013, 1, 1, tzinfo=UTC),)):
+        with pytest.raises(ValueError, match=f"field 'at' of an element is .*{told}.*'who'"):
+            _times("at", *({"at": other} for other in others), {"at": time, "name": "who"})
+        with pytest.raises(ValueError, match=f"the event time of an element is .*{told}"):
+            _times(lambda x: x, *others, time)
+
+
+@pytest.mark.contract("WM-07")
+def test_an_element_without_the_field_is_named() -> None:
+    for element in ({"name": "who"}, Visit.__new__(Visit), 5):
+        with pytest.raises(ValueError, match="an element has no field 'at', which is to be its event time"):
+            _times("at", {"at": 1}, element)
+    assert _times("at", {"at": 1}, Visit(Timestamp(2), ""), Click(3, "", _NOON, None, False, 0)) == [
+        10**6,
+        2 * 10**6,
+        3 * 10**6,
+    ]
+
+
+@pytest.mark.contract("WM-07")
+@pytest.mark.parametrize("kind", [Click, _ROW, Visit])
+def test_a_schema_is_asked_at_submission(kind: Any) -> None:
+    p = beam.Pipeline(runner="DirectRunner")
+    rows = p | beam.Create([_CLICK]).with_output_types(kind)
+    for field, told in (
+        ("ad", "elements have no field 'ad'; they have 'at', 'name'"),
+        ("name", "field 'name' is of type <class 'str'>, which is no time"),
+    ):
+        with pytest.raises(ValueError, match=rf"WithWatermark\({field}\): {told}"):
+            _ = rows | WithWatermark(field, 1)
+    if kind is Click:
+        with pytest.raises(ValueError, match="field 'flag' is of type <class 'bool'>"):
+            _ = rows | WithWatermark("flag", 1)
+        for field in ("at", "seen", "maybe", "whatever"):
+            _ = rows | WithWatermark(field, 1)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for arguments, told in (
+        ({"delay": -1}, r"delay=-1\): a span of time is not below zero"),
+        ({"delay": 1, "max_skew": -0.5}, r"max_skew=-0.5\)"),
+        ({"delay": 1, "policy": "mean"}, "policy='mean'.: it is 'min' or 'max'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            WithWatermark("at", **arguments)
+    with pytest.raises(ValueError, match="it is a field's name, a function, or None"):
+        WithWatermark(5, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.contract("WM-01")
+def test_a_runner_that_does_not_know_it_gives_event_times() -> None:
+    with beam.Pipeline(runner="DirectRunner") as p:
+        rows = p | beam.Create([{"at": 3.5}, {"at": -2}])
+        times = rows | WithWatermark("at", 1) | beam.Map(lambda x, t=beam.DoFn.TimestampParam: (x["at"], t.micros))
+        assert_that(times, equal_to([(3.5, 3_500_000), (-2, -2_000_000)]))
+        kept = rows | "Own" >> WithWatermark(None, 1) | "Of" >> beam.Map(lambda x, t=beam.DoFn.TimestampParam: t)
+        assert_that(kept, equal_to([MIN_TIMESTAMP] * 2), label="kept")

@@ -1,0 +1,85 @@
+"""Which outputs of a stage are observed, by whom, and what goes together with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.pvalue import AsList
+
+from arcbeam.io import WithWatermark
+from arcbeam.model.observers import NOT_OBSERVED, Observer, Policy, Ways
+from arcbeam.model.plan import Plan
+from arcbeam.model.timestamps import Duration
+from tests.translate.plans import plan_of, source
+
+pytestmark = pytest.mark.contract("WM-01", "WM-02")
+
+_CLICKS = Observer("Clicks", Duration(10_000_000))
+
+
+def _first(element: Any) -> float:
+    return float(element[1])
+
+
+def _clicks(behind: Any, **arguments: Any) -> Any:
+    return behind | "Clicks" >> WithWatermark(_first, 10, **arguments)
+
+
+def _observed(build: Any, **arguments: Any) -> dict[str, Ways]:
+    """The ways to what each GroupByKey reads, by its name."""
+    plan: Plan = plan_of(build, bounded=False, **arguments)
+    found = {}
+    for channel in plan.channels:
+        ways = {plan.stage(id).observed.get(channel.index, NOT_OBSERVED) for id in channel.producers}
+        found[channel.name] = tuple(way for each in sorted(ways, key=str) for way in each)
+    return found
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_what_is_behind_an_observer_is_observed_and_nothing_else(fusion: bool) -> None:
+    def build(p: Any) -> None:
+        rows = source(p)
+        _clicks(rows) | "Pass" >> beam.Map(lambda x: x) | "Seen" >> beam.GroupByKey()
+        rows | "Unseen" >> beam.GroupByKey()
+
+    found = _observed(build, fusion=fusion)
+    stages = [ways for name, ways in found.items() if name.startswith(("Clicks", "Pass"))]
+    assert stages
+    assert found["Create/Map(decode)"] == NOT_OBSERVED
+    if fusion:
+        assert stages == [(_CLICKS,)]
+    else:
+        assert stages == [(_CLICKS,), NOT_OBSERVED], "what is behind reads a watermark that is observed"
+
+
+def test_observers_behind_one_another_and_beside_others() -> None:
+    def build(p: Any) -> None:
+        rows = source(p)
+        clicks = _clicks(rows, policy="max")
+        again = clicks | "Again" >> WithWatermark(None, 1)
+        (clicks, rows, again) | beam.Flatten() | beam.GroupByKey()
+
+    first = Observer("Clicks", Duration(10_000_000), Policy.MAX)
+    second = Observer("Again", Duration(1_000_000), Policy.MIN, (first,))
+    (ways,) = [ways for ways in _observed(build).values() if ways != NOT_OBSERVED]
+    assert set(ways) == {None, first, second}
+
+
+def test_the_watermark_of_a_side_input_is_not_that_of_what_it_is_read_with() -> None:
+    def build(p: Any) -> None:
+        side = _clicks(source(p))
+        source(p, "Main") | beam.Map(lambda x, side: x, side=AsList(side)) | beam.GroupByKey()
+
+    found = _observed(build)
+    assert [ways for name, ways in found.items() if name.startswith("Clicks")] == [(_CLICKS,)]
+    assert [ways for name, ways in found.items() if name.startswith("Map")] == [NOT_OBSERVED]
+
+
+def test_a_bounded_pipeline_is_as_without_it_but_for_the_times() -> None:
+    def build(p: Any) -> None:
+        _clicks(source(p)) | beam.GroupByKey()
+
+    plan = plan_of(build)
+    assert len(plan.stages) == 2
