@@ -18,6 +18,7 @@ from apache_beam.transforms import window
 from apache_beam.utils.windowed_value import PaneInfoTiming
 
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.io import WithWatermark
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import PaneInfo, Timing
 from arcbeam.testing.simulate.judging.records import Out
@@ -79,6 +80,9 @@ class Builder:
             made = self._stage(stage)
             for output in stage.outputs:
                 out = made if len(stage.outputs) == 1 else made[output]
+                if isinstance(stage.kind, Pass) and stage.kind.delay is not None:
+                    observed = WithWatermark(None, lasting(Duration(stage.kind.delay)), policy=stage.kind.policy.value)
+                    out |= f"observed {stage.name} {output}" >> observed
                 self._outputs[Port(stage.name, output)] = out
                 records.append(
                     out

@@ -59,9 +59,6 @@ def _said(kind: Kind, left_out: Counter[str]) -> Kind:
         case Buffer():
             left_out["a buffer until the job prepares to shut down"] += 1
             return Pass()
-        case Pass() if kind.observes:
-            left_out["an observer"] += 1
-            return Pass()
         case Keep(way="expiration" | "clock or expiration"):
             left_out["a callback on the expiration of a window"] += 1
             return replace(kind, way=kind.way.removesuffix("expiration").removesuffix(" or ") or "end")
@@ -86,6 +83,8 @@ def _scaled(kind: Kind, scale: int) -> Kind:
             return replace(kind, windowing=_wider(kind.windowing, scale), lateness=lateness, delay=delay)
         case Expand() | Join():
             return replace(kind, windowing=_wider(kind.windowing, scale))
+        case Pass(delay) if delay is not None:
+            return replace(kind, delay=delay * scale)
     return kind
 
 

@@ -14,7 +14,7 @@ from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from arcbeam.testing.simulate.judging import results
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out
 from arcbeam.testing.simulate.judging.reference import Items, Reference, honest
-from arcbeam.testing.simulate.scenario.kinds import Expand, Group, Join, Keep, Pass, Source
+from arcbeam.testing.simulate.scenario.kinds import Expand, Group, Join, Keep, Kind, Pass, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 
 _Places = Counter[tuple[bytes, bytes, Window | None]]
@@ -80,9 +80,13 @@ def _repeats(stage: Stage) -> bool:
 
 
 def _is_prompt(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether nothing above a stage keeps elements: then only what has surprised its source can be late."""
+    """Whether nothing above a stage keeps or observes: then only what has surprised its source can be late."""
     above = [pipeline.by_name[port.stage] for port in stage.inputs]
-    return all(isinstance(each.kind, (Source, Pass, Expand, Join)) and _is_prompt(pipeline, each) for each in above)
+    return all(_passes_on(each.kind) and _is_prompt(pipeline, each) for each in above)
+
+
+def _passes_on(kind: Kind) -> bool:
+    return isinstance(kind, (Source, Expand, Join)) or (isinstance(kind, Pass) and not kind.observes)
 
 
 def _surprises(pipeline: Pipeline) -> frozenset[bytes]:
