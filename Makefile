@@ -18,10 +18,10 @@ demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table 
 	$(BIN)/arcbeam run examples/flight_delays.py
 
 test: $(VENV)/.dev java ## All tests but the long ones.
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python tools/run_tests.py -m "not long"
 
 test-all: $(VENV)/.dev java ## All tests, the long ones too, with new random examples.
-	$(BIN)/python -m pytest --hypothesis-seed=$(SEED)
+	$(BIN)/python tools/run_tests.py --hypothesis-seed=$(SEED)
 	$(SIMULATE_NEW)
 
 fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those of a seed again.
