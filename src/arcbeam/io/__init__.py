@@ -1,9 +1,11 @@
 """Transforms that users of Spark know, and Beam does not have; they are made of Beam's own."""
 
+from arcbeam.io.deduplication import DeduplicateWithinWatermark
 from arcbeam.io.joins import JoinWithin
 from arcbeam.io.late import GroupedAndLate, LateElement, WithLate
 
 __all__ = [
+    "DeduplicateWithinWatermark",
     "GroupedAndLate",
     "JoinWithin",
     "LateElement",
