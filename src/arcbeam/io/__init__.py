@@ -3,11 +3,13 @@
 from arcbeam.io.deduplication import DeduplicateWithinWatermark
 from arcbeam.io.joins import JoinWithin
 from arcbeam.io.late import GroupedAndLate, LateElement, WithLate
+from arcbeam.io.outputmodes import OutputMode
 
 __all__ = [
     "DeduplicateWithinWatermark",
     "GroupedAndLate",
     "JoinWithin",
     "LateElement",
+    "OutputMode",
     "WithLate",
 ]
