@@ -24,7 +24,7 @@ from arcbeam.model.urns import (
     ReadSpec,
     WriteSpec,
 )
-from arcbeam.translate import describe, identity, keys, phases, teststream
+from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -63,7 +63,8 @@ def translate(
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
-    return _Lowering(context.components, stages, bounded, script).plan(name)
+    plan = _Lowering(context.components, stages, bounded, script).plan(name)
+    return plan if bounded else replace(plan, warnings=unbounded.warnings_of(pipeline))
 
 
 @dataclass(slots=True)
