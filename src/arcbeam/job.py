@@ -192,6 +192,9 @@ class Job:
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")
                 self._begun.set()
+                for text in self._plan.warnings:
+                    _LOG.warning("%s: %s", self._plan.name, text)
+                    self.warned(text)
                 with ProgressLine(self._run.standing):
                     outcome = self._run.run()
             _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())

@@ -173,6 +173,7 @@ class Plan:
         channels: by index.
         bounded: it runs in phases; else in steps.
         script: what its TestStream says; None if it has none. Only in steps.
+        warnings: what people should know before it runs.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Plan:
     channels: tuple[Channel, ...]
     bounded: bool = True
     script: Script | None = None
+    warnings: tuple[str, ...] = ()
 
     def stage(self, id: str) -> Stage:
         """The stage with that id; KeyError if there is none."""

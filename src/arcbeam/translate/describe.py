@@ -37,12 +37,14 @@ def one_plain_pane(strategy: Any) -> bool:
     return at_end and not may_fire_early(strategy.trigger)
 
 
-def may_fire_early(trigger: Any) -> bool:
-    """Whether a trigger may fire while a bounded input comes in."""
-    parts = map(may_fire_early, parts_of(trigger))
+def may_fire_early(trigger: Any, *, in_steps: bool = False) -> bool:
+    """Whether a trigger may fire before the end of its window: while a bounded input comes in, or in steps."""
+    parts = (may_fire_early(part, in_steps=in_steps) for part in parts_of(trigger))
     match trigger.WhichOneof("trigger"):
-        case None | "default" | "never" | "after_synchronized_processing_time":
+        case None | "default" | "never":
             return False
+        case "after_synchronized_processing_time":
+            return in_steps  # on a bounded input it is at its end when that is
         case "after_end_of_window" | "after_each":
             return next(parts, False)  # what comes before the end, what comes first
         case "repeat" | "or_finally" | "after_any":

@@ -16,8 +16,17 @@ from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observer, Observing, Ways, observer_name
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.timestamps import Duration
-from arcbeam.model.urns import INTERVAL_WINDOW_URN, PRECOMBINE_URN, READ_URN, WRITE_URN, ReadSpec, WriteSpec
-from arcbeam.translate import describe, identity, keys, phases, teststream
+from arcbeam.model.urns import (
+    INTERVAL_WINDOW_URN,
+    LATE_ANNOTATION,
+    LATE_URN,
+    PRECOMBINE_URN,
+    READ_URN,
+    WRITE_URN,
+    ReadSpec,
+    WriteSpec,
+)
+from arcbeam.translate import describe, identity, keys, phases, teststream, unbounded
 from arcbeam.translate.validate import validate
 
 _PRECOMBINE = common_urns.combine_components.COMBINE_PER_KEY_PRECOMBINE.urn
@@ -56,7 +65,8 @@ def translate(
     if not allow_non_deterministic_keys:
         pipeline = keys.with_deterministic_keys(pipeline)
     context, stages = phases.optimized(pipeline, fusion=fusion, drain=drain, bounded=bounded)
-    return _Lowering(context.components, stages, bounded, script).plan(name)
+    plan = _Lowering(context.components, stages, bounded, script).plan(name)
+    return plan if bounded else replace(plan, warnings=unbounded.warnings_of(pipeline))
 
 
 @dataclass(slots=True)
@@ -180,6 +190,8 @@ class _Lowering:
                     transforms.append(written)
             elif transform.spec.urn == _PRECOMBINE:
                 transforms.append(_with_spec(transform, PRECOMBINE_URN, transform.spec.payload))
+            elif LATE_ANNOTATION in transform.annotations:
+                transforms.append(self._late(stage, transform))
             else:
                 transforms.append(transform)
         own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
@@ -200,6 +212,16 @@ class _Lowering:
             shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
         )
+
+    def _late(self, stage: Any, transform: Any) -> Any:
+        """What puts out what the stage's grouping drops."""
+        read = _read_of(stage)
+        if read is None or read.spec.payload not in self._grouped or transform not in _consumers_of(stage, read):
+            raise InvalidPipelineError(
+                f"{transform.unique_name}: there is no grouping right before it, whose drops it could put out",
+                "use arcbeam.io.WithLate as it is, without --gbek",
+            )
+        return _with_spec(transform, LATE_URN, b"")
 
     def _shape(self, stage: Any, transforms: list[Any], source: int | None) -> str:
         read = _read_of(stage)

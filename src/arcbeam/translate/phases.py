@@ -20,6 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import translations
 from apache_beam.runners.worker import bundle_processor
 from apache_beam.utils import proto_utils
 
+from arcbeam.model.urns import LATE_ANNOTATION
 from arcbeam.translate import describe, teststream
 
 SdkStage = translations.Stage
@@ -200,9 +201,12 @@ _LONGEST_CHAIN = 100
 
 
 def _break_everywhere(stages: Iterable[Any], context: Any) -> Iterator[Any]:
-    """Without fusion: every SDK transform is the root of a stage of its own; only our writes join their producer."""
+    """Without fusion: every SDK transform is the root of a stage of its own.
+
+    Only our writes join their producer, and what passes on what a grouping drops joins that.
+    """
     for stage in stages:
-        if not any(t.spec.urn == DATA_OUTPUT for t in stage.transforms):
+        if not any(t.spec.urn == DATA_OUTPUT or LATE_ANNOTATION in t.annotations for t in stage.transforms):
             stage.forced_root = True
         yield stage
 

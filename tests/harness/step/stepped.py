@@ -202,7 +202,7 @@ class Shard:
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
         spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable)
-        runner = StepRunner(self.stage, self.view, spec.placed, lambda: Timestamp(step.now + step.takes))
+        runner = self._runner = StepRunner(self.stage, self.view, spec.placed, lambda: Timestamp(step.now + step.takes))
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,
@@ -232,6 +232,7 @@ class Shard:
 
     def late(self, stage: str, shard: int, drop: Any) -> None:
         self.drops.append(drop)
+        self._runner.late(drop)
 
     def exhausted(self) -> bool:
         if self._until is not None:

@@ -85,6 +85,26 @@ class Pane(NamedTuple):
     info: PaneInfo
 
 
+class Dropped(NamedTuple):
+    """Elements that came to nothing in a window.
+
+    Attributes:
+        window: in which.
+        values: of them.
+        spilled: as of a `Pane`.
+        micros: their event time; of what the window held when it was closed, the last moment of the window.
+        watermark: when they were dropped, microseconds.
+        expired: the window had; else its trigger had finished.
+    """
+
+    window: Any
+    values: list[Any]
+    spilled: Chunks | None
+    micros: int
+    watermark: int
+    expired: bool
+
+
 class _Cell:
     """An open window of the key.
 
@@ -164,14 +184,17 @@ class Panes:
 
     Args:
         strategy: how to group.
+        keeps_dropped: whether what is dropped is wanted.
 
     Attributes:
         out: panes that are due; the caller takes them away.
+        dropped: what was dropped, in order; the caller takes it away. None if it is not wanted.
         dropped_closed: elements that came to nothing as the trigger of their window had finished, once per window.
         dropped_late: those whose window had expired.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
+    def __init__(self, strategy: Strategy, keeps_dropped: bool = False) -> None:
+        self.dropped: list[Dropped] | None = [] if keeps_dropped else None
         self._strategy = strategy
         self._cells: dict[Any, _Cell] = {}
         self._intervals = strategy.intervals
@@ -202,9 +225,11 @@ class Panes:
                 cell = cells.get(id) or self._open(id, window, now)
                 if cell is None:
                     self.dropped_late += 1
+                    self._drop(window, [value], None, element.timestamp_micros, expired=True)
                     continue
                 if cell.closed:
                     self.dropped_closed += 1
+                    self._drop(cell.window, [value], None, element.timestamp_micros)
                     continue
                 cell.values.append(value)
                 if timestamp is not None:
@@ -352,7 +377,17 @@ class Panes:
         if kept.closed:
             # A trigger that has finished in one of them has finished in all of them together.
             self.dropped_closed += kept.fresh
+            if kept.fresh:
+                self._drop(
+                    kept.window, kept.values, kept.spilled, min(kept.window.max_timestamp(), MAX_TIMESTAMP).micros
+                )
             kept.close()
+
+    def _drop(
+        self, window: Any, values: list[Any], spilled: Chunks | None, micros: int, *, expired: bool = False
+    ) -> None:
+        if self.dropped is not None:
+            self.dropped.append(Dropped(window, values, spilled, micros, self._watermark, expired))
 
 
 class _Merge(NamedTuple):

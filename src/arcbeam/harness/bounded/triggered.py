@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from apache_beam import coders
@@ -22,8 +23,9 @@ from arcbeam.harness.bounded.panes import Panes, Strategy
 from arcbeam.harness.bundle.metrics import DROPPED_CLOSED, DROPPED_LATE
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
-from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
+from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped, late_operation
 from arcbeam.model.rows import BundleReport, Row
 
 _BATCH = 512
@@ -57,16 +59,19 @@ class TriggeredInput:
         self._decode_values = payload_decoder(element.value_coder())
         self._batch: list[Any] = []
         self._batch_values = 0
+        self._late_operation = late_operation(processor.sdk.ops)
+        self._late: list[Any] = []
 
     def run(self, rows: Iterable[Row], report: BundleReport) -> None:
         """See `InputDriver`."""
-        self._batch, self._batch_values = [], 0
+        self._batch, self._batch_values, self._late = [], 0, []
         closed = late = 0
         for encoded, windows in key_groups(rows, self._memory):
             panes = self._group(self._decode_key(encoded), windows[b""])
             closed += panes.dropped_closed
             late += panes.dropped_late
         self._hand_over()
+        self._put_late()
         self._count(DROPPED_CLOSED, closed)
         self._count(DROPPED_LATE, late)
 
@@ -76,7 +81,7 @@ class TriggeredInput:
             self._root.metrics_container.get_counter(name).inc(elements)
 
     def _group(self, key: Any, chunks: Chunks) -> Panes:
-        panes = Panes(self._strategy)
+        panes = Panes(self._strategy, keeps_dropped=self._late_operation is not None)
         timed = self._strategy.timed
         spool: Spool | None = None
         # Decoded elements take several times the space of their encodings.
@@ -118,6 +123,24 @@ class TriggeredInput:
             self._batch.append(WindowedValue((key, values), pane.timestamp, (pane.window,), pane.info))
             if len(self._batch) >= _BATCH or self._batch_values > _BATCH_VALUES:
                 self._hand_over()
+
+        if panes.dropped:
+            self._put_out_dropped(key, panes)
+
+    def _put_out_dropped(self, key: Any, panes: Panes) -> None:
+        """What was dropped goes out, where the pipeline asks for it."""
+        taken, panes.dropped = panes.dropped or (), []
+        for window, values, spilled, micros, watermark, expired in taken:
+            for value in chain(() if spilled is None else Values(spilled, self._decode_values), values):
+                self._late.append(dropped(key, value, micros, window, watermark, expired))
+                if len(self._late) >= MOST_TOGETHER:
+                    self._put_late()
+
+    def _put_late(self) -> None:
+        late, self._late = self._late, []
+        if late:
+            assert self._late_operation is not None
+            self._bundles.put(self._late_operation.put, Block.of(late))
 
     def _hand_over(self) -> None:
         batch, self._batch, self._batch_values = self._batch, [], 0

@@ -25,7 +25,7 @@ from arcbeam.harness.encoding import keycoders, windowcoder
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.codererrors import name_what_is_sampled
 from arcbeam.harness.files import recordlists
-from arcbeam.harness.operations import read, writes
+from arcbeam.harness.operations import lateoperation, read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.statehandler import StateHandler
@@ -38,6 +38,7 @@ read.register()
 keycoders.register()
 windowcoder.register()
 writes.register()
+lateoperation.register()
 precombine.register()
 combine.register()
 batches.register()

@@ -10,15 +10,17 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from arcbeam.engine.grouping.effects import EmitPane
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.layout import Placed
+from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observing import seen
 from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.step.elements import PaneValues
 from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions, sdk_time
 from arcbeam.harness.step.stepstage import StepStage
@@ -60,6 +62,7 @@ class StepRunner:
         self._key: Any = None
         self._encoded_window: bytes | None = None
         self._window: tuple[Any] = (None,)
+        self._late: list[Any] = []
         stage.state.work_on(view, placed.number)
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -118,6 +121,29 @@ class StepRunner:
         """See `Runner`."""
         return self._restrictions.truncate(restriction.remainder)
 
+    def late(self, drop: DropLate | DropHeld | Late) -> None:
+        """Something was dropped: it is put out, if the pipeline asks for it, at the latest when the bundles end."""
+        stage = self._stage
+        if stage.late is None or isinstance(drop, Late):
+            return
+        key, window, codec = stage.decode_key(drop.key), stage.windows.theirs(drop.window), stage.codec
+        if isinstance(drop, DropLate):
+            values: Any = (codec.decode(drop.value),)
+            time, expired = drop.timestamp, drop.reason is DropReason.EXPIRED
+        else:
+            values = PaneValues(drop.contents, codec, stage.packed)
+            time, expired = drop.window.max_timestamp, False
+        for value in values:
+            self._late.append(dropped(key, value, time, window, drop.watermark, expired))
+            if len(self._late) >= MOST_TOGETHER:
+                self._put_late()
+
+    def _put_late(self) -> None:
+        late, self._late = self._late, []
+        if late:
+            assert self._stage.late is not None
+            self._bundles.put(self._stage.late.put, Block.of(late))
+
     def prepare(self) -> CallResult:
         """See `Runner`: no DoFn of the stage offers `prepare_to_shutdown`."""
         return CallResult()
@@ -126,6 +152,7 @@ class StepRunner:
         """See `Runner`."""
         if self._stage.restrictions is not None:
             self._stage.restrictions.close()
+        self._put_late()
         self._bundles.close()
         result = CallResult(self._taken_so_far() - self._taken, seen=seen(self._stage.observers))
         return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)

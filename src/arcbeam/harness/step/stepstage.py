@@ -17,6 +17,7 @@ from arcbeam.harness.bundle.metrics import dropped
 from arcbeam.harness.bundle.observing import ObservingOperation
 from arcbeam.harness.bundle.processor import StageProcessor
 from arcbeam.harness.encoding.blocks import BlockCoder
+from arcbeam.harness.operations.lateoperation import LateOperation, late_operation
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.state import bags
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
@@ -61,6 +62,7 @@ class StepStage:
         observers: its operations that observe event times.
         driven: the one of these that alone takes what comes, and is driven here; else the root is.
         restrictions: of a splittable stage; None of another.
+        late: where what its grouping drops is put out; None if nobody asks for it.
     """
 
     def __init__(self, stage: Stage, settings: Settings) -> None:
@@ -89,6 +91,7 @@ class StepStage:
             for timer in stage.timers
         }
         self.restrictions = StepRestrictions(self.processor) if stage.splittable else None
+        self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
         coder = root.written_coder.wrapped_value_coder
         self.keyed = isinstance(self.kind, Grouped | Stateful)
         if self.keyed:

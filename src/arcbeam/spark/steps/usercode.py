@@ -116,9 +116,12 @@ class LevelCode:
         return self._stage(stage).scripted(elements)
 
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
-        """See `UserCode`: it is counted, as a metric of the step it was dropped at."""
+        """See `UserCode`: it is counted, as a metric of where it was dropped, and put out where that is asked for."""
         closed = isinstance(drop, DropHeld) or (isinstance(drop, DropLate) and drop.reason is DropReason.CLOSED)
         self._dropped[stage, closed] += drop.count if isinstance(drop, DropHeld) else 1
+        # It is dropped while the stage has its turn in the shard.
+        assert self._runner is not None
+        self._runner.late(drop)
 
     def sides(self) -> Iterable[SideData]:
         """See `UserCode`."""

@@ -1,0 +1,79 @@
+"""Where what a grouping drops leaves its stage, if the pipeline has asked for it (`arcbeam.io.WithLate`).
+
+Owns the operation behind the grouping's read, and what a dropped element is to user code. Must not know who drops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.worker import bundle_processor, operation_specs
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
+
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations.blockoperation import BlockOperation, count_infos
+from arcbeam.io.late import LateElement
+from arcbeam.model.urns import LATE_TAG, LATE_URN
+
+MOST_TOGETHER = 512
+"""Dropped elements that wait for each other before they go out."""
+
+
+class LateOperation(BlockOperation):
+    """Passes on groups, as they come, and what was dropped, which it is given by itself."""
+
+    def __init__(self, name: Any, spec: Any, factory: Any, coder: Any, tags: list[str]) -> None:
+        super().__init__(name, spec, factory, coder)
+        self._tags = tags
+        self._late = tags.index(LATE_TAG)
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            self._outputs[1 - self._late].emit(block)
+
+    def put(self, dropped: Block) -> None:
+        """Puts out what was dropped, not empty; a bundle is open."""
+        with self.scoped_process_state:
+            self._outputs[self._late].emit(dropped)
+
+    def pcollection_count_monitoring_infos(self, tag_to_pcollection_id: Any) -> dict[Any, Any]:
+        """See the SDK's `DoOperation`."""
+        infos: dict[Any, Any] = super().pcollection_count_monitoring_infos(tag_to_pcollection_id)
+        return infos | count_infos(dict(zip(self._tags, self.receivers, strict=True)), tag_to_pcollection_id)
+
+
+def late_operation(operations: dict[str, Any]) -> LateOperation | None:
+    """The one of a stage; None if nobody asks for what is dropped there."""
+    return next((op for op in operations.values() if isinstance(op, LateOperation)), None)
+
+
+def dropped(key: Any, value: Any, micros: int, window: Any, watermark: int, expired: bool) -> Any:
+    """A dropped element as it goes out.
+
+    Args:
+        key: of the SDK.
+        value: of the SDK.
+        micros: its event time.
+        window: of the SDK.
+        watermark: when it was dropped, microseconds.
+        expired: its window had; else the trigger had finished.
+    """
+    at, now = Timestamp(micros=micros), Timestamp(micros=watermark)
+    element = LateElement(key, value, at, window, now, "expired" if expired else "closed")
+    return create(element, micros, (window,), PANE_INFO_UNKNOWN)
+
+
+def register() -> None:
+    """Teaches the SDK's factory our operation. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(LATE_URN, None)  # type: ignore[untyped-decorator]
+    def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
+        (pcoll,) = transform.inputs.values()
+        coders = factory.get_output_coders(transform)
+        tags = sorted(coders)
+        spec = operation_specs.WorkerFlatten(None, [coders[tag] for tag in tags])
+        name = NameContext(transform.unique_name, transform_id)
+        op = LateOperation(name, spec, factory, factory.get_windowed_coder(pcoll), tags)
+        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)

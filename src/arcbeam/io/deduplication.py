@@ -1,0 +1,135 @@
+"""Elements that are there twice, near each other in event time.
+
+Owns who is a duplicate of whom, and that one is forgotten when none can come any more. Must not know any runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.coders import BooleanCoder, VarIntCoder
+from apache_beam.transforms.userstate import (
+    OrderedListStateSpec,
+    ReadModifyWriteStateSpec,
+    TimeDomain,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+_BEGINNING: Final = Timestamp(micros=-(1 << 63))
+
+
+class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
+    """Of equal elements near each other in event time puts out the first that comes.
+
+    `events | DeduplicateWithinWatermark(delay=600, key=lambda event: event["id"])`. An element is a duplicate if one of
+    the same key was put out whose time is at most `delay` earlier or later; it comes to nothing. All others are put out
+    as they are, at once, with their time and window.
+
+    What was put out is remembered until the watermark is more than `delay` behind its time, so the input needs a
+    watermark that moves. An element that comes later than that still goes out, though its like may have.
+
+    Only elements of the same window are duplicates; mostly that is the global window.
+
+    This is Spark's `dropDuplicatesWithinWatermark`, but that it is always the distance in time that decides: Spark
+    drops whatever comes before the watermark has let go of the first one, however far it is from it. Beam's own
+    `Deduplicate` does as Spark does, in batch for ever, and can go by the clock instead; take it for duplicates that
+    are near each other when they are processed, like those of a queue that delivers again. Take this one where what
+    comes out should not depend on how far the watermark is, nor on whether it is run as a stream or in batch.
+
+    Args:
+        delay: seconds, or a Duration; not below zero.
+        key: of an element, what its likes have in common; None: the whole element. Keys are encoded as those of a
+            grouping.
+
+    Raises:
+        ValueError: the delay is below zero.
+    """
+
+    def __init__(
+        self, delay: Duration | float, key: Callable[[Any], Any] | None = None, label: str | None = None
+    ) -> None:
+        super().__init__(label)
+        self._delay, self._key = Duration.of(delay).micros, key
+        if self._delay < 0:
+            raise ValueError(f"DeduplicateWithinWatermark(delay={delay}): nothing is less than 0 s away")
+
+    def expand(self, elements: Any) -> Any:
+        """See `beam.PTransform`."""
+        if self._key is None:
+            pairs = elements | "Key" >> beam.Map(_as_key).with_output_types(tuple[elements.element_type, None])
+        else:
+            pairs = elements | "Key" >> beam.WithKeys(self._key)
+        kept = beam.ParDo(_Deduplicate(self._delay, self._key is None))
+        return pairs | "Deduplicate" >> kept.with_output_types(elements.element_type)
+
+
+def _as_key(element: Any) -> tuple[Any, None]:
+    return element, None
+
+
+class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Elements are (key, value).
+
+    Args:
+        delay: microseconds.
+        keys: the key is what is put out, not the value.
+    """
+
+    KEPT = OrderedListStateSpec("kept", BooleanCoder())
+    """The times of what was put out; the values say nothing."""
+    NEXT = ReadModifyWriteStateSpec("next", VarIntCoder())
+    """When the first of them is to be forgotten, in microseconds."""
+    FORGET = TimerSpec("forget", TimeDomain.WATERMARK)
+
+    def __init__(self, delay: int, keys: bool) -> None:
+        self._delay, self._keys = delay, keys
+
+    def process(
+        self,
+        element: tuple[Any, Any],
+        time: Any = beam.DoFn.TimestampParam,
+        window: Any = beam.DoFn.WindowParam,
+        kept: Any = beam.DoFn.StateParam(KEPT),
+        next_at: Any = beam.DoFn.StateParam(NEXT),
+        forget: Any = beam.DoFn.TimerParam(FORGET),
+    ) -> Iterator[Any]:
+        """An element: a duplicate, or not."""
+        at, delay = time.micros, self._delay
+        near = kept.read_range(Timestamp(micros=at - delay), Timestamp(micros=at + delay + 1))
+        if any(True for _ in near):
+            return
+        key, value = element
+        yield key if self._keys else value
+        kept.add((time, True))
+        # Nothing comes behind the end of a window.
+        until = min(at + delay, window.max_timestamp().micros)
+        known = next_at.read()
+        if known is None or until < known:
+            next_at.write(until)
+            forget.set(Timestamp(micros=until))
+
+    @on_timer(FORGET)  # type: ignore[untyped-decorator]
+    def forgotten(
+        self,
+        time: Any = beam.DoFn.TimestampParam,
+        window: Any = beam.DoFn.WindowParam,
+        kept: Any = beam.DoFn.StateParam(KEPT),
+        next_at: Any = beam.DoFn.StateParam(NEXT),
+        forget: Any = beam.DoFn.TimerParam(FORGET),
+    ) -> None:
+        """The watermark has passed the time up to which some could have had duplicates."""
+        last = window.max_timestamp().micros
+        now = min(time.micros, last)
+        kept.clear_range(_BEGINNING, Timestamp(micros=now + 1 if now == last else now - self._delay + 1))
+        left = next((then.micros for then, _ in islice(kept.read(), 1)), None)
+        if left is None:
+            next_at.clear()
+        else:
+            until = min(left + self._delay, last)
+            next_at.write(until)
+            forget.set(Timestamp(micros=until))

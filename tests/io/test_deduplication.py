@@ -1,0 +1,93 @@
+"""Duplicates near each other in event time: against what is done by hand, however the elements come."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import window
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.io import DeduplicateWithinWatermark
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from tests.harness.drive import Collect, Driven
+from tests.harness.step.stepped import Shard, Step, Stepped
+
+SECOND = 1_000_000
+Events = list[tuple[str, int, int]]
+
+
+def events(seed: int) -> Events:
+    """(id, number, second)."""
+    chance = random.Random(seed)
+    return [(chance.choice("abc"), n, chance.randrange(60)) for n in range(chance.choice([1, 10, 40]))]
+
+
+def kept(came: Events, delay: int, size: int = 0) -> list[Any]:
+    """What is left of elements that come in this order."""
+    out: Events = []
+    for key, n, at in came:
+        near = (other for other in out if other[0] == key and (not size or other[2] // size == at // size))
+        if all(abs(at - then) > delay for _, _, then in near):
+            out.append((key, n, at))
+    return sorted(out)
+
+
+def build(p: Any, of: Events, delay: Any, size: int = 0) -> None:
+    timed = p | beam.Create(of, reshuffle=False) | beam.Map(lambda event: window.TimestampedValue(event, event[2]))
+    if size:
+        timed = timed | beam.WindowInto(window.FixedWindows(size))
+    timed | DeduplicateWithinWatermark(delay, key=lambda event: event[0]) | Collect()
+
+
+@pytest.mark.parametrize("delay", [0, 3, 20, 1000])
+@pytest.mark.parametrize("size", [0, 10])
+def test_in_batch_of_those_near_each_other_one_is_left(delay: int, size: int) -> None:
+    for seed in range(5):
+        of = events(seed)
+        with Driven(shards=1) as p:
+            build(p, of, delay, size)
+        assert sorted(p.values()) == kept(of, delay, size)
+        assert all(time.micros == at * SECOND for (_, _, at), time, _ in p.windowed())
+
+
+@pytest.mark.contract("WM-08")
+@pytest.mark.parametrize("delay", [0, 3, 20, 1000])
+@pytest.mark.parametrize("seed", range(6))
+def test_in_steps_the_same_is_left_and_none_is_remembered_longer_than_it_must(delay: int, seed: int) -> None:
+    of, chance = events(seed), random.Random(seed)
+    order: Events = []
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        """Elements come out of order, but none behind the watermark."""
+        chance.shuffle(came)
+        order.extend(shard.stage.codec.decode(value) if shard.stage.codec.waits else value for _, (value, *_) in came)
+        watermark = MIN_TIMESTAMP
+        while came:
+            some = chance.randrange(1, 5)
+            now, came = came[:some], came[some:]
+            shard.run(Step([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
+            watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
+            shard.settle(Step((), watermark))
+        last = max(at for _, _, at in of)
+        shard.settle(Step((), Timestamp((last + delay) * SECOND + 1)))
+        assert not shard.left_over()
+
+    with Stepped(cut) as p:
+        build(p, of, delay)
+    assert sorted(p.values()) == kept(order, delay)
+
+
+def test_without_a_key_it_is_the_element() -> None:
+    came = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
+    with Driven(shards=1) as p:
+        timed = p | beam.Create(came, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(*e))
+        timed | beam.Map(str).with_output_types(str) | DeduplicateWithinWatermark(5) | Collect()
+    assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]
+
+
+def test_a_delay_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="delay=-1"):
+        DeduplicateWithinWatermark(-1)

@@ -1,0 +1,197 @@
+"""What groupings drop, as a collection: with what they give it is what came, however late that is and steps are cut."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import TypeOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms import trigger, window
+from apache_beam.transforms.combiners import MeanCombineFn, ToListCombineFn
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.io import LateElement, WithLate
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from tests.harness.bounded.test_windows import Months, Quarters
+from tests.harness.drive import Collect, Driven
+from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.harness.step.test_groupings import MODES, TRIGGERS, WINDOWS
+
+FINISHING = [
+    trigger.AfterCount(2),
+    trigger.AfterWatermark(),
+    trigger.AfterEach(trigger.AfterCount(1), trigger.AfterWatermark()),
+    trigger.AfterAny(trigger.AfterCount(5), trigger.AfterWatermark()),
+]
+MERGING = Quarters, window.Sessions
+
+
+class Panes(beam.DoFn):
+    def process(self, element: Any, in_window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
+        key, values = element
+        for value in values:
+            yield key, value, in_window
+
+
+class Pipeline:
+    """A random one; each value is there once."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(seed)
+        self.windowing = chance.choice(WINDOWS)
+        self.days = 86_400 * 20 if isinstance(self.windowing, Months | Quarters) else 1
+        self.trigger = chance.choice(TRIGGERS + FINISHING)
+        self.mode = chance.choice(MODES)
+        self.lateness = chance.choice([0, 0, 5, 1000]) * self.days
+        self.combined = chance.random() < 0.3
+        self.merging = isinstance(self.windowing, MERGING)
+        self.elements = [
+            (chance.choice(["a", "b", "c"]), n, chance.randrange(40) * self.days)
+            for n in range(chance.choice([1, 8, 40, 40]))
+        ]
+
+    def build(self, p: Any) -> Driven:
+        """Makes it."""
+        p.options.view_as(TypeOptions).allow_unsafe_triggers = True
+        came = p | beam.Create(self.elements, reshuffle=False)
+        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        windowed = timed | beam.WindowInto(
+            self.windowing,
+            trigger=self.trigger,
+            accumulation_mode=self.mode,
+            allowed_lateness=self.lateness,
+        )
+        grouping = beam.CombinePerKey(ToListCombineFn()) if self.combined else beam.GroupByKey()
+        grouped, late = windowed | WithLate(grouping)
+        grouped | beam.ParDo(Panes()) | Collect()
+        late | Collect("late")
+        return p
+
+    def places(self) -> set[Any]:
+        """Key, value and window of all that comes; of windows that merge, no window."""
+        assign, context = self.windowing.assign, self.windowing.AssignContext
+        return {
+            (key, value, None if self.merging else of)
+            for key, value, at in self.elements
+            for of in assign(context(SdkTimestamp(at), element=(key, value)))
+        }
+
+    def check(self, p: Driven) -> list[LateElement]:
+        """All that came is in a pane, or late, and nothing is both or twice; what was late."""
+        times = {value: SdkTimestamp(at) for _, value, at in self.elements}
+        late: list[LateElement] = [element for element, _, _ in p.windowed("late")]
+        there = Counter((key, value, None if self.merging else of) for key, value, of in p.values())
+        dropped = Counter((e.key, e.value, None if self.merging else e.window) for e in late)
+        assert set(there) | set(dropped) == self.places()
+        if self.mode == trigger.AccumulationMode.DISCARDING:
+            assert set((there + dropped).values()) <= {1}
+        # A window that accumulates and becomes one with a closed one gives away all of it.
+        elif not self.merging:
+            assert not set(there) & set(dropped)
+            assert set(dropped.values()) <= {1}
+        for element, time, of in p.windowed("late"):
+            assert (time, of) == (element.timestamp, window.GlobalWindow())
+            held = element.timestamp == element.window.max_timestamp() and element.reason == "closed" and self.merging
+            assert element.timestamp == times[element.value] or held
+            end = element.window.max_timestamp() + self.lateness
+            assert element.reason == "closed" or element.watermark > end
+        return late
+
+
+class Untimely:
+    """Cuts by chance; the watermark moves by chance, too, whatever is still to come."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        chance, watermark = self._chance, MIN_TIMESTAMP
+        times = sorted(one[1] for _, one in came)
+        if chance.random() < 0.8:
+            chance.shuffle(came)
+        while came:
+            size = chance.choice([1, 2, 5, len(came)])
+            now, came = came[:size], came[size:]
+            if chance.random() < 0.6:
+                watermark = max(watermark, Timestamp(chance.choice(times) + chance.randrange(-5, 15) * 1_000_000))
+            looks, runs = chance.choice([1, 3, 1000]), chance.choice([1, 1, 2])
+            shard.settle(
+                Step([(key, [one]) for key, one in now], watermark, looks=looks, runs=runs, fresh=chance.random() < 0.1)
+            )
+
+
+@pytest.mark.contract("WM-09", "ENG-10")
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_late_and_what_is_not_are_what_came(seed: int) -> None:
+    pipeline = Pipeline(seed)
+    with Stepped(Untimely(seed), fusion=seed % 5 != 0) as p:
+        pipeline.build(p)
+    pipeline.check(p)
+    assert not p.left
+
+
+@pytest.mark.contract("WM-09")
+def test_some_of_these_pipelines_drop_for_each_reason() -> None:
+    reasons = Counter[str]()
+    for seed in range(60):
+        pipeline = Pipeline(seed)
+        with Stepped(Untimely(seed)) as p:
+            pipeline.build(p)
+        late = pipeline.check(p)
+        reasons.update(element.reason for element in late)
+        # A drop of many is one to the engine; all else is one by one.
+        assert len(late) >= len(p.drops)
+    assert min(reasons["expired"], reasons["closed"]) > 50, reasons
+
+
+@pytest.mark.contract("WM-09", "ENG-10")
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_in_batch_what_is_late_comes_to_a_window_whose_trigger_has_finished(seed: int) -> None:
+    pipeline = Pipeline(seed)
+    with Driven(fusion=seed % 5 != 0, group_memory_bytes=100 if seed % 2 else 1 << 20) as p:
+        pipeline.build(p)
+    assert {element.reason for element in pipeline.check(p)} <= {"closed"}
+
+
+def build(p: Any) -> tuple[Any, Any]:
+    pairs = p | beam.Create([("a", 1), ("a", 2), ("b", 3)])
+    return pairs | WithLate(beam.CombinePerKey(sum))  # type: ignore[no-any-return]
+
+
+@pytest.mark.contract("WM-09")
+def test_on_another_runner_nothing_is_late() -> None:
+    with beam.Pipeline(runner=FnApiRunner()) as p:
+        totals, late = build(p)
+        assert_that(totals, equal_to([("a", 3), ("b", 3)]))
+        assert_that(late, equal_to([]), label="late")
+
+
+def test_what_is_grouped_keeps_its_type() -> None:
+    p = beam.Pipeline()
+    pairs = p | beam.Create([("a", 1)])
+    for grouping in (beam.GroupByKey(), beam.CombinePerKey(sum), beam.CombinePerKey(MeanCombineFn())):
+        assert (pairs | WithLate(grouping)).grouped.element_type == (pairs | grouping).element_type
+
+
+@pytest.mark.parametrize("grouping", [beam.Reshuffle(), beam.combiners.Count.PerKey(), beam.GroupByKey])
+def test_only_of_groupings_it_is_known_what_they_drop(grouping: Any) -> None:
+    with pytest.raises(ValueError, match=r"a beam\.GroupByKey or a beam\.CombinePerKey"):
+        WithLate(grouping)
+
+
+def test_it_must_stand_behind_a_grouping() -> None:
+    def apart(proto: Any) -> None:
+        for transform in proto.components.transforms.values():
+            if transform.unique_name == "Same":
+                transform.annotations["arcbeam:late"] = b""
+
+    with pytest.raises(InvalidPipelineError, match="no grouping right before it"), Driven(edit=apart) as p:
+        p | beam.Create([1]) | "Same" >> beam.Map(lambda x: x)

@@ -1,0 +1,71 @@
+"""Output modes: what comes out of a grouping when, and what is let go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import window
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.io import OutputMode
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from tests.harness.drive import Collect, Driven
+from tests.harness.step.stepped import Shard, Step, Stepped
+
+SECOND = 1_000_000
+CAME = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]
+"""Values and seconds."""
+
+
+def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+    """Two at a time, a minute each; the watermark comes behind the first window with the fourth."""
+    came = sorted(came, key=lambda pair: shard.stage.codec.decode(pair[1][0]))
+    for n in range(3):
+        now = Timestamp(n * 60 * SECOND)
+        watermark = Timestamp(11 * SECOND) if n else MIN_TIMESTAMP
+        shard.settle(Step([(key, [one]) for key, one in came[2 * n : 2 * n + 2]], watermark, now))
+        shard.settle(Step((), watermark, Timestamp(now + 30 * SECOND)))
+    assert shard.left_over()
+
+
+def sums(windowing: Any, p: Any) -> list[int]:
+    with p:
+        timed = p | beam.Create(CAME, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue(("k", e[0]), e[1]))
+        keyed = timed | beam.Map(lambda kv: kv).with_output_types(tuple[str, int])
+        keyed | windowing | beam.GroupByKey() | beam.MapTuple(lambda _, values: sum(values)) | Collect()
+    if isinstance(p, Stepped):
+        assert not p.left
+    return p.values()  # type: ignore[no-any-return]
+
+
+MODES: dict[str, tuple[Any, list[int], list[int]]] = {
+    # The first window has ended when 8 comes in the same step, but its end is passed behind that; 16 is too late.
+    "append": (OutputMode.append(window.FixedWindows(10)), [11, 36], [27, 36]),
+    "update": (OutputMode.update(window.FixedWindows(10)), [3, 11, 4, 36], [27, 36]),
+    "update, late": (OutputMode.update(window.FixedWindows(10), allowed_lateness=60), [3, 11, 27, 4, 36], [27, 36]),
+    "update, slowly": (OutputMode.update(window.FixedWindows(10), every=100), [11, 36], [27, 36]),
+    "complete": (OutputMode.complete(), [3, 15, 63], [63]),
+}
+
+
+@pytest.mark.contract("WM-05")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_says_what_comes_out_when(mode: str) -> None:
+    windowing, in_steps, _ = MODES[mode]
+    assert sorted(sums(windowing, Stepped(cut))) == sorted(in_steps)
+
+
+@pytest.mark.contract("WM-05")
+@pytest.mark.parametrize("mode", MODES)
+def test_in_batch_each_result_comes_out_once(mode: str) -> None:
+    windowing, _, in_batch = MODES[mode]
+    assert sorted(sums(windowing, Driven(shards=1))) == in_batch
+
+
+def test_what_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"OutputMode\.append"):
+        OutputMode.append(window.GlobalWindows())
+    with pytest.raises(ValueError, match="every=-1"):
+        OutputMode.complete(every=-1)

@@ -1,0 +1,94 @@
+"""State that nothing lets go: who is told of, and what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import VarIntCoder
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing import test_stream
+from apache_beam.transforms import trigger, userstate, window
+
+from arcbeam.io import DeduplicateWithinWatermark, OutputMode
+from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
+from tests.offsets import Endless
+
+
+class Feed(beam.DoFn):
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: Any, tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
+        yield "k", 1
+
+
+class Counting(beam.DoFn):
+    SEEN = userstate.CombiningValueStateSpec("seen", VarIntCoder(), sum)
+
+    def process(self, element: Any, seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[Any]:
+        seen.add(1)
+        yield seen.read()
+
+
+def warned(build: Any, source: Any = None, bounded: bool = False) -> tuple[str, ...]:
+    p = beam.Pipeline(options=PipelineOptions(["--allow_unsafe_triggers"]))
+    came = p | source if source else p | beam.Create([0]) | "Feed" >> beam.ParDo(Feed())
+    build(came | beam.Map(lambda e: e).with_output_types(tuple[str, int]))
+    return translate(pipeline_proto(p), bounded=bounded).warnings
+
+
+FIRING = {"accumulation_mode": trigger.AccumulationMode.DISCARDING}
+
+
+@pytest.mark.contract("WM-08")
+def test_what_never_fires_and_state_that_is_never_cleared_is_warned_of_by_name() -> None:
+    (text,) = warned(lambda came: came | "Together" >> beam.GroupByKey())
+    assert text.startswith("Together puts out nothing before its input ends")
+    assert "put the input into windows" in text
+    after_end = trigger.AfterWatermark(late=trigger.AfterCount(1))
+    windowed = beam.WindowInto(window.GlobalWindows(), trigger=after_end, **FIRING)
+    (text,) = warned(lambda came: came | windowed | "Totals" >> beam.CombinePerKey(sum))
+    assert text.startswith("Totals/GroupByKey puts out nothing")
+    (text,) = warned(lambda came: came | "Count" >> beam.ParDo(Counting()))
+    assert text.startswith("Count keeps state ('seen') of each key for ever")
+    assert "clear it by a timer" in text
+
+
+@pytest.mark.contract("WM-08")
+def test_each_transform_is_warned_of_once() -> None:
+    def build(came: Any) -> None:
+        came | "one" >> beam.GroupByKey()
+        came | "two" >> beam.GroupByKey()
+        came | "three" >> beam.ParDo(Counting())
+
+    assert [text.split()[0] for text in warned(build)] == ["one", "three", "two"]
+
+
+def twice(came: Any) -> Any:
+    totals = came | OutputMode.complete() | beam.CombinePerKey(sum)
+    return totals | "again" >> beam.GroupByKey()
+
+
+FINE: dict[str, Any] = {
+    "windows": lambda came: came | beam.WindowInto(window.FixedWindows(1)) | beam.GroupByKey(),
+    "sessions": lambda came: came | beam.WindowInto(window.Sessions(1)) | beam.ParDo(Counting()),
+    "a trigger, and what follows it": twice,
+    "timers": lambda came: came | DeduplicateWithinWatermark(5),
+    "an exchange": lambda came: came | beam.Reshuffle(),
+    "no state": lambda came: came | beam.MapTuple(lambda _, v: v),
+}
+
+
+@pytest.mark.contract("WM-08")
+@pytest.mark.parametrize("fine", FINE)
+def test_what_ends_or_fires_is_not(fine: str) -> None:
+    assert warned(FINE[fine]) == ()
+
+
+def test_nor_what_has_an_end() -> None:
+    assert warned(lambda came: came | beam.GroupByKey(), source=beam.Create([("k", 1)])) == ()
+    assert warned(lambda came: came | beam.GroupByKey(), source=beam.Create([("k", 1)]), bounded=True) == ()
+    script = test_stream.TestStream().add_elements([("k", 1)])
+    assert warned(lambda came: came | beam.GroupByKey(), source=script) == ()
