@@ -439,6 +439,22 @@ def _named(restriction: Restriction) -> str:
     return f"{restriction.root}~{restriction.id.hex()}"
 
 
+def due_of(view: StateView, stage: int, holder: str) -> Timestamp | None:
+    """When a restriction may go on.
+
+    Args:
+        view: of its shard.
+        stage: the stage's number.
+        holder: the name of its hold. A long root may have cut that, and then nothing is known.
+    """
+    try:
+        id = bytes.fromhex(holder.rpartition("~")[2])
+    except ValueError:
+        return None
+    row = view.get(prefix(Kind.RESIDUAL, stage) + id)
+    return None if row is None else Timestamp(_HEADER.unpack_from(row)[1])
+
+
 def _holder(restriction: Restriction) -> Holder:
     return Holder(HolderKind.RESIDUAL, _named(restriction))
 

@@ -15,6 +15,7 @@ from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.releases import with_releases
 from arcbeam.engine.step.bundles import BundleResult, SideInputs
 from arcbeam.engine.step.groupedstage import GroupedLogic
 from arcbeam.engine.step.plainstage import PlainLogic, SplittableLogic
@@ -154,7 +155,7 @@ class StageStep:
             place.placed.name,
             place.shard,
             watermark,
-            place.clock.local(earliest),
+            with_releases(place.view, place.placed.number, place.clock.local(earliest)),
             leftover,
             work.next_event(),
             work.next_due(),
