@@ -28,12 +28,14 @@ from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
+from arcbeam.steps.status import Status
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
+from arcbeam.view.exposition import exposed, exposing
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -192,7 +194,7 @@ class Job:
                 if self.cancelled:
                     raise JobCancelledError(f"{self.id} was cancelled")
                 self._begun.set()
-                with ProgressLine(self._run.standing):
+                with ProgressLine(self._run.standing), exposing(options.metrics_endpoint, self.exposition):
                     outcome = self._run.run()
             _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())
             return outcome.state.name if isinstance(outcome, streamjob.Outcome) else "DONE"
@@ -274,6 +276,16 @@ class Job:
     def messages(self) -> list[Message]:
         """What the job has said, the last thousand of it."""
         return list(self._messages)
+
+    def status(self) -> Status | None:
+        """Where a job in steps stands, as of its newest step; None of any other job, and before it has begun."""
+        run = self._run
+        return run.status() if isinstance(run, streamjob.StreamRun) else None
+
+    def exposition(self) -> str:
+        """What there is to be scraped, in Prometheus' text form."""
+        run = self._run
+        return exposed(self.id, self.status(), None if run is None else run.standing())
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""
