@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
@@ -35,7 +36,7 @@ from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
-from arcbeam.view.exposition import exposed, exposing
+from arcbeam.view.exposition import Counter, exposed, exposing
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -285,7 +286,11 @@ class Job:
     def exposition(self) -> str:
         """What there is to be scraped, in Prometheus' text form."""
         run = self._run
-        return exposed(self.id, self.status(), None if run is None else run.standing())
+        counters = [
+            Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
+            for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
+        ]
+        return exposed(self.id, self.status(), None if run is None else run.standing(), counters)
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""

@@ -73,7 +73,7 @@ def test_a_watermark_stands_since_the_commit_that_moved_it_last() -> None:
 
 def test_what_is_kept_of_the_shards_explains_what_all_of_them_would() -> None:
     log = opened(MemoryBlobs())
-    late = Hold(Timestamp(7), HolderKind.RESIDUAL, "1.0.0~ab", release=Release(_HOUR, by_clock=True))
+    late = Hold(Timestamp(7), HolderKind.RESIDUAL, "1.0.0~ab", release=Release(_HOUR, by_clock=True), about="'EWR'")
     later = Hold(Timestamp(9), HolderKind.RESIDUAL, "1.0.0~cd")
     head = _committed(
         log,
@@ -83,11 +83,16 @@ def test_what_is_kept_of_the_shards_explains_what_all_of_them_would() -> None:
     (cause,) = _causes(head)
     assert cause.text == (
         "the watermark of the input of 'read' is at 1970-01-01T00:00:00.000007Z, since step 1 "
-        "(1970-01-01T00:00:00.000001Z): restriction 1.0.0~ab in shard 1 of 'read' (of 2 that are not done) "
+        "(1970-01-01T00:00:00.000001Z): restriction 1.0.0~ab of element 'EWR' in shard 1 of 'read' "
+        "(of 2 that are not done) "
         "has deferred itself until 1970-01-01T01:00:00Z"
     )
     assert cause.frees == "the clock comes to 1970-01-01T01:00:00Z, when it is processed again"
     assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
+    # In a step in which it does not run, what it is of is known of the step before.
+    again = _with("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
+    (same,) = _causes(_committed(log, at(7, MAX_TIMESTAMP, 7), *_all(_with("read", 0, later), again)))
+    assert same.text == cause.text
 
 
 def test_elements_that_are_parked_are_told_with_what_their_side_input_waits_for() -> None:

@@ -14,7 +14,7 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.progressline import Standing
 from arcbeam.steps.standing import Since
 from arcbeam.steps.status import Cause, OutputStatus, StageStatus, Status
-from arcbeam.view.exposition import exposed, exposing
+from arcbeam.view.exposition import Counter, exposed, exposing
 
 pytestmark = pytest.mark.contract("OPS-04")
 
@@ -53,11 +53,13 @@ _STATUS = Status(
 
 
 def test_all_figures_have_their_labels_and_each_family_is_described_once() -> None:
-    lines = exposed("job-1", _STATUS, Standing((), 10, 3)).splitlines()
+    counters = [Counter("Parse", "lines", "bad", 7)]
+    lines = exposed("job-1", _STATUS, Standing((), 10, 3), counters).splitlines()
     of = r'job="job-1",stage="a \"stage\"\\"'
     assert {
         'arcbeam_elements_total{job="job-1"} 10',
         'arcbeam_step_total{job="job-1"} 3',
+        'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
         'arcbeam_step_seconds{job="job-1",part="all"} 0.5',
         'arcbeam_behind_seconds{job="job-1"} 9.0',
         'arcbeam_state_bytes{job="job-1",level="1"} 77',

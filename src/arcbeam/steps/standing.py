@@ -206,7 +206,7 @@ def standing_after(
                 placed.flow.shards,
                 now if moved or known is None else known.input,
                 outputs,
-                tuple(_limits(of, placed.flow.outputs)),
+                _remembering(known, _limits(of, placed.flow.outputs)),
                 step,
                 _sum((known.total, step)) if known else step,
                 sum(report.restrictions.live for report in of),
@@ -236,6 +236,18 @@ def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[
         yield from first(Sort.PENDING, output, ((shard, of.pending, port) for shard, of, port in there))
         yield from first(Sort.HOLD, output, ((shard, of.hold, None) for shard, of, _ in there))
         yield from first(Sort.ESTIMATE, output, ((shard, of.estimate, None) for shard, of, _ in there))
+
+
+def _remembering(before: StageStanding | None, limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """The limits; what a restriction is of is known when it runs, and then it may wait for long."""
+    holds = [limit.what for limit in before.limits if isinstance(limit.what, Hold)] if before else []
+    abouts = {hold.name: hold.about for hold in holds if hold.about}
+    return tuple(
+        replace(limit, what=replace(limit.what, about=abouts[limit.what.name]))
+        if isinstance(limit.what, Hold) and not limit.what.about and limit.what.name in abouts
+        else limit
+        for limit in limits
+    )
 
 
 def _locals(of: StageStanding) -> dict[int, Local]:
@@ -300,7 +312,7 @@ def _what(what: Hold | Estimate) -> list[Any]:
     if isinstance(what, Estimate):
         return [what.time, what.source]
     release = what.release and [what.release.at, what.release.by_clock]
-    return [what.time, what.name, int(what.kind), what.output, what.key, release]
+    return [what.time, what.name, int(what.kind), what.output, what.key, release, what.about]
 
 
 def _stage(record: dict[str, Any]) -> StageStanding:
@@ -331,8 +343,9 @@ def _what_of(
     output: str = "",
     key: str | None = None,
     release: list[Any] | None = None,
+    about: str = "",
 ) -> Hold | Estimate:
     if kind is None:
         return Estimate(Timestamp(time), name)
     at = Release(Timestamp(release[0]), release[1]) if release else None
-    return Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at)
+    return Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about)

@@ -372,7 +372,9 @@ class _Reasons:
         return f"it is at {shown_time(self._times.inputs[link.stage])}"
 
     def _restriction(self, stage: StageStanding, hold: Hold, where: str) -> tuple[str, str]:
-        one = f"restriction {hold.name} {where}" + (f" (of {stage.live} that are not done)" if stage.live > 1 else "")
+        of = f" of element {hold.about}" if hold.about else ""
+        one = f"restriction {hold.name}{of} {where}"
+        one += f" (of {stage.live} that are not done)" if stage.live > 1 else ""
         due = hold.release.at if hold.release else None
         silent = hold.time == MIN_TIMESTAMP
         waits = due is not None and due > shifted(self._now, _SOON)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Final, NamedTuple
 
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -38,6 +38,7 @@ _FAMILIES: Final = {
     "event_time_seconds": ("gauge", "Least, mean and most event time of what left a stage in the newest step."),
     "restrictions": ("gauge", "Restrictions of a stage that are not done."),
     "backlog": ("gauge", "The sum of their sizes, in the unit of their DoFn."),
+    "user": ("counter", "Counters of the pipeline's own."),
 }
 """Type and meaning of each; behind `arcbeam_`. Counters end with `_total`."""
 
@@ -76,13 +77,23 @@ def _seconds(time: int) -> float:
     return float("inf") if time >= MAX_TIMESTAMP else time / 1e6
 
 
-def exposed(job: str, status: Status | None, standing: Standing | None) -> str:
+class Counter(NamedTuple):
+    """A counter of the user's: of which step of the pipeline, its namespace and name, and where it is."""
+
+    step: str
+    namespace: str
+    name: str
+    value: int
+
+
+def exposed(job: str, status: Status | None, standing: Standing | None, counters: Iterable[Counter] = ()) -> str:
     """All figures of a job.
 
     Args:
         job: its id.
         status: of a job in steps.
         standing: of any job that has begun.
+        counters: of the user's, as far as they count.
     """
     page = _Page(job)
     if standing is not None:
@@ -91,6 +102,8 @@ def exposed(job: str, status: Status | None, standing: Standing | None) -> str:
     if status is not None:
         _of_job(page, status)
         _of_stages(page, status)
+    for step, namespace, name, value in counters:
+        page.add("user", value, step=step, namespace=namespace, name=name)
     return page.text()
 
 

@@ -136,7 +136,7 @@ def test_a_source_that_stalls(tmp_path: Path) -> None:
     )
     assert re.fullmatch(
         rf"the watermark of the input of '.*Meter.*' is at 1970-01-01T00:00:04Z, {SINCE}: "
-        r"restriction \S+ in shard \d of '.*Meter.*' goes on, and reports no later watermark",
+        rf"restriction \S+ of element {MANY} in shard \d of '.*Meter.*' goes on, and reports no later watermark",
         cause.text,
     )
     assert cause.frees == (
@@ -152,7 +152,7 @@ def test_a_restriction_that_defers_for_an_hour(tmp_path: Path) -> None:
     cause = stuck(tmp_path, build, lambda cause: "Late" in cause.stage and cause.time == 4_000_000)
     assert re.fullmatch(
         rf"the watermark of the input of '.*Late.*' is at 1970-01-01T00:00:04Z, {SINCE}: "
-        rf"restriction \S+ in shard \d of '.*Late.*' has deferred itself until {WHEN}",
+        rf"restriction \S+ of element {MANY} in shard \d of '.*Late.*' has deferred itself until {WHEN}",
         cause.text,
     )
     assert re.fullmatch(rf"the clock comes to {WHEN}, when it is processed again", cause.frees)
@@ -191,7 +191,8 @@ def test_an_idle_partition(tmp_path: Path) -> None:
     )
     assert re.fullmatch(
         rf"the watermark of the input of '.*Topic.*' is at the beginning of time, {SINCE}: "
-        r"restriction \S+ in shard \d of '.*Topic.*' \(of 2 that are not done\) reports no watermark",
+        rf"restriction \S+ of element {MANY} in shard \d of '.*Topic.*' \(of 2 that are not done\) "
+        r"reports no watermark",
         cause.text,
     )
     assert cause.frees == "its DoFn reports a watermark (a watermark estimator), or it is done"

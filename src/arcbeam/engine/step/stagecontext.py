@@ -49,6 +49,7 @@ class StageContext:
         exchange: where late data goes.
         budget: how much more may be done.
         tally: what was done.
+        abouts: what the restrictions are of that were left in this step, for people, by the hexadecimal ids.
     """
 
     placed: Placed
@@ -62,6 +63,7 @@ class StageContext:
     exchange: Exchange
     budget: Budget
     tally: Tally = field(default_factory=Tally)
+    abouts: dict[str, str] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
         """Takes note of what user code did.

@@ -155,7 +155,7 @@ class StageStep:
             place.placed.name,
             place.shard,
             watermark,
-            with_releases(place.view, place.placed.number, place.clock.local(earliest)),
+            with_releases(place.view, place.placed.number, place.clock.local(earliest), place.abouts),
             leftover,
             work.next_event(),
             work.next_due(),

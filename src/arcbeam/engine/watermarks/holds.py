@@ -116,6 +116,7 @@ class Hold:
         key: its user key, as text; None if it has none.
         owner: the row that it stands in, or b"".
         release: when it has its turn, if somebody has looked (`engine.state.releases`).
+        about: what it is of, for people; "" if that is not known.
     """
 
     time: Timestamp
@@ -125,6 +126,7 @@ class Hold:
     key: str | None = None
     owner: bytes = field(default=b"", repr=False, compare=False)
     release: Release | None = field(default=None, compare=False)
+    about: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         named = f" '{self.name}'" if self.name else ""
