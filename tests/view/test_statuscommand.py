@@ -61,7 +61,7 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("step 1 (running), recorded at 2023-11-14 22:13:20.000Z; watermark beginning")
     assert lines[1].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
-    assert "backlog: 1 restrictions of size 40" in lines[2]
+    assert "backlog: 1 restriction(s) of size 40" in lines[2]
     (read,) = (line for line in lines if line.startswith("read "))
     assert "1,200 (90 kB)" in read
     assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read

@@ -80,29 +80,22 @@ class Passed:
     Attributes:
         bytes: of its rows.
         counted: elements whose event times are in what follows: those at the beginning of time have none.
-        least, most: of their event times, in microseconds; without meaning if none was counted.
+        least, most: of their event times, in microseconds; beyond all times, at the wrong end, if none was counted.
         total: the sum of their event times.
     """
 
     bytes: int = 0
     counted: int = 0
-    least: int = 0
-    most: int = 0
+    least: int = 1 << 64
+    most: int = -1 << 64
     total: int = 0
 
     def add(self, other: Passed) -> None:
         """Takes in what has left it elsewhere."""
         self.bytes += other.bytes
-        self.see(other.counted, other.least, other.most, other.total)
-
-    def see(self, count: int, least: int, most: int, total: int) -> None:
-        """Takes in the event times of so many elements."""
-        if not count:
-            return
-        self.least = min(self.least, least) if self.counted else least
-        self.most = max(self.most, most) if self.counted else most
-        self.counted += count
-        self.total += total
+        self.counted += other.counted
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        self.total += other.total
 
 
 @dataclass(slots=True)

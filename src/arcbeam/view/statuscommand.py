@@ -127,7 +127,7 @@ def _job_lines(record: Record) -> Iterator[str]:
     rate = "unknown" if record["rate"] is None else f"{record['rate']:,.0f} elements/s"
     state = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
     yield (
-        f"rate {rate}; backlog: {record['restrictions']} restrictions of size {record['backlog']:g}; "
+        f"rate {rate}; backlog: {record['restrictions']} restriction(s) of size {record['backlog']:g}; "
         f"state: {_bytes(state[0])}, {state[1]:,} rows"
     )
 
@@ -142,7 +142,7 @@ def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
         return "-" if out["least"] is None else " / ".join(shown(out[name]) for name in ("least", "mean", "most"))
 
     step, total, since = stage["step"], stage["total"], stage["input_since"]
-    waits = [f"{stage['restrictions']} restrictions of size {stage['backlog']:g}"] if stage["restrictions"] else []
+    waits = [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
     waits += [f"parked until {each}" for each in stage["parked"]]
     waits += [f"until {shown(stage['next_event'])}"] if stage["next_event"] is not None else []
     waits += [f"until {shown(stage['next_due'])} by the clock"] if stage["next_due"] is not None else []

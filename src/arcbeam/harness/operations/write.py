@@ -94,9 +94,18 @@ class Write(BlockOperation):
 
 
 def _see(passed: Passed, block: Block) -> None:
+    """Takes in the event times of a block; called for each, so it calls nothing that it need not."""
     micros, count = block.micros, len(block)
     if type(micros) is Each:
-        if (least := min(micros)) > MIN_TIMESTAMP:
-            passed.see(count, least, max(micros), sum(micros))
-    elif micros > MIN_TIMESTAMP:
-        passed.see(count, micros, micros, micros * count)
+        least, most, total = min(micros), max(micros), sum(micros)
+    else:
+        least = most = micros
+        total = micros * count
+    if least <= MIN_TIMESTAMP:
+        return
+    passed.counted += count
+    passed.total += total
+    if least < passed.least:
+        passed.least = least
+    if most > passed.most:
+        passed.most = most
