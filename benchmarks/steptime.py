@@ -32,7 +32,9 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.spark.steps import cluster, stepframes
+from arcbeam.spark.steps.streamjob import StreamRun
 from arcbeam.spark.steps.tally import Tally
+from arcbeam.steps import proposals
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.processes import cpu_by_kind
@@ -86,6 +88,8 @@ class Times:
         self.ended: list[float] = []
         self.levels: list[dict[str, float]] = []
         self.cpu: list[dict[str, float]] = []
+        # What it takes to keep how the job stands, by step.
+        self.status: list[float] = []
 
     def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
         """Looks over the cluster's shoulder."""
@@ -114,6 +118,23 @@ class Times:
             self.levels.append(seconds)
             reported(this, step, reports)
 
+        figures, drafted = StreamRun._figures, proposals.standing_after
+
+        def timed_figures(this: Any, *args: Any) -> Any:
+            start = time.perf_counter()
+            found = figures(this, *args)
+            self.status.append(time.perf_counter() - start)
+            return found
+
+        def timed_standing(*args: Any) -> Any:
+            start = time.perf_counter()
+            found = drafted(*args)
+            found.encoded()
+            self.status[-1] += time.perf_counter() - start
+            return found
+
+        StreamRun._figures = timed_figures  # type: ignore[method-assign]
+        proposals.standing_after = timed_standing
         stepframes.StepFrames.of = timed_frame  # type: ignore[method-assign]
         cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
         Tally.ran = noted  # type: ignore[method-assign]
@@ -134,6 +155,7 @@ def figures(times: Times, warm: int) -> dict[str, Any]:
         "build": statistics.mean(built),
         "job": statistics.mean(jobs),
         "between": statistics.mean(between),
+        "status": statistics.mean(times.status[warm:]),
         "stages": stages,
         "cpu": {kind: seconds / len(begun) for kind, seconds in spent.items()},
     }
@@ -186,6 +208,7 @@ def main() -> None:
         return
     sys.stdout.write(f"{found['steps']} steps: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n")
     sys.stdout.write(f"  build {found['build']:.3f}, job {found['job']:.3f}, between {found['between']:.3f}\n")
+    sys.stdout.write(f"  of that to keep how the job stands: {found['status']:.4f}\n")
     for name, seconds in found["stages"].items():
         sys.stdout.write(f"  tasks of '{name}': {seconds:.3f}\n")
     cpu = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in found["cpu"].items())

@@ -23,6 +23,7 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
+from arcbeam.steps.status import as_record
 from arcbeam.store.blobs.backends import shown
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -146,6 +147,18 @@ class SparkExecutor:
         else:
             asking.wait()
         return asking.path
+
+    def status(self) -> Mapping[str, Any]:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        status = None if job is None else job.status()
+        if status is None:
+            raise RequestRefusedError(
+                "nothing is known of the job's steps: it has not begun, or runs in phases",
+                "ask again; only a job in steps has watermarks",
+            )
+        return as_record(status)
 
     def metrics(self) -> MetricsNow | None:
         """See `PipelineExecutor`."""

@@ -6,15 +6,18 @@ Owns how it is shown. What there is to show is `store.log.inspection`'s.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.output import Output, TextOutput
+from arcbeam.view.statuscommand import cause_lines
 
 if TYPE_CHECKING:
+    from arcbeam.store.blobs.durable import DurableBlobs
     from arcbeam.store.log.inspection import Inspection
 
 _NAMED = {
@@ -30,7 +33,7 @@ _NAMED = {
 @click.option("--steps", type=click.IntRange(min=0), default=10, show_default=True, help="List so many steps.")
 @click.option("--check", is_flag=True, help="Read all files of the step; exit with 1 if any cannot be read.")
 def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int, check: bool) -> None:
-    """Show an unbounded job: steps, watermarks, holds, residuals, sizes of state, savepoints.
+    """Show an unbounded job: steps, watermarks, what holds them and would free them, sizes of state, savepoints.
 
     PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path. Nothing is changed; the job
     may be running. Where a manifest cannot be read, what can is shown; exits with 1. With --json, times are
@@ -44,16 +47,31 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
     savepoint = savepoint or of_path
     if step is not None and savepoint:
         raise click.UsageError("--step and --savepoint exclude each other")
-    found = look(open_blobs(path), step=step, savepoint=savepoint, steps=steps, check=check)
+    blobs = open_blobs(path)
+    found = look(blobs, step=step, savepoint=savepoint, steps=steps, check=check)
+    causes = _causes(blobs, found.step)
     if isinstance(out, TextOutput):
-        _show(out, found)
+        _show(out, found, causes)
     else:
-        out.record(dataclasses.asdict(found))
+        out.record({**dataclasses.asdict(found), "causes": causes})
     if found.damaged or found.problems:
         click.get_current_context().exit(1)
 
 
-def _show(out: TextOutput, found: Inspection) -> None:
+def _causes(blobs: DurableBlobs, step: int) -> list[dict[str, Any]]:
+    """What watermarks wait for after a step, if it is still there."""
+    from arcbeam.steps.status import as_record, status_of
+    from arcbeam.store.blobs.errors import StoreError
+    from arcbeam.store.log.chain import read_manifest
+
+    try:
+        causes: list[dict[str, Any]] = as_record(status_of(read_manifest(blobs, step)))["causes"]
+    except StoreError:
+        return []
+    return causes
+
+
+def _show(out: TextOutput, found: Inspection, causes: Sequence[Mapping[str, Any]]) -> None:
     for damage in found.damaged:
         out.text(damage)
     if found.damaged:
@@ -79,6 +97,9 @@ def _show(out: TextOutput, found: Inspection) -> None:
         residuals = "; ".join(f"{of.live} of size {of.size:g}, next due {_time(of.next_due)}" for of in stage.residuals)
         rows.append({**row, "output": outputs, "holds": holds, "residuals": residuals})
     out.table(["stage", "upstream", "input", "output", "holds", "residuals"], rows)
+    out.text("")
+    for line in cause_lines(causes):
+        out.text(line)
     out.text("\nstate")
     out.table(
         ["level", "shards", "files", "entries", "deleted", "size", "largest shard"],

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
@@ -28,12 +29,14 @@ from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
+from arcbeam.steps.status import Status
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
+from arcbeam.view.exposition import Counter, exposed, exposing
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -195,7 +198,7 @@ class Job:
                 for text in self._plan.warnings:
                     _LOG.warning("%s: %s", self._plan.name, text)
                     self.warned(text)
-                with ProgressLine(self._run.standing):
+                with ProgressLine(self._run.standing), exposing(options.metrics_endpoint, self.exposition):
                     outcome = self._run.run()
             _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())
             return outcome.state.name if isinstance(outcome, streamjob.Outcome) else "DONE"
@@ -277,6 +280,20 @@ class Job:
     def messages(self) -> list[Message]:
         """What the job has said, the last thousand of it."""
         return list(self._messages)
+
+    def status(self) -> Status | None:
+        """Where a job in steps stands, as of its newest step; None of any other job, and before it has begun."""
+        run = self._run
+        return run.status() if isinstance(run, streamjob.StreamRun) else None
+
+    def exposition(self) -> str:
+        """What there is to be scraped, in Prometheus' text form."""
+        run = self._run
+        counters = [
+            Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
+            for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
+        ]
+        return exposed(self.id, self.status(), None if run is None else run.standing(), counters)
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""

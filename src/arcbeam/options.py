@@ -28,6 +28,9 @@ OPTIMIZATIONS = {
 }
 """What `--disable_optimizations` may name, and what happens without each."""
 
+LOOPBACK = "127.0.0.1"
+"""Where nobody but this machine comes in."""
+
 _ALL = "all"
 """Stands for every optimization in `--disable_optimizations`."""
 
@@ -37,7 +40,7 @@ _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
 """Options that mean nothing below zero."""
 
 
-OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume")
+OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume", "metrics_address")
 """Options that say where one run of one job begins: no other run has them, nor another job."""
 
 
@@ -107,6 +110,12 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=False,
             help="Leave the job's temporary files for inspection.",
         )
+        batch.add_argument(
+            "--metrics_address",
+            default=None,
+            help="Where the job tells its figures in Prometheus' text form while it runs: a port of this machine, "
+            "reached from nowhere else, or host:port (default: nowhere).",
+        )
         steps = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
         steps.add_argument(
             "--checkpoint_dir",
@@ -174,6 +183,23 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         return {name: name not in disabled and _ALL not in disabled for name in OPTIMIZATIONS}
 
     @property
+    def metrics_endpoint(self) -> tuple[str, int] | None:
+        """Host and port of `--metrics_address`; None if it is not given.
+
+        Raises:
+            InvalidPipelineError: it is of another form.
+        """
+        given: str | int | None = self.metrics_address
+        if given is None:
+            return None
+        host, _, port = str(given).rpartition(":")
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise InvalidPipelineError(
+                f"--metrics_address={given} is not of the form host:port", "give a port alone for this machine only"
+            )
+        return host.strip("[]") or LOOPBACK, int(port)
+
+    @property
     def renamed_stages(self) -> dict[str, str]:
         """What `--stage_mapping` says: new names, by old ones.
 
@@ -211,6 +237,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         if wrong:
             raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
         _ = self.renamed_stages  # raises
+        _ = self.metrics_endpoint  # raises
         for name in ("from_savepoint", "stage_mapping", "force_resume"):
             if getattr(self, name) and not self.checkpoint_dir:
                 raise InvalidPipelineError(

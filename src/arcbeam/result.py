@@ -13,6 +13,7 @@ from arcbeam.errors import JobCancelledError, UserCodeError
 from arcbeam.job import Asking, Job, Message
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.model.plan import Plan
+from arcbeam.steps.status import Status
 from arcbeam.store.log.requests import Asked
 
 
@@ -133,6 +134,14 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         asking = self._job.ask(what, savepoint or "")
         asking.wait()
         return asking
+
+    def status(self) -> Status | None:
+        """Where a job in steps stands, as of its newest step: watermarks, what each waits for, and what would free it.
+
+        Returns:
+            The same that `arcbeam status` shows; None of a job that runs in phases, and before the first commit.
+        """
+        return self._job.status()
 
     def messages(self) -> list[Message]:
         """What a job in steps has said so far, the last thousand: each step, where it is heading, warnings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Fake:
     asked: list[tuple[str, str]] = field(default_factory=list)
     answer: Callable[[], None] = lambda: None
     now: MetricsNow | None = None
+    status: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> Executor:
         return Executor(self)
@@ -75,6 +76,10 @@ class Executor:
         self._fake.asked.append((what, savepoint))
         self._fake.answer()
         return f"/jobs/savepoints/{savepoint or 'named'}"
+
+    def status(self) -> Mapping[str, Any]:
+        self._fake.answer()
+        return self._fake.status
 
     def metrics(self) -> MetricsNow | None:
         return self._fake.now

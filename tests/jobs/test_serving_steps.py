@@ -17,7 +17,7 @@ from apache_beam.transforms import window
 
 from arcbeam.executor import SparkExecutor
 from arcbeam.jobs.server import JobServer, ServerSettings
-from arcbeam.jobs.steerservice import asked_of
+from arcbeam.jobs.steerservice import asked_of, status_of
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.requests import Asked
@@ -98,6 +98,9 @@ def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_ser
             until(lambda out=out: noted(out) == [list(range(10))])  # type: ignore[misc]
         until(lambda: counted(client, drained) == {"attempted": 15, "committed": 15})
         assert state(client, drained) == "RUNNING"
+        stood = status_of(client.channel, drained)
+        assert stood["step"] > 0
+        assert [cause for cause in stood["causes"] if cause["kind"] == "restriction"]
 
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=drained))
         assert states(client, drained)[-2:] == ["DRAINING", "DRAINED"]

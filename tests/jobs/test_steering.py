@@ -194,6 +194,9 @@ def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
     result = invoke("drain", id, at, "--wait=0.01")
     assert f"error: {id} drains, and has not ended within 0.01 s" in result.stderr
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
+    # A Struct would make floats of integers, and lose microseconds.
+    fake.status = {"step": 7, "time": 2**62 + 1}
+    assert json.loads(invoke("status", id, at, "--json").stdout) == fake.status
     slow = threading.Event()
     fake.answer = lambda: assert_soon(slow)
     for command in ("suspend", "savepoint", "drain"):

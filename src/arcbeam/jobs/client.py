@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
-from arcbeam.jobs.steerservice import asked_of
+from arcbeam.jobs.steerservice import asked_of, status_of
 from arcbeam.store.log.requests import Asked
 
 _SECONDS = 30.0
@@ -177,6 +177,16 @@ class JobClient:
         """
         with self._errors(), _in_time(what, job_id, seconds):
             return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        """Where a job in steps stands; of arcbeam's server only. See `arcbeam.steps.status.as_record`.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            ArcbeamError: see `_errors`.
+        """
+        with self._errors():
+            return status_of(self._channel, job_id, timeout=_SECONDS, metadata=self._metadata)
 
     def end(self, job_id: str, seconds: float) -> str:
         """Waits for a job's end, or its suspension, some seconds at most.

@@ -208,6 +208,14 @@ class PipelineExecutor(Protocol):
         """
         ...
 
+    def status(self) -> Mapping[str, Any]:
+        """Where a run in steps stands, as JSON's values. From any thread.
+
+        Raises:
+            RequestRefusedError: it is not in steps, or has not begun.
+        """
+        ...
+
     def metrics(self) -> MetricsNow | None:
         """The metrics of the run as they are now; None if there are none yet. From any thread."""
         ...

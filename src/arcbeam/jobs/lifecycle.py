@@ -327,6 +327,22 @@ class Jobs:
             raise RequestRefusedError(f"job '{id}' cannot be asked for '{what}': it is {record.state}")
         return live.executor.ask(what, savepoint)
 
+    def status(self, id: str) -> Mapping[str, Any]:
+        """Where a job that runs in steps stands; see `PipelineExecutor.status`.
+
+        Raises:
+            JobNotFoundError: there is no such job.
+            RequestRefusedError: it does not run, or not in steps, or has not begun to.
+        """
+        record = self.registry.job(id)
+        with self._lock:
+            live = self._live.get(id)
+        if live is None:
+            raise RequestRefusedError(
+                f"job '{id}' is {record.state}: nothing runs it", "name its folder instead, if it has one"
+            )
+        return live.executor.status()
+
     def metrics(self, id: str) -> MetricsNow:
         """The metrics of a job as they are now; empty if it has none.
 

@@ -39,7 +39,8 @@ _WAIT = click.option(
 )
 
 
-def _is_folder(job: str) -> bool:
+def is_folder(job: str) -> bool:
+    """Whether somebody who names a job means its folder, not an id at a job server."""
     return "/" in job or Path(job).is_dir()
 
 
@@ -99,7 +100,7 @@ def drain(
     JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). A job that
     drains goes on draining whatever happens to whoever runs it.
     """
-    if _is_folder(job):
+    if is_folder(job):
         state = _drained(out, job, name, seconds)
     elif name:
         raise click.UsageError("a job server names the last step itself: leave out --savepoint")
@@ -111,7 +112,7 @@ def drain(
                 state = client.end(job, seconds) or state
     if state in ("DRAINING", "RUNNING"):
         raise JobFailedError(
-            f"{_shown(job)} drains, and has not ended within {seconds:g} s", "it goes on: look again later"
+            f"{shown_job(job)} drains, and has not ended within {seconds:g} s", "it goes on: look again later"
         )
     if state:
         out.text(f"{job} is {state}", id=job, state=state)
@@ -130,7 +131,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
     """
     from arcbeam.store.log.requests import Asked
 
-    if _is_folder(job):
+    if is_folder(job):
         _asked_of_folder(out, job, Asked.CANCEL, "", seconds)
         if seconds > 0:
             out.text(f"{job} is CANCELLED", id=job, state="CANCELLED")
@@ -147,7 +148,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
 
 def _savepoint(out: Output, what: Asked, job: str, name: str, server: Callable[[], JobClient], seconds: float) -> str:
     """Asks for what ends with a savepoint; its path, "" if nobody waits for it."""
-    if _is_folder(job):
+    if is_folder(job):
         return _asked_of_folder(out, job, what, name, seconds)
     with server() as client:
         return client.ask(what, job, name, _some(seconds))
@@ -165,7 +166,7 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     from arcbeam.store.log.chain import known, read_newest
     from arcbeam.store.log.requests import Asked
 
-    began, blobs = time.monotonic(), _opened(folder)
+    began, blobs = time.monotonic(), opened(folder)
 
     def mode() -> str:
         newest = read_newest(blobs)
@@ -177,7 +178,7 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     # Whoever wants no more than that it drains has it if it does already.
     if (name or mode() != "draining") and not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
         return ""
-    out.progress(f"{_shown(folder)} is draining", id=_shown(folder), state="DRAINING")
+    out.progress(f"{shown_job(folder)} is draining", id=shown_job(folder), state="DRAINING")
     if seconds <= 0:
         return ""
     # Each look lists the job's manifests.
@@ -200,10 +201,10 @@ def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: 
     from arcbeam.store.log.savepoints import named_now, path_of
 
     name = "" if what is requests.Asked.CANCEL else name or named_now(what)
-    blobs = _opened(folder)
+    blobs = opened(folder)
     request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000))
     if seconds <= 0:
-        out.text(f"{_shown(folder)} is asked for '{what}'", id=_shown(folder), request=request.id)
+        out.text(f"{shown_job(folder)} is asked for '{what}'", id=shown_job(folder), request=request.id)
         return ""
     try:
         answer = _answered(blobs, request, seconds)
@@ -218,12 +219,12 @@ def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: 
         answer = requests.answer_to(blobs, request)
     if answer is None:
         raise JobFailedError(
-            f"nobody has answered in '{_shown(folder)}' within {seconds:g} s: the request is withdrawn",
+            f"nobody has answered in '{shown_job(folder)}' within {seconds:g} s: the request is withdrawn",
             "see that something runs the job; --wait=0 leaves a request for whoever runs it next",
         )
     if not answer.settled:
         raise JobFailedError(
-            f"'{what}' is under way in '{_shown(folder)}', and was not done within {seconds:g} s",
+            f"'{what}' is under way in '{shown_job(folder)}', and was not done within {seconds:g} s",
             "it goes on; look with `arcbeam inspect`",
         )
     if answer.said is requests.Said.REFUSED:
@@ -254,14 +255,19 @@ def _within(seconds: float, look: Callable[[], T], every: float = _POLL_SECONDS)
     return seen
 
 
-def _shown(job: str) -> str:
+def shown_job(job: str) -> str:
     """A job as people may see it: a folder's URL may hold secrets."""
     from arcbeam.store.blobs.backends import shown
 
     return shown(job) if "://" in job else job
 
 
-def _opened(folder: str) -> DurableBlobs:
+def opened(folder: str) -> DurableBlobs:
+    """A job's folder.
+
+    Raises:
+        SetupError: there is none.
+    """
     from arcbeam.store.blobs.backends import open_blobs
 
     if "://" not in folder and not Path(folder).is_dir():

@@ -1,13 +1,15 @@
-"""What the Job API has no method for: savepoints and suspension, as a service of our own beside it.
+"""What the Job API has no method for: savepoints, suspension and status, as a service of our own beside it.
 
 Owns its names and messages, on both sides. Messages are Structs: there is no schema to compile.
 
     /arcbeam.Steering/Savepoint   {job_id, savepoint} -> {path}
     /arcbeam.Steering/Suspend     {job_id, savepoint} -> {path}
+    /arcbeam.Steering/Status      {job_id} -> {status}: JSON, for a Struct has no integers
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.store.log.requests import Asked
 
 _SERVICE = "arcbeam.Steering"
+_STATUS = "Status"
 _METHODS = {Asked.SAVEPOINT: "Savepoint", Asked.SUSPEND: "Suspend"}
 
 
@@ -32,11 +35,17 @@ def steering(jobs: Jobs) -> Any:
 
         return asked
 
+    def status(request: Any, context: Any = None) -> Any:
+        answer = struct_pb2.Struct()
+        answer["status"] = json.dumps(jobs.status(str(request["job_id"])))
+        return answer
+
+    called = {name: method(what) for what, name in _METHODS.items()} | {_STATUS: status}
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            method(what), struct_pb2.Struct.FromString, struct_pb2.Struct.SerializeToString
+            call, struct_pb2.Struct.FromString, struct_pb2.Struct.SerializeToString
         )
-        for what, name in _METHODS.items()
+        for name, call in called.items()
     }
     return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
@@ -54,9 +63,25 @@ def asked_of(channel: Any, what: Asked, job: str, savepoint: str, **call: Any) -
     Returns:
         The savepoint's path.
     """
+    return str(_called(channel, _METHODS[what], {"job_id": job, "savepoint": savepoint}, **call)["path"])
+
+
+def status_of(channel: Any, job: str, **call: Any) -> dict[str, Any]:
+    """The client's side: where a job in steps stands; see `arcbeam.steps.status.as_record`.
+
+    Args:
+        channel: to the server.
+        job: its id.
+        call: how to call: `timeout`, `metadata`.
+    """
+    found: dict[str, Any] = json.loads(_called(channel, _STATUS, {"job_id": job}, **call)["status"])
+    return found
+
+
+def _called(channel: Any, method: str, fields: dict[str, str], **call: Any) -> Any:
     request = struct_pb2.Struct()
-    request.update({"job_id": job, "savepoint": savepoint})
+    request.update(fields)
     ask = channel.unary_unary(
-        f"/{_SERVICE}/{_METHODS[what]}", struct_pb2.Struct.SerializeToString, struct_pb2.Struct.FromString
+        f"/{_SERVICE}/{method}", struct_pb2.Struct.SerializeToString, struct_pb2.Struct.FromString
     )
-    return str(ask(request, **call)["path"])
+    return ask(request, **call)

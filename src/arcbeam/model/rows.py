@@ -74,6 +74,31 @@ class RowFile:
 
 
 @dataclass(slots=True)
+class Passed:
+    """What has left a stage on one channel in one task, as far as somebody has asked for it.
+
+    Attributes:
+        bytes: of its rows.
+        counted: elements whose event times are in what follows: those at the beginning of time have none.
+        least, most: of their event times, in microseconds; beyond all times, at the wrong end, if none was counted.
+        total: the sum of their event times.
+    """
+
+    bytes: int = 0
+    counted: int = 0
+    least: int = 1 << 64
+    most: int = -1 << 64
+    total: int = 0
+
+    def add(self, other: Passed) -> None:
+        """Takes in what has left it elsewhere."""
+        self.bytes += other.bytes
+        self.counted += other.counted
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        self.total += other.total
+
+
+@dataclass(slots=True)
 class BundleReport:
     """What the bundles of one stage in one task come to, when the task ends well.
 
@@ -86,6 +111,7 @@ class BundleReport:
         bundles: bundles run.
         elements_in: elements read.
         elements_out: elements written, by channel.
+        passed: more about them, by channel; empty if nobody has asked.
         seconds: wall-clock of the task.
         side_files: side-input files it made.
         row_files: the task's rows, where they do not travel beside the report (rounds of a splittable stage).
@@ -103,6 +129,7 @@ class BundleReport:
     bundles: int = 0
     elements_in: int = 0
     elements_out: dict[int, int] = field(default_factory=dict)
+    passed: dict[int, Passed] = field(default_factory=dict)
     seconds: float = 0.0
     side_files: list[SideFile] = field(default_factory=list)
     row_files: list[RowFile] = field(default_factory=list)

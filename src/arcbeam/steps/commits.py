@@ -6,6 +6,7 @@ Owns what event each outcome of the store is, savepoints, and the sweep. Must no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.stepplan import StepPlan
@@ -39,6 +40,7 @@ class LogCommits:
         readers: the stages that read each side channel.
         warn: tells people.
         keep: steps before the head that a sweep keeps.
+        figures: what was measured of the step that is proposed, by name; JSON's values.
 
     Raises:
         ValueError: a stage has another number than the job has given it, or that of another stage.
@@ -52,8 +54,10 @@ class LogCommits:
         warn: Callable[[str], None],
         *,
         keep: int = KEEP,
+        figures: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._log, self._layout, self._readers, self._warn = log, layout, readers, warn
+        self._figures = figures
         self._numbers = remembered(log.head, {placed.name: placed.number for placed in layout.stages})
         self._sweeper = Sweeper(log, keep=keep)
         # Savepoints of the head whose names are to be given up.
@@ -78,7 +82,9 @@ class LogCommits:
 
     def propose(self, command: Propose, now: Timestamp) -> Decision:
         """See `Commits`."""
-        manifest = self._named(draft(self._log, self._layout, self._readers, self._numbers, command), command)
+        manifest = self._named(
+            draft(self._log, self._layout, self._readers, self._numbers, command, self._figures()), command
+        )
         return self._decided(command.step, now, lambda: self._log.propose(manifest))
 
     def resolve(self, step: int, now: Timestamp) -> Decision:

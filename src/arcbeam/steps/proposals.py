@@ -6,6 +6,8 @@ Owns what of the reports goes into a manifest, and what leaves it. Must not know
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.reports import StageReport, TaskReport
@@ -16,12 +18,18 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.progress import Progress
+from arcbeam.steps.standing import Since, standing_after
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, ResidualSummary, StageWatermarks
 
 
 def draft(
-    log: StepLog, layout: Layout, readers: Mapping[int, Sequence[str]], numbers: Mapping[str, int], command: Propose
+    log: StepLog,
+    layout: Layout,
+    readers: Mapping[int, Sequence[str]],
+    numbers: Mapping[str, int],
+    command: Propose,
+    figures: Mapping[str, Any] = MappingProxyType({}),
 ) -> Manifest:
     """The manifest of a proposal, but for its savepoints.
 
@@ -31,12 +39,21 @@ def draft(
         readers: the stages that read each side channel.
         numbers: of all stages that the job ever had.
         command: what is proposed.
+        figures: that were measured of the step; JSON's values.
     """
     # By stage, once: of many shards there are many reports.
     stages: dict[str, list[StageReport]] = {}
     for stage in (stage for report in command.reports for stage in report.stages):
         stages.setdefault(stage.stage, []).append(stage)
-    changes = {"holds": _holds(layout, stages), "residuals": _residuals(layout, stages)} if stages else {}
+    changes: dict[str, Any] = {}
+    if stages:
+        now = Since(command.step, command.time)
+        standing = standing_after(log.head, layout, stages, command.times, now, figures)
+        changes = {
+            "holds": _holds(layout, stages),
+            "residuals": _residuals(layout, stages),
+            "standing": standing.encoded(),
+        }
     return log.draft(
         command.time,
         mode=command.mode,

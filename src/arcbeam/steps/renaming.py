@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from arcbeam.steps.progress import progress_of
+from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.manifest.values import Manifest
 
@@ -65,4 +66,5 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
         residuals=tuple(replace(of, stage=name(of.stage)) for of in head.residuals),
         committables=tuple(replace(of, stage=name(of.stage)) for of in head.committables),
         progress=replace(progress, numbers=numbers, seen=seen).encoded() if head.progress else head.progress,
+        standing=standing_of(head).renamed(todo).encoded() if todo and head.standing else head.standing,
     )

@@ -42,12 +42,14 @@ class Remainder:
         due: processing time from which on it may be processed; None: at once.
         watermarks: what the SDK reports by output: what comes of this has that time or a later one. Nothing is known
             about an output that is not here, so it is held at the beginning of time.
+        about: what it is of, for people; "" if that is not known. It is not kept.
     """
 
     element: bytes = field(repr=False)
     size: float = 1.0
     due: Timestamp | None = None
     watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
+    about: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +439,22 @@ def _due(remainder: Remainder, now: Timestamp) -> Remainder:
 
 def _named(restriction: Restriction) -> str:
     return f"{restriction.root}~{restriction.id.hex()}"
+
+
+def due_of(view: StateView, stage: int, holder: str) -> Timestamp | None:
+    """When a restriction may go on.
+
+    Args:
+        view: of its shard.
+        stage: the stage's number.
+        holder: the name of its hold. A long root may have cut that, and then nothing is known.
+    """
+    try:
+        id = bytes.fromhex(holder.rpartition("~")[2])
+    except ValueError:
+        return None
+    row = view.get(prefix(Kind.RESIDUAL, stage) + id)
+    return None if row is None else Timestamp(_HEADER.unpack_from(row)[1])
 
 
 def _holder(restriction: Restriction) -> Holder:

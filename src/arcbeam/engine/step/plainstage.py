@@ -122,8 +122,10 @@ class SplittableLogic(PlainLogic):
             pieces = max(1, min(self._pieces, residuals.room(restriction.root)))
             result = place.runner.resume(restriction, place.budget, pieces)
             place.record(result.call)
-            later.update(residuals.split(restriction.id, split, place.now).id for split in result.splits)
+            splits = [residuals.split(restriction.id, split, place.now) for split in result.splits]
+            later.update(split.id for split in splits)
             left = residuals.finish(restriction.id, result.deferred, place.now)
+            place.abouts.update((each.id.hex(), each.remainder.about) for each in (*splits, left) if each is not None)
             if left is not None and not result.goes_on:
                 later.add(left.id)
         for id in aside:

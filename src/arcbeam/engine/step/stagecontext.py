@@ -51,6 +51,7 @@ class StageContext:
         budget: how much more may be done.
         tally: what was done.
         seen: the latest time that observers have seen.
+        abouts: what the restrictions are of that were left in this step, for people, by the hexadecimal ids.
     """
 
     placed: Placed
@@ -65,6 +66,7 @@ class StageContext:
     budget: Budget
     tally: Tally = field(default_factory=Tally)
     seen: Seen = field(default_factory=dict)
+    abouts: dict[str, str] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
         """Takes note of what user code did.

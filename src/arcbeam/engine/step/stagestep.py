@@ -15,6 +15,7 @@ from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.releases import with_releases
 from arcbeam.engine.step.bundles import BundleResult, SideInputs
 from arcbeam.engine.step.groupedstage import GroupedLogic
 from arcbeam.engine.step.plainstage import PlainLogic, SplittableLogic
@@ -158,7 +159,7 @@ class StageStep:
             place.placed.name,
             place.shard,
             watermark,
-            local,
+            with_releases(place.view, place.placed.number, local, place.abouts),
             leftover,
             work.next_event(),
             next_due,

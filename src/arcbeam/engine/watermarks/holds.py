@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from arcbeam.engine.rows.keyspace import (
@@ -92,6 +92,19 @@ class Holder(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """When what holds has its turn.
+
+    Attributes:
+        at: the moment.
+        by_clock: of processing time; if not, of event time: the stage's input watermark has to pass it.
+    """
+
+    at: Timestamp
+    by_clock: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """A hold, for people and reports; long names are cut.
 
@@ -101,6 +114,9 @@ class Hold:
         name: of the thing.
         output: the only output that is held; `ALL` if all are.
         key: its user key, as text; None if it has none.
+        owner: the row that it stands in, or b"".
+        release: when it has its turn, if somebody has looked (`engine.state.releases`).
+        about: what it is of, for people; "" if that is not known.
     """
 
     time: Timestamp
@@ -108,6 +124,9 @@ class Hold:
     name: str
     output: str = ALL
     key: str | None = None
+    owner: bytes = field(default=b"", repr=False, compare=False)
+    release: Release | None = field(default=None, compare=False)
+    about: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         named = f" '{self.name}'" if self.name else ""
@@ -305,21 +324,22 @@ def _hold(row: bytes) -> Hold:
         return Hold(time_of(row[3:11]), HolderKind.SORTED, "", key=shown(key))
     output, _, rest = row[3:].partition(b"\0\1")
     time, kind, pieces = time_of(rest[:8]), rest[8], parts(rest[9:])
+    owner = rest[8:9] + row[1:3] + rest[9:]
     if kind == Kind.FREE:
         who, user_key = pieces[0][1:], None
     else:
         if pieces[2][0] == Section.TIMER:
-            return _of_timer(time, pieces)
+            return _of_timer(time, pieces, owner)
         who, user_key = pieces[2][1:], shown(pieces[0])
-    return Hold(time, HolderKind(who[0]), shown(who[1:]), shown(output), user_key)
+    return Hold(time, HolderKind(who[0]), shown(who[1:]), shown(output), user_key, owner)
 
 
-def _of_timer(time: Timestamp, pieces: list[bytes]) -> Hold:
+def _of_timer(time: Timestamp, pieces: list[bytes], owner: bytes = b"") -> Hold:
     key, _, family, tag = pieces
     if not key and family[1:] == _GATHERED:
         return Hold(time, HolderKind.GATHERED, "")
     named = shown(family[1:]) + (f"/{shown(tag)}" if tag else "")
-    return Hold(time, HolderKind.TIMER, named, key=shown(key))
+    return Hold(time, HolderKind.TIMER, named, key=shown(key), owner=owner)
 
 
 _GATHERED: Final = GATHERED.encode()

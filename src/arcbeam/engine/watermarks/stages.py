@@ -153,11 +153,14 @@ class Link:
         subject: which watermark.
         time: where it is.
         waiting: why it is looked at: a parked element waits for it; None if it is upstream.
+        stage, output: whose it is; no output: the input's.
     """
 
     subject: str
     time: Timestamp
     waiting: Held | None = None
+    stage: str = ""
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +299,7 @@ class Watermarks:
             ValueError: there is no such stage.
         """
         self._stage(stage)
-        return self._follow(Link(f"input of {stage!r}", self._inputs[stage]), stage, None)
+        return self._follow(Link(f"input of {stage!r}", self._inputs[stage], stage=stage), stage, None)
 
     def explain_output(self, port: Port) -> Why:
         """What keeps an output watermark where it is.
@@ -308,7 +311,7 @@ class Watermarks:
         if port.output not in outputs:
             known = ", ".join(map(repr, outputs)) or "none"
             raise ValueError(f"stage {port.stage!r} has no output {port.output!r}; it has {known}")
-        return self._follow(Link(str(port), self._outputs[port]), port.stage, port.output)
+        return self._follow(_link(port, self._outputs[port]), port.stage, port.output)
 
     def _stage(self, name: str) -> StageFlow:
         stage = self._stages.get(name)
@@ -330,7 +333,7 @@ class Watermarks:
             if any(known.subject == str(limit.port) for known in links):
                 # A side input that waits for what waits for it: a plan cannot be so, a wrong report can.
                 return Why(tuple(links), waiting or Complete())
-            links.append(Link(str(limit.port), self._outputs[limit.port], waiting))
+            links.append(_link(limit.port, self._outputs[limit.port], waiting))
             stage, output = limit.port.stage, limit.port.output
 
     def _limits(self, name: str, output: str | None) -> list[_Limit]:
@@ -357,3 +360,7 @@ class Watermarks:
                 limits.append(_Limit(pending.time, Held(pending, shard), waits_for))
         limits += [_Limit(self._outputs[port], None, port) for port in stage.inputs]
         return limits or [_Limit(MAX_TIMESTAMP, Complete())]
+
+
+def _link(port: Port, time: Timestamp, waiting: Held | None = None) -> Link:
+    return Link(str(port), time, waiting, port.stage, port.output)

@@ -56,6 +56,17 @@ _COMBINERS: dict[str, Callable[[Any, Any], bytes]] = {
 }
 
 
+def parsed(serialized: Iterable[bytes]) -> list[Any]:
+    """The MonitoringInfos that bytes hold."""
+    return [metrics_pb2.MonitoringInfo.FromString(data) for data in serialized]
+
+
+def seconds_in_transforms(infos: Iterable[Any]) -> float:
+    """How long transforms have run, as the SDK has sampled it: short work may not be seen, or stand for more."""
+    millis: int = sum(mi.extract_counter_value(info) for info in infos if info.urn == mi.TOTAL_MSECS_URN)
+    return millis / 1000
+
+
 class MetricsTable:
     """Monitoring infos by metric and labels, merged as they come."""
 

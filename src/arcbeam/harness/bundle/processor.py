@@ -96,7 +96,7 @@ class StageProcessor:
         """
         context, self._began = self.context, time.monotonic()
         context.outbox, context.partition, context.side_writer = outbox, partition, side_writer
-        context.elements_out, context.side_files = {}, []
+        context.elements_out, context.passed, context.side_files = {}, {}, []
         self.state.read_sides(sides)
         for op in context.writers:
             op.begin_task()  # type: ignore[attr-defined]
@@ -116,6 +116,7 @@ class StageProcessor:
         report.metrics = bundles.metrics()
         report.bundles, report.elements_in = bundles.count, bundles.elements
         report.elements_out, report.side_files = context.elements_out, context.side_files
+        report.passed = context.passed
         report.seconds = time.monotonic() - self._began
         report.needs_teardown = self.needs_teardown()
 

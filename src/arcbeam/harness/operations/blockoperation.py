@@ -164,9 +164,13 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
             self._take_waiting()
 
     def _take_waiting(self) -> None:
+        self._take(self._waited())
+
+    def _waited(self) -> Block:
+        """What has waited, which waits no more."""
         waiting, self._waiting = self._waiting, []
         self._waiting_limit = min(PIECE, longest_of(len(waiting), self._estimate_input, waiting[0], waiting[-1]))
-        self._take(Block.of(waiting))
+        return Block.of(waiting)
 
     def take(self, block: Block) -> None:
         """Takes a block, not empty."""

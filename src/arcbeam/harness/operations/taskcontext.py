@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arcbeam.model.files import SideFile
-from arcbeam.model.rows import Outbox, Row
+from arcbeam.model.rows import Outbox, Passed, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class Settings:
         bulk_values: whether an exchange writes values in bulk where it can.
         packed_blobs: whether blobs travel packed where that makes them smaller.
         quick_tasks: whether tasks change what Spark's worker would do around them: garbage, acknowledgements.
+        event_times: whether tasks tell the event times and bytes of what leaves them.
     """
 
     shards: int = 2
@@ -47,6 +48,7 @@ class Settings:
     bulk_values: bool = True
     packed_blobs: bool = True
     quick_tasks: bool = True
+    event_times: bool = False
 
 
 class _Nowhere:
@@ -63,6 +65,7 @@ class TaskContext:
         outbox: set anew for every task.
         partition: Spark partition of the running task; staggers round-robin so that small outputs spread.
         elements_out: elements written by channel in this task.
+        passed: more about them, if the settings ask for it.
         side_files: side-input files that this task completed.
         writers: the write operations, so that the task can flush what they hold after its last bundle.
     """
@@ -71,6 +74,7 @@ class TaskContext:
     outbox: Outbox = field(default_factory=_Nowhere)
     partition: int = 0
     elements_out: dict[int, int] = field(default_factory=dict)
+    passed: dict[int, Passed] = field(default_factory=dict)
     side_files: list[SideFile] = field(default_factory=list)
     writers: list[object] = field(default_factory=list)
     side_writer: object = None

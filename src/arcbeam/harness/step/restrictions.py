@@ -137,7 +137,8 @@ class StepRestrictions:
         # SUBTLE: not from the step's recorded time, which has passed: what was to be due at a time would be so earlier.
         if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
             due = Timestamp(clock() + delay)
-        return Remainder(_bytes(left), left.size, due, _promised(application.application, outputs))
+        (element, _), _ = self._running.value
+        return Remainder(_bytes(left), left.size, due, _promised(application.application, outputs), _shown(element))
 
 
 def _shown(of: Any) -> str:

@@ -52,6 +52,7 @@ class SparkCluster:
 
     Attributes:
         failure: the last error of a step; None if there was none.
+        planned: how long it took until the last run of a step was Spark's, in seconds.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class SparkCluster:
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
         self.failure: ArcbeamError | None = None
+        self.planned = 0.0
 
     def run(self, order: StepOrder) -> None:
         """See `Cluster`."""
@@ -84,9 +86,11 @@ class SparkCluster:
         if given_up.is_set():
             return
         try:
+            frame = self._frames.of(order, confirmed)
+            self.planned = time.monotonic() - started
             rows = collected(
                 self._spark,
-                self._frames.of(order, confirmed),
+                frame,
                 self._job.id,
                 self._job.location,
                 [placed.name for placed in self._job.placing.layout.stages],

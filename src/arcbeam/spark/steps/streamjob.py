@@ -5,11 +5,14 @@ Owns what a driver has around it here: a clock, an inbox, a log, a cluster, thos
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
@@ -32,7 +35,7 @@ from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.progressline import Standing
+from arcbeam.progressline import Standing, watched
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.cluster import SparkCluster
@@ -42,9 +45,10 @@ from arcbeam.spark.steps.scriptreader import ScriptReader
 from arcbeam.spark.steps.tally import Tally
 from arcbeam.steps.commits import LogCommits
 from arcbeam.steps.driver import JobDriver, drive
-from arcbeam.steps.placing import placed
+from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
+from arcbeam.steps.status import Status, status_of
 from arcbeam.steps.takeover import TakeOver, take_over
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.errors import StoreError
@@ -139,10 +143,17 @@ class StreamRun:
         self._end: End | None = None
         self._mode = Mode.RUNNING
         self._took, self._ran = Duration(0), False
+        self._proposed, self._committing = 0.0, 0.0
+        self._measured: Callable[[], dict[str, Any]] = dict
 
     def standing(self) -> Standing:
         """Where the run stands; callable from any thread."""
         return self._tally.standing()
+
+    def status(self) -> Status | None:
+        """Where the job stands, as of its newest step; None before it is taken over. Callable from any thread."""
+        log = self._log
+        return None if log is None else status_of(log.head)
 
     def state(self) -> str:
         """Beam's name of the state of a run that goes on; callable from any thread."""
@@ -208,12 +219,13 @@ class StreamRun:
                 f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"
             )
         placing = placed(self._plan, taken.numbers, taken.shards, slots)
-        settings = replace(self._settings, shards=taken.shards)
+        settings = replace(self._settings, shards=taken.shards, event_times=True)
         job = StepJob(self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude)
         give(job)
-        commits = LogCommits(log, placing.layout, placing.side_readers, self.warn)
+        commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
         forgotten = "" if self.kept else log.head.job
         cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._tally.ran, forgotten)
+        self._measured = partial(self._figures, cluster, placing)
         machine = self._machine = JobMachine(placing.layout)
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
@@ -236,6 +248,39 @@ class StreamRun:
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return end
+
+    def _figures(self, cluster: SparkCluster, placing: Placing) -> dict[str, Any]:
+        """What was measured of the step that is proposed: seconds of its parts, and what has left its stages.
+
+        `plan`: until the step was Spark's; `spark`: from there on, without what transforms took; `user`: these;
+        `commit`: of the step before, as this one is not made yet.
+        """
+        assert self._log is not None
+        levels = {placed.name: placed.level for placed in placing.layout.stages}
+        found = self._tally.figures(self._log.head.step + 1, levels, placing.ports)
+        took, user = self._took / 1e6, found.get("user", 0.0)
+        spark = max(0.0, took - cluster.planned - user)
+        parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
+        return {**found, **{name: round(seconds, 4) for name, seconds in parts.items()}}
+
+    def _told(self, reports: Sequence[BundleReport]) -> dict[str, Any]:
+        """A step in one line, for programs; times are microseconds since 1970."""
+        status = self.status()
+        assert status is not None
+        return {
+            "pipeline": self._plan.name,
+            "job": self._job,
+            "step": status.step,
+            "time": status.time,
+            "seconds": {**status.seconds, "commit": round(self._committing, 4)},
+            "elements": sum(report.elements_in for report in reports),
+            "late": sum(stage.step["late"] for stage in status.stages if stage.step),
+            "rate": status.rate,
+            "backlog": status.backlog,
+            "watermark": status.watermark,
+            "behind": status.behind,
+            "waits": status.causes[0].text if status.causes else "",
+        }
 
     # `Sinks`.
 
@@ -262,15 +307,19 @@ class StreamRun:
             self._took = event.took
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
+        self._committing = time.monotonic() - self._proposed
         reports, line = self._tally.committed(event.step, self._machine.head.times, self._took, ran=self._ran)
         if reports:
-            _LOG.info("%s: %s", self._plan.name, line)
+            if _LOG.isEnabledFor(logging.INFO):
+                _LOG.info("%s", f"{self._plan.name}: {line}" if watched() else json.dumps(self._told(reports)))
             self._listener.stepped(line)
         for report in reports:
             self._listener.reported(report)
 
     def begins(self, command: Command) -> None:
         """See `arcbeam.steps.seams.Watch`."""
+        if isinstance(command, Propose):
+            self._proposed = time.monotonic()
 
     def warn(self, text: str) -> None:
         """See `arcbeam.steps.seams.Watch`."""

@@ -104,7 +104,7 @@ _MANIFEST = _record(
     pins=_array(_record("Pin", name="string", step="long", time="long")),
     abandoned=_array(_record("Abandoned", first="long", last="long")),
 )
-_MANIFEST["fields"] += [_optional("program", "string")]
+_MANIFEST["fields"] += [_optional("program", "string"), _optional("standing", "bytes")]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
 """Times are microseconds since 1970. A new field needs a default here and a line in docs/store.md; a field whose
 meaning changes, or that an old reader must not overlook, a new `VERSION`."""
@@ -201,6 +201,7 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
         "pins": [{"name": p.name, "step": p.step, "time": p.time} for p in manifest.pins],
         "abandoned": [{"first": a.first, "last": a.last} for a in manifest.abandoned],
         "program": manifest.program or None,
+        "standing": manifest.standing or None,
     }
 
 
@@ -249,6 +250,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         pins=tuple(Pin(**p) for p in record["pins"]),
         abandoned=tuple(Abandoned(**a) for a in record["abandoned"]),
         program=record["program"] or "",
+        standing=record["standing"] or b"",
     )
 
 

@@ -146,6 +146,7 @@ class Manifest:
         pins: the savepoints, by step.
         abandoned: the steps below this one that do not count, ascending.
         program: name of the file that says what runs the job; "" if none was kept.
+        standing: opaque: how the stages stand, for people; b"" if it was not kept.
     """
 
     job: str
@@ -168,6 +169,7 @@ class Manifest:
     pins: tuple[Pin, ...]
     abandoned: tuple[Abandoned, ...]
     program: str = ""
+    standing: bytes = b""
 
     def file_names(self) -> Iterator[str]:
         """The names of all files that it names."""

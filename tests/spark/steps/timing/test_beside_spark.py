@@ -318,7 +318,7 @@ def test_a_join_within_bounds_is_that_of_structured_streaming(
 def test_spark_finds_what_is_late_one_batch_later_where_batches_follow_each_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    # By the watermark before the last: a window that has ended takes rows until the batch is over in which it comes out.
+    # By the watermark before the last: a window that has ended takes rows of the batch in which it comes out, too.
     case = WINDOWED["late rows"]
     feed = Feed(tmp_path / "in", case.batches)
     counted = feed.streamed(spark, case.delay).groupBy(F.window("time", "10 seconds"), "key").count()

@@ -1,0 +1,406 @@
+"""Where a job stands, for people and programs: its stages, what each watermark waits for, and what would free it.
+
+Owns the words. All of it is in one manifest: so it can be told of a running job and of a folder alone. Must not know
+where that manifest is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from arcbeam.engine.watermarks.clocks import Port, shown_time
+from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.engine.watermarks.stages import Complete, Held, Link, Observed, Unreported, Watermarks, Why
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
+from arcbeam.steps.progress import times_of
+from arcbeam.steps.standing import Since, StageStanding, Standing, standing_of
+from arcbeam.store.manifest.values import ENDED, Manifest
+
+_SOON: Final = Duration(10_000_000)
+"""Who waits no longer than that by the clock is polled; who waits longer has deferred itself."""
+
+_PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why watermarks are where they are.
+
+    Attributes:
+        kind: "restriction", "timer", "side input", "elements", "state", "script", "observer" or "not reported".
+        stage: where it is.
+        shard: of the stage; None: it is of all of them.
+        name: of the restriction, timer, side input, state or observer; "" if it has none.
+        key: of the user's, as text; None if it has none.
+        time: the watermark that it keeps.
+        since: when that watermark came there; None if it was not kept.
+        due: when it has its turn; None if nobody knows.
+        by_clock: whether `due` is of processing time.
+        text: all of it, in a line.
+        frees: what would let the watermark go on.
+        stages: that wait for it.
+    """
+
+    kind: str
+    stage: str
+    shard: int | None
+    name: str
+    key: str | None
+    time: Timestamp
+    since: Since | None
+    due: Timestamp | None
+    by_clock: bool
+    text: str
+    frees: str
+    stages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStatus:
+    """An output of a stage.
+
+    Attributes:
+        output: its name.
+        watermark: of it.
+        since: when the watermark came there; None if it was not kept.
+        elements, bytes: that left it in the step; what goes to two stages by two ways counts twice.
+        least, mean, most: of the event times of these; None: unknown.
+    """
+
+    output: str
+    watermark: Timestamp
+    since: Since | None
+    elements: int = 0
+    bytes: int = 0
+    least: Timestamp | None = None
+    most: Timestamp | None = None
+    mean: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """A stage.
+
+    Attributes:
+        stage: its name.
+        level: where it runs.
+        upstream, input: its watermarks.
+        input_since: when the input watermark came there; None if it was not kept.
+        outputs: of it.
+        why: the way from its input watermark to what keeps it, in a line; "" if nothing does.
+        step, total: what it did in the newest step, and since the job began.
+        bytes_in: that came to it in the step.
+        restrictions: that are not done.
+        backlog: their sizes' sum, in whatever unit their DoFns have.
+        next_event, next_due: when what waits has its turn, in event time and by the clock; None if nothing does.
+        leftover: in how many shards the step ended before the work.
+        parked: what elements wait for, in words.
+    """
+
+    stage: str
+    level: int
+    upstream: Timestamp
+    input: Timestamp
+    input_since: Since | None
+    outputs: tuple[OutputStatus, ...]
+    why: str = ""
+    step: Mapping[str, Any] = field(default_factory=dict)
+    total: Mapping[str, Any] = field(default_factory=dict)
+    bytes_in: int = 0
+    restrictions: int = 0
+    backlog: float = 0.0
+    next_event: Timestamp | None = None
+    next_due: Timestamp | None = None
+    leftover: int = 0
+    parked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A job after a step.
+
+    Attributes:
+        step: the newest.
+        mode: how the job stands with it.
+        time: its recorded time.
+        watermark: the earliest output watermark of all stages.
+        behind: microseconds from there to `time`; None if the watermark is at the beginning or the end of time.
+        elapsed: microseconds since the step before; None if it was not kept.
+        rate: elements a second that restrictions have put out in that time; None if it was not kept.
+        restrictions, backlog: that are not done, and their sizes' sum.
+        seconds: what the driver has measured of the step: `seconds` that it took, of which `plan`, `spark` and `user`
+            (code, and what is around it in transforms), and `commit` of the step before; empty if it was not kept.
+        stages: producers first.
+        causes: why watermarks stand, those that stand longest first.
+        state_bytes: of all files of state, by level.
+        state_entries: rows in them; what was written again counts again until files are merged.
+    """
+
+    step: int
+    mode: str
+    time: Timestamp
+    watermark: Timestamp
+    behind: Duration | None
+    elapsed: Duration | None
+    rate: float | None
+    restrictions: int
+    backlog: float
+    seconds: Mapping[str, float]
+    stages: tuple[StageStatus, ...]
+    causes: tuple[Cause, ...]
+    state_bytes: Mapping[int, int]
+    state_entries: Mapping[int, int]
+
+
+def as_record(status: Status) -> dict[str, Any]:
+    """A status as JSON's values; times are microseconds since 1970."""
+    return asdict(status)
+
+
+def status_of(manifest: Manifest) -> Status:
+    """Where a job stands with a manifest."""
+    standing = standing_of(manifest)
+    levels = {of.stage: of.level for of in manifest.shape.stages}
+    there = {of.stage for of in manifest.watermarks}
+    # A pipeline that has just gone on may have fewer stages than the one that left it.
+    standing = replace(standing, stages=tuple(of for of in standing.stages if of.name in there))
+    kept = {of.name: of for of in standing.stages}
+    marks = standing.marks(times_of(manifest))
+    reasons = _Reasons(standing, marks, manifest.time)
+    left: Mapping[str, Mapping[str, Any]] = standing.figures.get("outputs", {})
+    stages = []
+    for of in manifest.watermarks:
+        stage = kept.get(of.stage)
+        outputs = tuple(
+            OutputStatus(
+                out.output,
+                out.watermark,
+                stage.outputs.get(out.output) if stage else None,
+                *left.get(of.stage, {}).get(out.output, ()),
+            )
+            for out in of.outputs
+        )
+        status = StageStatus(
+            of.stage, levels.get(of.stage, 0), of.upstream, of.input, stage.input if stage else None, outputs
+        )
+        if stage is not None:
+            status = replace(
+                status,
+                why="" if manifest.mode in ENDED else reasons.add(stage),
+                step=asdict(stage.step),
+                total=asdict(stage.total),
+                bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
+                restrictions=stage.live,
+                backlog=stage.size,
+                next_event=stage.next_event,
+                next_due=stage.next_due,
+                leftover=stage.leftover,
+                parked=tuple(
+                    f"{each.port} has something for them, or is past {shown_time(each.until)}" for each in stage.awaited
+                ),
+            )
+        stages.append(status)
+    outputs_at = [out.watermark for of in stages for out in of.outputs] or [of.input for of in stages]
+    watermark = min(outputs_at, default=MIN_TIMESTAMP)
+    known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
+    # SUBTLE: a commit without a step is told by what the step before it did, and is later.
+    elapsed = None if standing.before is None else Duration(standing.time - standing.before)
+    made = sum(of.step.written for of in standing.stages if of.step.resumed)
+    return Status(
+        manifest.step,
+        str(manifest.mode),
+        manifest.time,
+        watermark,
+        Duration(manifest.time - watermark) if known else None,
+        elapsed,
+        None if not elapsed else round(made * 1e6 / elapsed, 1),
+        sum(of.live for of in standing.stages),
+        sum(of.size for of in standing.stages),
+        {name: standing.figures[name] for name in _PARTS if name in standing.figures},
+        tuple(stages),
+        reasons.causes(),
+        _by_level(manifest, "size"),
+        _by_level(manifest, "entries"),
+    )
+
+
+def _by_level(manifest: Manifest, what: str) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for shard in manifest.shards:
+        found[shard.level] = found.get(shard.level, 0) + sum(getattr(file, what) for file in shard.files)
+    return found
+
+
+class _Reasons:
+    """Why the watermarks of a job are where they are; what keeps several of them is one cause.
+
+    Args:
+        standing: of the stages.
+        marks: the same for the engine.
+        now: the recorded time of the step.
+    """
+
+    def __init__(self, standing: Standing, marks: Watermarks, now: Timestamp) -> None:
+        self._stages = {of.name: of for of in standing.stages}
+        self._marks, self._times, self._now = marks, marks.times(), now
+        self._causes: dict[tuple[str, int | None, str, str, str | None], tuple[Cause, list[str]]] = {}
+
+    def add(self, stage: StageStanding) -> str:
+        """Takes in what keeps a stage's watermarks; the way to what keeps its input, "" if nothing does."""
+        input = self._times.inputs[stage.name]
+        whys = [self._marks.explain(stage.name)] if input < MAX_TIMESTAMP else []
+        for output in stage.outputs:
+            port = Port(stage.name, output)
+            if self._times.outputs[port] < input:
+                whys.append(self._marks.explain_output(port))
+        for why in whys:
+            for cause in self._of(why):
+                known = cause.stage, cause.shard, cause.kind, cause.name, cause.key
+                _, waiting = self._causes.setdefault(known, (cause, []))
+                if stage.name not in waiting:
+                    waiting.append(stage.name)
+        return str(whys[0]) if input < MAX_TIMESTAMP else ""
+
+    def causes(self) -> tuple[Cause, ...]:
+        """All of them, those that stand longest first."""
+        found = [replace(cause, stages=tuple(waiting)) for cause, waiting in self._causes.values()]
+        return tuple(sorted(found, key=lambda cause: cause.since.time if cause.since else MIN_TIMESTAMP))
+
+    def _of(self, why: Why) -> Iterator[Cause]:
+        """What keeps a watermark: what its way ends at, and the parked elements on it."""
+        links = why.links
+        for at, link in enumerate(links[1:]):
+            if link.waiting is not None:
+                deeper = replace(why, links=(replace(link, waiting=None), *links[at + 2 :]))
+                yield self._parked(links[at], link, deeper)
+                return
+        if not isinstance(why.cause, Complete):
+            yield self._cause(links[-1], why.cause)
+
+    def _since(self, link: Link) -> Since | None:
+        stage = self._stages[link.stage]
+        return stage.input if link.output is None else stage.outputs.get(link.output)
+
+    def _at(self, link: Link) -> str:
+        since = self._since(link)
+        stands = f", since step {since.step} ({shown_time(since.time)})" if since else ""
+        return f"the watermark of the {link.subject} is at {shown_time(link.time)}{stands}"
+
+    def _parked(self, link: Link, of: Link, deeper: Why) -> Cause:
+        """Elements wait for a side input."""
+        held = of.waiting
+        assert held is not None
+        stage = self._stages[link.stage]
+        until = min((each.until for each in stage.awaited if str(each.port) == of.subject), default=None)
+        window = "its window is over" if until is None else f"its watermark has passed {shown_time(until)}"
+        return self._made(
+            "side input",
+            link,
+            held.shard,
+            f"elements are parked in shard {held.shard}, until a side input is there: {deeper}",
+            f"something is put into the {of.subject}, or {window}, so that it is known to be empty",
+            of.subject,
+        )
+
+    def _cause(self, link: Link, cause: Held | Observed | Unreported) -> Cause:
+        match cause:
+            case Held(hold, shard):
+                kind, what, frees = self._held(link, hold, shard)
+                return self._made(kind, link, shard, what, frees, hold.name, hold.key, hold.release)
+            case Observed(observer, latest):
+                seen = "nothing yet" if latest is None else f"nothing later than {shown_time(latest)}"
+                what = f"'{observer.name}' has seen {seen}, and takes {_span(observer.delay)} off that"
+                frees = "an element with a later event time comes, or all input ends"
+                return self._made("observer", link, None, what, frees, observer.name)
+            case Unreported(shard):
+                frees = "the first step of this driver, which runs at once"
+                return self._made("not reported", link, shard, f"nothing is known yet of shard {shard}", frees)
+
+    def _made(
+        self,
+        kind: str,
+        link: Link,
+        shard: int | None,
+        what: str,
+        frees: str,
+        name: str = "",
+        key: str | None = None,
+        release: Release | None = None,
+    ) -> Cause:
+        since = self._since(link)
+        return Cause(
+            kind,
+            link.stage,
+            shard,
+            name,
+            key,
+            link.time,
+            since,
+            release.at if release else None,
+            bool(release and release.by_clock),
+            f"{self._at(link)}: {what}",
+            frees,
+        )
+
+    def _held(self, link: Link, hold: Hold, shard: int) -> tuple[str, str, str]:
+        """Kind, what holds, and what would free it."""
+        stage, key = self._stages[link.stage], "" if hold.key is None else f" of key {hold.key!r}"
+        where = f"in shard {shard} of {link.stage!r}"
+        match hold.kind:
+            case HolderKind.RESIDUAL | HolderKind.RUNNING:
+                return "restriction", *self._restriction(stage, hold, where)
+            case HolderKind.TIMER:
+                return "timer", *self._timer(link, hold, f"timer '{hold.name}'{key} {where}")
+            case HolderKind.SCRIPT:
+                return (
+                    "script",
+                    f"the script of {link.stage!r} has said no more",
+                    "its next event that moves the watermark",
+                )
+            case HolderKind.GATHERED | HolderKind.SORTED | HolderKind.ELEMENT:
+                frees = f"the input watermark of {link.stage!r} passes {shown_time(hold.time)}: {self._input(link)}"
+                return "elements", f"{hold} wait {where}", frees
+            case HolderKind.PARKED:
+                return "side input", f"{hold} waits {where}", "the side input is there"
+            case HolderKind.STATE:
+                frees = f"the window's pane comes out, or its trigger finishes: {self._input(link)}"
+                return "state", f"held by {hold} {where}", frees
+
+    def _input(self, link: Link) -> str:
+        return f"it is at {shown_time(self._times.inputs[link.stage])}"
+
+    def _restriction(self, stage: StageStanding, hold: Hold, where: str) -> tuple[str, str]:
+        of = f" of element {hold.about}" if hold.about else ""
+        one = f"restriction {hold.name}{of} {where}"
+        one += f" (of {stage.live} that are not done)" if stage.live > 1 else ""
+        due = hold.release.at if hold.release else None
+        silent = hold.time == MIN_TIMESTAMP
+        waits = due is not None and due > shifted(self._now, _SOON)
+        if waits:
+            assert due is not None
+            what = f"{one} has deferred itself until {shown_time(due)}"
+            frees = f"the clock comes to {shown_time(due)}, when it is processed again"
+            return what + (", and reports no watermark" if silent else ""), frees
+        if silent:
+            frees = "its DoFn reports a watermark (a watermark estimator), or it is done"
+            return f"{one} reports no watermark", frees
+        frees = (
+            "its source has something later and its estimator says so, its estimator follows the clock, or it is done"
+        )
+        return f"{one} goes on, and reports no later watermark", frees
+
+    def _timer(self, link: Link, hold: Hold, named: str) -> tuple[str, str]:
+        what, release = f"{named} holds it at its output timestamp", hold.release
+        if release is None:
+            return what, "it fires, is cleared, or is set with a later output timestamp"
+        if release.by_clock:
+            return what, f"the clock comes to {shown_time(release.at)}, when it fires; or it is cleared"
+        passes = f"the input watermark of {link.stage!r} passes {shown_time(release.at)}, when it fires"
+        return what, f"{passes} ({self._input(link)}); or it is cleared"
+
+
+def _span(span: Duration) -> str:
+    return str(timedelta(microseconds=span))

@@ -1,0 +1,199 @@
+"""A job's figures in Prometheus' text form (version 0.0.4), on an address that was asked for.
+
+Owns names, labels and the server. What there is to tell is `arcbeam.steps.status`'s; it is asked for when somebody
+scrapes, and costs a job nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final, NamedTuple
+
+from arcbeam.errors import SetupError
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.progressline import Standing
+from arcbeam.steps.status import Status
+
+_LOG = logging.getLogger("arcbeam")
+
+_FAMILIES: Final = {
+    "elements": ("counter", "Elements that tasks have read."),
+    "tasks": ("counter", "Tasks that have ended."),
+    "step": ("counter", "The newest step that is committed."),
+    "step_seconds": ("gauge", "How long parts of the newest step took; 'commit' is of the step before."),
+    "source_rate": ("gauge", "Elements a second that restrictions have put out."),
+    "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
+    "state_bytes": ("gauge", "Of all files of state of a level."),
+    "input_watermark_seconds": ("gauge", "Input watermark of a stage, since 1970."),
+    "output_watermark_seconds": ("gauge", "Output watermark of a stage, since 1970."),
+    "watermark_stands_since_seconds": ("gauge", "When the input watermark of a stage came to where it is, since 1970."),
+    "held": ("gauge", "How many stages wait for what a stage holds, by its kind."),
+    "stage_elements": ("counter", "Elements that a stage has read and written."),
+    "stage_late": ("counter", "Elements that a stage has dropped because they were too late."),
+    "stage_bytes": ("gauge", "Bytes that came to a stage in the newest step, and left it."),
+    "event_time_seconds": ("gauge", "Least, mean and most event time of what left a stage in the newest step."),
+    "restrictions": ("gauge", "Restrictions of a stage that are not done."),
+    "backlog": ("gauge", "The sum of their sizes, in the unit of their DoFn."),
+    "user": ("counter", "Counters of the pipeline's own."),
+}
+"""Type and meaning of each; behind `arcbeam_`. Counters end with `_total`."""
+
+
+class _Page:
+    """What is written; the lines of a family together."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._lines: dict[str, list[str]] = {}
+
+    def add(self, family: str, value: float, **labels: str) -> None:
+        kind, _ = _FAMILIES[family]
+        told = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self._job, **labels}.items())
+        name = f"arcbeam_{family}" + ("_total" if kind == "counter" else "")
+        number = {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
+        self._lines.setdefault(family, []).append(f"{name}{{{told}}} {number}\n")
+
+    def text(self) -> str:
+        written = []
+        for family, lines in self._lines.items():
+            kind, meaning = _FAMILIES[family]
+            name = f"arcbeam_{family}" + ("_total" if kind == "counter" else "")
+            written += [f"# HELP {name} {meaning}\n", f"# TYPE {name} {kind}\n", *lines]
+        return "".join(written)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _seconds(time: int) -> float:
+    """A moment, since 1970; infinite at the beginning and the end of time."""
+    if time <= MIN_TIMESTAMP:
+        return float("-inf")
+    return float("inf") if time >= MAX_TIMESTAMP else time / 1e6
+
+
+class Counter(NamedTuple):
+    """A counter of the user's: of which step of the pipeline, its namespace and name, and where it is."""
+
+    step: str
+    namespace: str
+    name: str
+    value: int
+
+
+def exposed(job: str, status: Status | None, standing: Standing | None, counters: Iterable[Counter] = ()) -> str:
+    """All figures of a job.
+
+    Args:
+        job: its id.
+        status: of a job in steps.
+        standing: of any job that has begun.
+        counters: of the user's, as far as they count.
+    """
+    page = _Page(job)
+    if standing is not None:
+        page.add("elements", standing.elements)
+        page.add("tasks", standing.tasks)
+    if status is not None:
+        _of_job(page, status)
+        _of_stages(page, status)
+    for step, namespace, name, value in counters:
+        page.add("user", value, step=step, namespace=namespace, name=name)
+    return page.text()
+
+
+def _of_job(page: _Page, status: Status) -> None:
+    page.add("step", status.step)
+    for part, seconds in status.seconds.items():
+        page.add("step_seconds", seconds, part="all" if part == "seconds" else part)
+    if status.rate is not None:
+        page.add("source_rate", status.rate)
+    if status.behind is not None:
+        page.add("behind_seconds", status.behind / 1e6)
+    for level, size in status.state_bytes.items():
+        page.add("state_bytes", size, level=str(level))
+
+
+def _of_stages(page: _Page, status: Status) -> None:
+    for stage in status.stages:
+        name = stage.stage
+        page.add("input_watermark_seconds", _seconds(stage.input), stage=name)
+        if stage.input_since is not None:
+            page.add("watermark_stands_since_seconds", stage.input_since.time / 1e6, stage=name)
+        _of_counts(page, name, stage.total)
+        page.add("stage_bytes", stage.bytes_in, stage=name, direction="in")
+        page.add("stage_bytes", sum(out.bytes for out in stage.outputs), stage=name, direction="out")
+        page.add("restrictions", stage.restrictions, stage=name)
+        page.add("backlog", stage.backlog, stage=name)
+        for out in stage.outputs:
+            page.add("output_watermark_seconds", _seconds(out.watermark), stage=name, output=out.output)
+            for which, time in (("least", out.least), ("mean", out.mean), ("most", out.most)):
+                if time is not None:
+                    page.add("event_time_seconds", _seconds(time), stage=name, output=out.output, which=which)
+    held: dict[tuple[str, str], int] = {}
+    for cause in status.causes:
+        known = cause.stage, cause.kind
+        held[known] = held.get(known, 0) + len(cause.stages)
+    for (name, kind), stages in held.items():
+        page.add("held", stages, stage=name, by=kind)
+
+
+def _of_counts(page: _Page, stage: str, total: Mapping[str, int]) -> None:
+    if total:
+        page.add("stage_elements", total["read"], stage=stage, direction="in")
+        page.add("stage_elements", total["written"], stage=stage, direction="out")
+        page.add("stage_late", total["late"], stage=stage)
+
+
+@contextmanager
+def exposing(endpoint: tuple[str, int] | None, page: Callable[[], str]) -> Iterator[tuple[str, int] | None]:
+    """Answers whoever asks for `/metrics` while the block runs.
+
+    Args:
+        endpoint: host and port; port 0 is a free one. None: nobody is answered.
+        page: what to say; called on threads of the server.
+
+    Raises:
+        SetupError: it cannot be listened on.
+    """
+    if endpoint is None:
+        yield None
+        return
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path.partition("?")[0] not in ("/", "/metrics"):
+                self.send_error(404)
+                return
+            body = page().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Who scrapes does so every few seconds."""
+
+    try:
+        server = ThreadingHTTPServer(endpoint, Handler)
+    except OSError as e:
+        raise SetupError(
+            f"cannot listen on --metrics_address={endpoint[0]}:{endpoint[1]}: {e}", "give a port that is free"
+        ) from e
+    server.daemon_threads = True
+    at = str(server.server_address[0]), int(server.server_address[1])
+    _LOG.info("figures for Prometheus at http://%s:%d/metrics", *at)
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield at
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,192 @@
+"""`arcbeam status`: where a job in steps stands, what each watermark waits for, and what would free it.
+
+Owns how it is shown. What there is to show is `arcbeam.steps.status`'s; a job server sends the same.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
+from arcbeam.jobs.steering import is_folder, opened
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.output import Output, TextOutput
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+Record = Mapping[str, Any]
+"""A status as JSON has it."""
+
+_WIDE = 200
+"""Columns of a table that does not go to a terminal."""
+
+
+@click.argument("job")
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
+def status(
+    out: Output,
+    job: str,
+    watch: bool,
+    every: float,
+    endpoint: str,
+    token_file: Path | None,
+    tls_ca: Path | None,
+) -> None:
+    """Show where JOB stands: watermarks of its stages, what holds each and since when, and what would free it.
+
+    JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir), also if
+    nobody runs it. With --json, times are microseconds since 1970; with --watch, a line for each look.
+    """
+    if is_folder(job):
+        _show(out, lambda: _of_folder(job), watch, every)
+        return
+    with client_of(endpoint, token_file, tls_ca) as client:
+        _show(out, lambda: client.status(job), watch, every)
+
+
+def _of_folder(folder: str) -> Record:
+    from arcbeam.steps.status import as_record, status_of
+    from arcbeam.store.blobs.errors import StoreError
+    from arcbeam.store.log.chain import UnreadableHead, read_newest
+
+    blobs = opened(folder)
+    newest = read_newest(blobs)
+    if newest is None:
+        raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
+    if isinstance(newest, UnreadableHead):
+        raise newest.error
+    return as_record(status_of(newest))
+
+
+def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:
+    if not isinstance(out, TextOutput):
+        while True:
+            out.record(look())
+            if not watch:
+                return
+            time.sleep(every)
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    if not watch:
+        record = look()
+        console.print(_drawn(record))
+        for line in cause_lines(record["causes"]):
+            # As they are, however long: they are copied, and searched.
+            out.text(line)
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            record = look()
+            drawn = _drawn(record)
+            drawn.renderables.append(Text("\n".join(cause_lines(record["causes"]))))
+            live.update(drawn, refresh=True)
+            time.sleep(every)
+
+
+def _drawn(record: Record) -> Group:
+    """The job in some lines, and a table of its stages."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("stage", "input at", "since step", "output at", "event times", "in", "out", "late", "waits"):
+        table.add_column(column, overflow="fold", justify="right" if column == "late" else "left")
+    for stage in record["stages"]:
+        table.add_row(*_cells(stage))
+    return Group(Text("\n".join(_job_lines(record))), Text(""), table, Text(""))
+
+
+def _job_lines(record: Record) -> Iterator[str]:
+    behind = "" if record["behind"] is None else f", {record['behind'] / 1e6:,.1f} s behind"
+    yield (
+        f"step {record['step']} ({record['mode']}), recorded at {shown(record['time'])}; "
+        f"watermark {shown(record['watermark'])}{behind}"
+    )
+    seconds = record["seconds"]
+    if seconds:
+        parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "commit of the one before"))
+        told = ", ".join(f"{name} {seconds[part]:.2f} s" for part, name in parts if part in seconds)
+        yield f"the step took {seconds['seconds']:.2f} s: {told}"
+    rate = "unknown" if record["rate"] is None else f"{record['rate']:,.0f} elements/s"
+    state = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
+    yield (
+        f"rate {rate}; backlog: {record['restrictions']} restriction(s) of size {record['backlog']:g}; "
+        f"state: {_bytes(state[0])}, {state[1]:,} rows"
+    )
+
+
+def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
+    outputs, many = stage["outputs"], len(stage["outputs"]) > 1
+
+    def of_each(tell: Callable[[Mapping[str, Any]], str]) -> str:
+        return "\n".join((f"{out['output']}: " if many else "") + tell(out) for out in outputs) or "-"
+
+    def times(out: Mapping[str, Any]) -> str:
+        return "-" if out["least"] is None else " / ".join(shown(out[name]) for name in ("least", "mean", "most"))
+
+    step, total, since = stage["step"], stage["total"], stage["input_since"]
+    waits = [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
+    waits += [f"parked until {each}" for each in stage["parked"]]
+    waits += [f"until {shown(stage['next_event'])}"] if stage["next_event"] is not None else []
+    waits += [f"until {shown(stage['next_due'])} by the clock"] if stage["next_due"] is not None else []
+    return (
+        stage["stage"],
+        shown(stage["input"]),
+        "-" if since is None else str(since["step"]),
+        of_each(lambda out: shown(out["watermark"])),
+        of_each(times),
+        f"{step.get('read', 0):,} ({_bytes(stage['bytes_in'])})",
+        of_each(lambda out: f"{out['elements']:,} ({_bytes(out['bytes'])})"),
+        f"{total.get('late', 0):,}",
+        "; ".join(waits) or "-",
+    )
+
+
+def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What watermarks wait for, and what would free each: two lines, and who waits."""
+    if not causes:
+        yield "no watermark waits for anything"
+        return
+    yield "what watermarks wait for"
+    for cause in causes:
+        yield f"  - {cause['text']}"
+        yield f"    goes on when: {cause['frees']}"
+        others = [stage for stage in cause["stages"] if stage != cause["stage"]]
+        if others:
+            yield f"    and with it: {', '.join(others)}"
+
+
+def shown(time: int) -> str:
+    """A time for people, in UTC."""
+    if time <= MIN_TIMESTAMP or time >= MAX_TIMESTAMP:
+        return "beginning" if time <= MIN_TIMESTAMP else "end"
+    try:
+        when = datetime.fromtimestamp(time // 1_000_000, UTC).replace(microsecond=time % 1_000_000)
+    except (OverflowError, ValueError, OSError):
+        return f"{time} µs"
+    return when.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} TB"

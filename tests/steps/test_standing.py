@@ -1,0 +1,210 @@
+"""How the stages of a job stand, as a manifest keeps it: the way there and back, and what is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
+from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.observers import Observer, Policy
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.steps.proposals import draft
+from arcbeam.steps.renaming import renamed
+from arcbeam.steps.standing import Since, standing_of
+from arcbeam.steps.status import Cause, status_of
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.manifest.manifestfile import decode, encode
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+
+pytestmark = pytest.mark.contract("WM-06")
+
+_NUMBERS = {"read": 1, "rates": 2, "join": 3}
+_HOUR = Timestamp(3_600_000_000)
+
+
+def at(read: int, rates: int, join: int, out: int | None = None) -> Times:
+    """Watermarks of the three stages; `out`: of the join's output."""
+    r, s, j = map(Timestamp, (read, rates, join))
+    out = join if out is None else out
+    return Times({"read": r, "rates": s, "join": j}, {READ: r, RATES: s, JOIN: Timestamp(out)})
+
+
+def _committed(log: StepLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
+    command = replace(proposal(log.head.step + 1, 0, *reports), times=times)
+    log.propose(draft(log, LAYOUT, READERS, _NUMBERS, command, figures or {}))
+    return decode(encode(log.head), "a manifest", "memory")
+
+
+def _with(stage: str, shard: int, pending: Hold | None = None, hold: Hold | None = None, **more: Any) -> StageReport:
+    local = Local(pending, {"main": OutputTime(pending, hold)}, more.pop("waits_for", None))
+    return replace(staged(stage, shard, 0, **more), local=local)
+
+
+def _all(*own: StageReport) -> tuple[TaskReport, TaskReport]:
+    """The reports of a step in which only some stages have something to say."""
+    known = {(of.stage, of.shard): of for of in own}
+    of = [known.get((name, shard)) or staged(name, shard, 0) for name in _NUMBERS for shard in (0, 1)]
+    sources, joins = ([each for each in of if (each.stage == "join") is last] for last in (False, True))
+    return reported(*sources, level=0), reported(*joins)
+
+
+def _causes(manifest: Manifest) -> list[Cause]:
+    return list(status_of(manifest).causes)
+
+
+def test_a_watermark_stands_since_the_commit_that_moved_it_last() -> None:
+    log = opened(MemoryBlobs())
+    _committed(log, at(1, 1, 1), *_all())
+    _committed(log, at(2, 1, 1), *_all())
+    head = _committed(log, at(2, 1, 1, 5), *_all())
+    read, rates, join = standing_of(head).stages
+    assert (read.input, rates.input, join.input) == (Since(2, Timestamp(2)), *[Since(1, Timestamp(1))] * 2)
+    assert [of.outputs["main"].step for of in (read, rates, join)] == [2, 1, 3]
+    # A commit without a step leaves all as it is; so does an opening.
+    assert standing_of(_committed(log, at(2, 1, 1, 5))) == standing_of(head)
+    assert opened(log._blobs, 9).head.standing == head.standing
+
+
+def test_what_is_kept_of_the_shards_explains_what_all_of_them_would() -> None:
+    log = opened(MemoryBlobs())
+    late = Hold(Timestamp(7), HolderKind.RESIDUAL, "1.0.0~ab", release=Release(_HOUR, by_clock=True), about="'EWR'")
+    later = Hold(Timestamp(9), HolderKind.RESIDUAL, "1.0.0~cd")
+    head = _committed(
+        log,
+        at(7, MAX_TIMESTAMP, 7),
+        *_all(_with("read", 0, later), _with("read", 1, late, restrictions=Restrictions(2, 3.0))),
+    )
+    (cause,) = _causes(head)
+    assert cause.text == (
+        "the watermark of the input of 'read' is at 1970-01-01T00:00:00.000007Z, since step 1 "
+        "(1970-01-01T00:00:00.000001Z): restriction 1.0.0~ab of element 'EWR' in shard 1 of 'read' "
+        "(of 2 that are not done) "
+        "has deferred itself until 1970-01-01T01:00:00Z"
+    )
+    assert cause.frees == "the clock comes to 1970-01-01T01:00:00Z, when it is processed again"
+    assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
+    # In a step in which it does not run, what it is of is known of the step before.
+    again = _with("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
+    (same,) = _causes(_committed(log, at(7, MAX_TIMESTAMP, 7), *_all(_with("read", 0, later), again)))
+    assert same.text == cause.text
+
+
+def test_elements_that_are_parked_are_told_with_what_their_side_input_waits_for() -> None:
+    log = opened(MemoryBlobs())
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates@00")
+    head = _committed(
+        log,
+        at(MAX_TIMESTAMP, MIN_TIMESTAMP, 7),
+        *_all(
+            _with("rates", 0, silent),
+            _with("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES),
+        ),
+    )
+    rates, join = _causes(head)
+    assert (rates.kind, rates.stage, rates.frees) == (
+        "restriction",
+        "rates",
+        "its DoFn reports a watermark (a watermark estimator), or it is done",
+    )
+    assert (join.kind, join.stage, join.shard, join.name) == ("side input", "join", 1, "output 'main' of 'rates'")
+    assert join.text.endswith(
+        "elements are parked in shard 1, until a side input is there: output 'main' of 'rates' is at the beginning of "
+        "time: held by residual '1.0.0~ab' in shard 0, which reports no watermark"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hold", "kind", "frees"),
+    [
+        (
+            Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a", release=Release(_HOUR, by_clock=True)),
+            "timer",
+            "the clock comes to 1970-01-01T01:00:00Z, when it fires; or it is cleared",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a", release=Release(Timestamp(8), by_clock=False)),
+            "timer",
+            "the input watermark of 'join' passes 1970-01-01T00:00:00.000008Z, when it fires (it is at "
+            "1970-01-01T00:00:00.000006Z); or it is cleared",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a"),
+            "timer",
+            "it fires, is cleared, or is set with a later output timestamp",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.STATE, "pane", key="a"),
+            "state",
+            "the window's pane comes out, or its trigger finishes: it is at 1970-01-01T00:00:00.000006Z",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.GATHERED, ""),
+            "elements",
+            "the input watermark of 'join' passes 1970-01-01T00:00:00.000005Z: it is at 1970-01-01T00:00:00.000006Z",
+        ),
+        (Hold(Timestamp(5), HolderKind.SCRIPT, ""), "script", "its next event that moves the watermark"),
+    ],
+)
+def test_each_sort_of_hold_says_what_would_free_it(hold: Hold, kind: str, frees: str) -> None:
+    log = opened(MemoryBlobs())
+    head = _committed(log, at(MAX_TIMESTAMP, MAX_TIMESTAMP, 6, 5), *_all(_with("join", 0, hold=hold)))
+    found = {cause.kind: cause for cause in _causes(head)}
+    assert found[kind].frees == frees
+    assert found[kind].text.startswith("the watermark of the output 'main' of 'join' is at 1970-01-01T00:00:00.000005Z")
+
+
+def test_an_observer_that_has_seen_nothing_later_is_named() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(2_000_000), Policy.MAX, (Observer("below", Duration(0)), None), Duration(7))
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(2_000_005)})
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    head = decode(encode(log.head), "a manifest", "memory")
+    assert standing_of(head).stages[0].observed == {"main": (clicks,)}
+    (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
+    assert (cause.stage, cause.shard, cause.name) == ("read", None, "clicks")
+    assert "'clicks' has seen nothing later than 1970-01-01T00:00:02.000005Z, and takes 0:00:02 off" in cause.text
+    assert cause.frees == "an element with a later event time comes, or all input ends"
+
+
+def test_counts_of_a_step_and_of_all_and_what_has_left_a_stage() -> None:
+    log = opened(MemoryBlobs())
+    own = staged("join", 0, 0, counts=Counts(3, 2, late=1)), staged("join", 1, 0, counts=Counts(1))
+    figures = {"user": 0.25, "outputs": {"read": {"main": [4, 900, 1, 9, 5]}}}
+    _committed(log, at(1, 1, 1), *_all(*own))
+    status = status_of(_committed(log, at(2, 2, 2), *_all(*own), figures=figures))
+    join = status.stages[-1]
+    assert (join.step["read"], join.total["read"], join.total["late"], join.bytes_in) == (4, 8, 2, 900)
+    (out,) = status.stages[0].outputs
+    assert (out.elements, out.bytes, out.least, out.mean, out.most) == (4, 900, 1, 5, 9)
+    assert status.seconds == {"user": 0.25}
+    assert status.elapsed == 1
+
+
+def test_stages_that_are_called_otherwise_are_explained_under_their_new_names() -> None:
+    log = opened(MemoryBlobs())
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    head = _committed(log, at(MAX_TIMESTAMP, MIN_TIMESTAMP, 0), *_all(_with("rates", 0, silent)))
+    (cause,) = _causes(renamed(head, {"rates": "prices"}))
+    assert cause.stage == "prices"
+    assert "'prices'" in cause.text
+
+
+def test_a_manifest_of_an_earlier_version_has_watermarks_and_no_reasons() -> None:
+    log = opened(MemoryBlobs())
+    head = replace(_committed(log, at(1, 1, 1), *_all()), standing=b"")
+    status = status_of(head)
+    assert [stage.input for stage in status.stages] == [1, 1, 1]
+    assert status.causes == ()
+    assert status_of(opened(MemoryBlobs()).head).stages == ()

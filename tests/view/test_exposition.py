@@ -1,0 +1,116 @@
+"""A job's figures in Prometheus' text form, and who answers for them."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.options import ArcbeamOptions
+from arcbeam.progressline import Standing
+from arcbeam.steps.standing import Since
+from arcbeam.steps.status import Cause, OutputStatus, StageStatus, Status
+from arcbeam.view.exposition import Counter, exposed, exposing
+
+pytestmark = pytest.mark.contract("OPS-04")
+
+_OUT = OutputStatus(
+    "out", MAX_TIMESTAMP, None, 4, 900, Timestamp(1_000_000), Timestamp(3_000_000), Timestamp(2_000_000)
+)
+_STAGE = StageStatus(
+    'a "stage"\\',
+    0,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Since(3, Timestamp(7_000_000)),
+    (_OUT,),
+    total={"read": 5, "written": 4, "late": 1},
+    bytes_in=800,
+    restrictions=2,
+    backlog=1.5,
+)
+_CAUSE = Cause("timer", _STAGE.stage, 0, "flush", None, Timestamp(0), None, None, False, "", "", ("a", "b"))
+_STATUS = Status(
+    3,
+    "running",
+    Timestamp(9_000_000),
+    Timestamp(0),
+    Duration(9_000_000),
+    Duration(1),
+    12.5,
+    2,
+    1.5,
+    {"seconds": 0.5, "commit": 0.01},
+    (_STAGE,),
+    (_CAUSE,),
+    {1: 77},
+    {1: 2},
+)
+
+
+def test_all_figures_have_their_labels_and_each_family_is_described_once() -> None:
+    counters = [Counter("Parse", "lines", "bad", 7)]
+    lines = exposed("job-1", _STATUS, Standing((), 10, 3), counters).splitlines()
+    of = r'job="job-1",stage="a \"stage\"\\"'
+    assert {
+        'arcbeam_elements_total{job="job-1"} 10',
+        'arcbeam_step_total{job="job-1"} 3',
+        'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
+        'arcbeam_step_seconds{job="job-1",part="all"} 0.5',
+        'arcbeam_behind_seconds{job="job-1"} 9.0',
+        'arcbeam_state_bytes{job="job-1",level="1"} 77',
+        f"arcbeam_input_watermark_seconds{{{of}}} -Inf",
+        f'arcbeam_output_watermark_seconds{{{of},output="out"}} +Inf',
+        f"arcbeam_watermark_stands_since_seconds{{{of}}} 7.0",
+        f'arcbeam_event_time_seconds{{{of},output="out",which="mean"}} 2.0',
+        f'arcbeam_stage_elements_total{{{of},direction="in"}} 5',
+        f"arcbeam_stage_late_total{{{of}}} 1",
+        f'arcbeam_stage_bytes{{{of},direction="out"}} 900',
+        f"arcbeam_restrictions{{{of}}} 2",
+        f'arcbeam_held{{{of},by="timer"}} 2',
+    } <= set(lines)
+    described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert sorted(set(described)) == sorted(described)
+    for line in lines:
+        if not line.startswith("#"):
+            assert line.partition("{")[0] in described
+
+
+def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_elements() -> None:
+    assert exposed("job-1", None, None) == ""
+    assert "arcbeam_tasks_total" in exposed("job-1", None, Standing((), 10, 3))
+    quiet = replace(_STATUS, behind=None, rate=None, stages=(replace(_STAGE, input_since=None, total={}),))
+    assert "behind" not in exposed("job-1", quiet, None)
+
+
+def test_it_is_told_on_the_address_that_was_asked_for_as_long_as_the_job_runs() -> None:
+    with exposing(("127.0.0.1", 0), lambda: "arcbeam_step_total 1\n") as at:
+        assert at is not None
+        host, port = at
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics") as page:
+            assert page.read() == b"arcbeam_step_total 1\n"
+            assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{host}:{port}/other")
+        with pytest.raises(SetupError, match="cannot listen on --metrics_address"), exposing(at, str):
+            pass
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{host}:{port}/metrics")
+
+
+@pytest.mark.contract("OPS-05")
+def test_an_address_without_a_host_is_this_machine_alone() -> None:
+    def endpoint(given: str) -> tuple[str, int] | None:
+        return ArcbeamOptions([f"--metrics_address={given}"]).metrics_endpoint
+
+    assert ArcbeamOptions([]).metrics_endpoint is None
+    assert endpoint("9095") == endpoint(":9095") == ("127.0.0.1", 9095)
+    assert endpoint("0.0.0.0:9095") == ("0.0.0.0", 9095)
+    assert endpoint("[::1]:9095") == ("::1", 9095)
+    for wrong in ("here", "here:", "here:x", ":70000"):
+        with pytest.raises(InvalidPipelineError, match="is not of the form host:port"):
+            ArcbeamOptions([f"--metrics_address={wrong}"]).check()

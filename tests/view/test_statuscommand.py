@@ -1,0 +1,109 @@
+"""`arcbeam status`, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam import cli
+from arcbeam.engine.plan.reports import Counts, Restrictions
+from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.steps.proposals import draft
+from arcbeam.store.blobs.folder import FolderBlobs
+from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+
+pytestmark = pytest.mark.contract("OPS-02", "WM-06")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, ["status", *arguments])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    log = opened(FolderBlobs(folder, sync=False))
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    local = Local(silent, {"main": OutputTime(silent)})
+    read = staged("read", 0, 0, counts=Counts(1, 1200, resumed=1), restrictions=Restrictions(1, 40.0))
+    rates = staged("rates", 1, 0)
+    times = Times(
+        {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
+        {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
+    )
+    reports = (
+        reported(replace(read, local=local), staged("read", 1, 0), staged("rates", 0, 0), rates, level=0),
+        reported(staged("join", 0, 0), staged("join", 1, 0)),
+    )
+    command = replace(proposal(1, 0, *reports), times=times, time=Timestamp(1_700_000_000_000_000))
+    figures = {
+        "seconds": 0.5,
+        "plan": 0.01,
+        "spark": 0.3,
+        "user": 0.19,
+        "commit": 0.02,
+        "outputs": {"read": {"main": [1200, 90_000, 0, 9_000_000, 5_000_000]}},
+    }
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, figures))
+    return folder
+
+
+def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
+    result = invoke(str(job))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("step 1 (running), recorded at 2023-11-14 22:13:20.000Z; watermark beginning")
+    assert lines[1].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
+    assert "backlog: 1 restriction(s) of size 40" in lines[2]
+    (read,) = (line for line in lines if line.startswith("read "))
+    assert "1,200 (90 kB)" in read
+    assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read
+    (join,) = (line for line in lines if line.startswith("join "))
+    assert "(90 kB)" in join
+    assert (
+        "  - the watermark of the input of 'read' is at the beginning of time, since step 1 (2023-11-14T22:13:20Z): "
+        "restriction 1.0.0~ab in shard 0 of 'read' reports no watermark" in lines
+    )
+    assert "    goes on when: its DoFn reports a watermark (a watermark estimator), or it is done" in lines
+    assert "    and with it: join" in lines
+
+
+def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert record["step"] == 1
+    assert record["time"] == 1_700_000_000_000_000
+    assert [stage["stage"] for stage in record["stages"]] == ["read", "rates", "join"]
+    (cause,) = record["causes"]
+    assert (cause["kind"], cause["stages"]) == ("restriction", ["read", "join"])
+
+
+def test_who_watches_looks_again_until_interrupted(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([None])
+
+    def look_on(seconds: float) -> None:
+        assert seconds == 0.5
+        if next(looks, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("arcbeam.view.statuscommand.time.sleep", look_on)
+    result = invoke(str(job), "--watch", "--every=0.5", "--json")
+    assert result.exit_code == 130
+    assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == [1, 1]
+    looks = iter([None])
+    result = invoke(str(job), "--watch", "--every=0.5")
+    assert result.exit_code == 130
+    assert "reports no watermark" in result.stdout
+
+
+def test_a_folder_without_a_job_is_an_error_that_says_so(tmp_path: Path) -> None:
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 1
+    assert "there is no job in" in result.stderr
+    assert "there is no folder" in invoke(str(tmp_path / "none")).stderr
