@@ -9,13 +9,16 @@ PIP := $(BIN)/pip --disable-pip-version-check
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all fresh bench lint format docs java clean
+.PHONY: help demo demo-stream test test-all fresh bench lint format docs java clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.demo java ## Real flights, joined and windowed on Spark: a table and a picture.
 	$(BIN)/arcbeam run examples/flight_delays.py
+
+demo-stream: $(VENV)/.demo java ## The same flights as a stream whose driver is killed half-way; under three minutes.
+	$(BIN)/python examples/flight_stream.py
 
 test: $(VENV)/.dev java ## All tests but the long ones.
 	$(BIN)/python tools/run_tests.py -m "not long"

@@ -65,10 +65,13 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             moved for so long (a source that stalls, a partition without data); of an input that is read in several
             shards, what it says in those in which it has not moved. It counts again when it moves. None: it always
             counts.
+        quantile: what counts as the latest time is not the latest of all, but that which this part of the last ten to
+            twenty thousand elements has not passed: with 0.99, one in a hundred may be as far in the future as it
+            likes. It takes 1 / (1 - quantile) elements until that says anything.
 
     Raises:
-        ValueError: a span of time is below zero; the policy is something else; the input's type has no such
-            field, or one that is no time.
+        ValueError: a span of time is below zero; the policy is something else; the quantile is no part; the input's
+            type has no such field, or one that is no time.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         policy: Literal["min", "max"] = "min",
         max_skew: Duration | float | None = None,
         idle_after: Duration | float | None = None,
+        quantile: float | None = None,
         label: str | None = None,
     ) -> None:
         super().__init__(label)
@@ -88,8 +92,10 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError(f"WithWatermark(policy={policy!r}): it is 'min' or 'max'")
         skew = None if max_skew is None else _span("max_skew", max_skew)
         idle = None if idle_after is None else _span("idle_after", idle_after)
+        if quantile is not None and not 0 < quantile < 1:
+            raise ValueError(f"WithWatermark(quantile={quantile}): it is a part of all elements, between 0 and 1")
         self._event_time = event_time
-        self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle)
+        self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile)
 
     def expand(self, pcoll: Any) -> Any:
         """See `beam.PTransform`."""

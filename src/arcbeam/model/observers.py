@@ -38,12 +38,14 @@ class Observing:
         policy: see `Observer`.
         max_skew: microseconds by which a time may be ahead of the clock, and is still believed; None: whatever it is.
         idle_after: microseconds; see `Observer`.
+        quantile: see `Observer`.
     """
 
     delay: int
     policy: Policy = Policy.MIN
     max_skew: int | None = None
     idle_after: int | None = None
+    quantile: float | None = None
 
     def to_text(self) -> str:
         """The annotation's value."""
@@ -66,6 +68,8 @@ class Observer:
         policy: how that goes together with what its input says.
         behind: the ways to its input.
         idle_after: what its input says in a shard does not count when it has stood for so long; None: it always does.
+        quantile: what counts as the latest is the time that this part of those of late have not passed; None: the
+            latest.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Observer:
     policy: Policy = Policy.MIN
     behind: Ways = (None,)
     idle_after: Duration | None = None
+    quantile: float | None = None
 
 
 Ways = tuple[Observer | None, ...]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from arcbeam.engine.progress import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observing import Seen
+from arcbeam.engine.watermarks.sketches import Recent
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -31,6 +32,7 @@ class Progress:
         numbers: of all stages that the job ever had, by name: rows of state are known by them.
         script: how far the job's script has come.
         seen: the latest time that each observer has seen, by its transform.
+        recent: the times of late of those that go by a quantile.
     """
 
     fresh: bool = True
@@ -38,6 +40,7 @@ class Progress:
     numbers: Mapping[str, int] = field(default_factory=dict)
     script: ScriptPlace = AT_BEGINNING
     seen: Seen = field(default_factory=dict)
+    recent: Mapping[str, Recent] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """As a manifest has it."""
@@ -50,6 +53,8 @@ class Progress:
             record["script"] = {"events": self.script.events, "over": self.script.over}
         if self.seen:
             record["seen"] = dict(self.seen)
+        if self.recent:
+            record["recent"] = {name: recent.encoded() for name, recent in self.recent.items()}
         return json.dumps(record).encode()
 
 
@@ -64,6 +69,7 @@ def progress_of(head: Manifest) -> Progress:
         record.get("numbers", {}),
         ScriptPlace(**record.get("script", {})),
         record.get("seen", {}),
+        {name: Recent.decoded(each) for name, each in record.get("recent", {}).items()},
     )
 
 
@@ -120,4 +126,5 @@ def times_of(manifest: Manifest) -> Times:
     """The watermarks of a manifest."""
     inputs = {of.stage: of.input for of in manifest.watermarks}
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
-    return Times(inputs, outputs, progress_of(manifest).seen)
+    progress = progress_of(manifest)
+    return Times(inputs, outputs, progress.seen, progress.recent)

@@ -56,8 +56,12 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
         return todo.get(stage, stage)
 
     progress = progress_of(head)
-    numbers = {name(stage): number for stage, number in progress.numbers.items()}
-    seen = {name(observer): time for observer, time in progress.seen.items()}
+    progress = replace(
+        progress,
+        numbers={name(stage): number for stage, number in progress.numbers.items()},
+        seen={name(observer): time for observer, time in progress.seen.items()},
+        recent={name(observer): times for observer, times in progress.recent.items()},
+    )
     return replace(
         head,
         shape=replace(head.shape, stages=tuple(replace(of, stage=name(of.stage)) for of in head.shape.stages)),
@@ -65,6 +69,6 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
         holds=tuple(replace(of, stage=name(of.stage)) for of in head.holds),
         residuals=tuple(replace(of, stage=name(of.stage)) for of in head.residuals),
         committables=tuple(replace(of, stage=name(of.stage)) for of in head.committables),
-        progress=replace(progress, numbers=numbers, seen=seen).encoded() if head.progress else head.progress,
+        progress=progress.encoded() if head.progress else head.progress,
         standing=standing_of(head).renamed(todo).encoded() if todo and head.standing else head.standing,
     )

@@ -308,11 +308,11 @@ def _record(of: StageStanding) -> dict[str, Any]:
 
 
 def _ways(ways: Ways) -> list[Any]:
-    return [of and [of.name, of.delay, of.policy, _ways(of.behind), of.idle_after] for of in ways]
+    return [of and [of.name, of.delay, of.policy, _ways(of.behind), of.idle_after, of.quantile] for of in ways]
 
 
 def _ways_of(record: list[Any]) -> Ways:
-    return tuple(of and Observer(of[0], of[1], Policy(of[2]), _ways_of(of[3]), of[4]) for of in record)
+    return tuple(of and Observer(of[0], of[1], Policy(of[2]), _ways_of(of[3]), *of[4:]) for of in record)
 
 
 def _port(port: Port) -> list[str]:

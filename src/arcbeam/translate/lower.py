@@ -407,7 +407,8 @@ def _observed(transforms: list[Any]) -> dict[int, Ways]:
         if ANNOTATION in transform.annotations:
             says = Observing.from_bytes(transform.annotations[ANNOTATION])
             idle = None if says.idle_after is None else Duration(says.idle_after)
-            here = (Observer(observer_name(transform.unique_name), Duration(says.delay), says.policy, here, idle),)
+            name = observer_name(transform.unique_name)
+            here = (Observer(name, Duration(says.delay), says.policy, here, idle, says.quantile),)
         ways.update(dict.fromkeys(transform.outputs.values(), here))
         if transform.spec.urn == WRITE_URN:
             channel = WriteSpec.from_bytes(transform.spec.payload).channel

@@ -6,8 +6,9 @@ bundles, rows travel by Spark, and in tests all of it is in memory. What there m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, EmitPane
@@ -55,6 +56,9 @@ class TimerCleared(NamedTuple):
     tag: str = ""
 
 
+_NO_SKETCHES: Final[Mapping[str, bytes]] = MappingProxyType({})
+
+
 class CallResult(NamedTuple):
     """What a call of user code has led to, apart from what it put out and its state: both are where they belong.
 
@@ -62,11 +66,13 @@ class CallResult(NamedTuple):
         written: how many elements it put out.
         timers: that it has set and cleared, in that order.
         seen: the latest time that observers have seen, by their names.
+        sketches: of the times that those have seen that go by a quantile; only at the end of the stage's bundles.
     """
 
     written: int = 0
     timers: Sequence[TimerSet | TimerCleared] = ()
     seen: Seen = NOTHING_SEEN
+    sketches: Mapping[str, bytes] = _NO_SKETCHES
 
 
 NOTHING: Final = CallResult()

@@ -5,7 +5,7 @@ Owns what is counted, and what user code has seen. Must not know kinds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -51,6 +51,7 @@ class StageContext:
         budget: how much more may be done.
         tally: what was done.
         seen: the latest time that observers have seen.
+        sketches: of the times that those have seen that go by a quantile.
         abouts: what the restrictions are of that were left in this step, for people, by the hexadecimal ids.
     """
 
@@ -66,6 +67,7 @@ class StageContext:
     budget: Budget
     tally: Tally = field(default_factory=Tally)
     seen: Seen = field(default_factory=dict)
+    sketches: Mapping[str, bytes] = field(default_factory=dict)
     abouts: dict[str, str] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:

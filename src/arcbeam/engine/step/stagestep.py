@@ -133,6 +133,7 @@ class StageStep:
                 f"what a call changes must be in the view when the call returns"
             )
         place.record(closed.call)
+        place.sketches = closed.call.sketches
         return closed
 
     def _report(self, leftover: bool, upstream: Timestamp, watermark: Timestamp) -> StageReport:
@@ -150,7 +151,7 @@ class StageStep:
                     uncommitted = True
                 else:
                     awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
-        flow, local = place.placed.flow, place.clock.local(earliest, place.seen)
+        flow, local = place.placed.flow, place.clock.local(earliest, place.seen, place.sketches)
         next_due = work.next_due()
         if flow.observed:
             local, ends = heard(place.view, place.placed.number, flow.observed, upstream, local, place.now)

@@ -72,12 +72,14 @@ class Local:
         outputs: by name; every output of the stage is there.
         waits_for: the side input that the earliest parked element waits for.
         seen: the latest time that each observer has seen in the step, if it has seen one.
+        sketches: of the times that those have seen that go by a quantile.
     """
 
     pending: Hold | None = None
     outputs: Mapping[str, OutputTime] = field(default_factory=dict)
     waits_for: Port | None = None
     seen: Seen = field(default_factory=dict)
+    sketches: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def input_time(upstream: Timestamp, local: Local) -> Timestamp:
@@ -143,12 +145,15 @@ class Clock:
         pending = self._pending.earliest()
         return max(self.input, upstream if pending is None else min(upstream, pending.time))
 
-    def local(self, waits_for: Port | None = None, seen: Seen | None = None) -> Local:
+    def local(
+        self, waits_for: Port | None = None, seen: Seen | None = None, sketches: Mapping[str, bytes] | None = None
+    ) -> Local:
         """What the shard says at the end of a step.
 
         Args:
             waits_for: the side input that the earliest parked element waits for.
             seen: the latest times that observers have seen in it.
+            sketches: of the times that those have seen that go by a quantile.
         """
         return Local(
             self._pending.earliest(),
@@ -158,6 +163,7 @@ class Clock:
             },
             waits_for,
             seen or {},
+            sketches or {},
         )
 
 

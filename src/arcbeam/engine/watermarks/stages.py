@@ -13,7 +13,8 @@ from datetime import timedelta
 from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.observing import Said, Seen, decisive, later, observed_time
-from arcbeam.model.observers import NOT_OBSERVED, Observer, Ways
+from arcbeam.engine.watermarks.sketches import Recent, quantile_of, with_more
+from arcbeam.model.observers import NOT_OBSERVED, Observer, Ways, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
 
@@ -48,11 +49,13 @@ class Times:
         inputs: input watermark by stage.
         outputs: output watermark by port.
         seen: the latest time that each observer has ever seen.
+        recent: the times of late of those that go by a quantile.
     """
 
     inputs: Mapping[str, Timestamp] = field(default_factory=dict)
     outputs: Mapping[Port, Timestamp] = field(default_factory=dict)
     seen: Seen = field(default_factory=dict)
+    recent: Mapping[str, Recent] = field(default_factory=dict)
 
     def check_after(self, before: Times) -> None:
         """Checks that no watermark is earlier than it was.
@@ -223,7 +226,7 @@ class Watermarks:
         self._inputs: dict[str, Timestamp] = {}
         self._outputs: dict[Port, Timestamp] = {}
         committed = committed or Times()
-        self._seen = committed.seen
+        self._seen, self._recent = committed.seen, committed.recent
         for stage in stages:
             if stage.name in self._stages:
                 raise ValueError(f"two stages are named {stage.name!r}")
@@ -235,6 +238,13 @@ class Watermarks:
             for output in stage.outputs:
                 port = Port(stage.name, output)
                 self._outputs[port] = committed.outputs.get(port, MIN_TIMESTAMP)
+        self._quantiles = {
+            observer.name: observer.quantile
+            for stage in self._stages.values()
+            for ways in stage.observed.values()
+            for observer in along(ways)
+            if observer.quantile is not None
+        }
 
     def report(self, stage: str, shard: int, local: Local) -> None:
         """Takes what a shard says about a stage, in place of what it said before.
@@ -250,6 +260,7 @@ class Watermarks:
     def advance(self) -> Times:
         """Moves all watermarks as far as they may; where they are then."""
         observed: dict[Port, Said] = {}
+        sketches: dict[str, list[bytes]] = {}
         for stage in self._stages.values():
             upstream = self.upstream(stage.name)
             shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
@@ -259,6 +270,8 @@ class Watermarks:
             for local in locals:
                 if local.seen:
                     self._seen = later(self._seen, local.seen)
+                for name, sketch in local.sketches.items():
+                    sketches.setdefault(name, []).append(sketch)
             there = min((input_time(upstream, local) for local in locals), default=upstream)
             self._inputs[stage.name] = max(self._inputs[stage.name], there)
             for output in stage.outputs:
@@ -267,6 +280,12 @@ class Watermarks:
                 self._outputs[port] = max(self._outputs[port], told_time(ways, there))
                 if ways != NOT_OBSERVED:
                     observed[port] = Said(there, _heard(upstream, locals, output))
+        for name, more in sketches.items():
+            recent = with_more(self._recent.get(name), more)
+            self._recent = {**self._recent, name: recent}
+            latest = quantile_of(recent, self._quantiles[name])
+            if latest is not None:
+                self._seen = later(self._seen, {name: latest})
         # SUBTLE: behind all stages. What was seen in a step was told to no task of it: none has fired by it, so those
         # who read such an output are where they were.
         for port, said in observed.items():
@@ -276,7 +295,7 @@ class Watermarks:
 
     def times(self) -> Times:
         """Input and output watermarks as they are, and what was seen."""
-        return Times(dict(self._inputs), dict(self._outputs), self._seen)
+        return Times(dict(self._inputs), dict(self._outputs), self._seen, self._recent)
 
     def upstream(self, stage: str) -> Timestamp:
         """The earliest output watermark of what a stage reads."""

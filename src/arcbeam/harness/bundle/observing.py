@@ -17,12 +17,15 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
+from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation
 from arcbeam.model.observers import ANNOTATION, Observing, observer_name
 from arcbeam.model.timestamps import Timestamp
 
 _URN = "arcbeam:transform:observe:v1"
+_SKETCHED = 4096
+"""Times that are put into a sketch together."""
 _AHEAD = Metrics.counter("arcbeam", "notBelieved")
 """Elements whose times were too far ahead of the clock to be believed."""
 
@@ -38,8 +41,9 @@ class ObservingOperation(BlockOperation):
         super().__init__(name, spec, factory, input_coder)
         self.name = observer_name(name.transform_id)
         self._fn = fn
-        self._max_skew = observing.max_skew
+        self._max_skew, self._quantile = observing.max_skew, observing.quantile
         self._latest: int | None = None
+        self._sketch, self._waiting_times = b"", list[int]()
 
     def setup(self, data_sampler: Any = None) -> None:
         """See the SDK's `Operation`."""
@@ -53,13 +57,25 @@ class ObservingOperation(BlockOperation):
         latest, self._latest = self._latest, None
         return None if latest is None else Timestamp(latest)
 
+    def take_sketch(self) -> bytes:
+        """A sketch of the times that were seen since this was asked before; b"" if there is none."""
+        self._close_sketch()
+        sketch, self._sketch = self._sketch, b""
+        return sketch
+
+    def _close_sketch(self) -> None:
+        if self._waiting_times:
+            self._sketch = sketched(self._waiting_times, self._sketch)
+            self._waiting_times = []
+
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
             try:
                 times = self._fn.times_of(block.values)
                 if times is not None:
                     block = Block(block.values, Each(times), block.windows, block.panes)
-                self._see(block.micros if type(block.micros) is Each else (block.micros,), len(block))
+                times = block.micros if type(block.micros) is Each else (block.micros,)
+                self._see(times if self._quantile is None else [*times] * (len(block) // len(times)), len(block))
                 self._outputs[0].emit(block)
             except BaseException as e:
                 self._runner._reraise_augmented(e)
@@ -73,7 +89,12 @@ class ObservingOperation(BlockOperation):
                 _AHEAD.inc(len(times) - len(believed) if len(times) == count else count)
                 if not believed:
                     return
-                latest = max(believed)
+                times, latest = believed, max(believed)
+        if self._quantile is not None:
+            self._waiting_times += times
+            if len(self._waiting_times) > _SKETCHED:
+                self._close_sketch()
+            return
         if self._latest is None or latest > self._latest:
             self._latest = latest
 
@@ -82,6 +103,11 @@ def claim(transform: Any) -> None:
     """Gives a transform of a bundle descriptor to this module if it observes: nobody else would see anything."""
     if ANNOTATION in transform.annotations:
         transform.spec.urn = _URN
+
+
+def sketches(observers: Iterable[ObservingOperation]) -> dict[str, bytes]:
+    """Sketches of the times that those have seen that go by a quantile since this was asked before."""
+    return {op.name: sketch for op in observers if (sketch := op.take_sketch())}
 
 
 def seen(observers: Iterable[ObservingOperation]) -> dict[str, Timestamp]:

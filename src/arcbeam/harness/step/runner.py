@@ -18,7 +18,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.bundle.observing import seen
+from arcbeam.harness.bundle.observing import seen, sketches
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.step.elements import PaneValues
@@ -58,6 +58,7 @@ class StepRunner:
         self._finalizations = len(self._bundles.callbacks)
         # What a task saw that ended before its end counts for nothing.
         seen(stage.observers)
+        sketches(stage.observers)
         self._encoded_key: bytes | None = None
         self._key: Any = None
         self._encoded_window: bytes | None = None
@@ -154,7 +155,11 @@ class StepRunner:
             self._stage.restrictions.close()
         self._put_late()
         self._bundles.close()
-        result = CallResult(self._taken_so_far() - self._taken, seen=seen(self._stage.observers))
+        result = CallResult(
+            self._taken_so_far() - self._taken,
+            seen=seen(self._stage.observers),
+            sketches=sketches(self._stage.observers),
+        )
         return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)
 
     def about(self) -> str:

@@ -1,0 +1,15 @@
+"""The demo, streaming: a year of flights in the order in which they left, with a driver that is killed half-way.
+
+    python examples/flight_stream.py [--output build/demo-stream] [--delay 60] [--seconds 45]
+
+The folder `flights` has its parts, of which `stream.py` is the one to read first.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from flights.streaming import main
+
+if __name__ == "__main__":
+    sys.exit(main())

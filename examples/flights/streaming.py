@@ -1,0 +1,256 @@
+"""The streaming demo's program, which `flight_stream.py` beside this folder starts.
+
+Plays the year to a driver in a process of its own, tells how it goes, kills that driver half-way, has the job resumed
+from its folder, and compares what came out with the batch answer. The same program is the job, with `--job`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.io import ReadFromText
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from .archive import DataUnavailable, data_files
+from .records import Flight, parse_flight, parse_weather
+from .replay import Feed, Replay, written_in_order
+from .stream import build, date_of
+from .summaries import Delays, SummarizeFlights, add
+from .timeline import PICTURE, Look, draw
+
+YEAR = 365 * 24 * 3600
+ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
+EXAMPLES = Path(__file__).resolve().parents[1]
+Days = dict[tuple[str, str], Delays]
+
+
+class Ordered(NamedTuple):
+    """The data as it comes.
+
+    Attributes:
+        flights, weather: files of lines with their times.
+        first: the earliest of these.
+        lateness: of each flight, minutes behind the latest schedule of those that came before it.
+    """
+
+    flights: Path
+    weather: Path
+    first: float
+    lateness: list[float]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the demo, or the job. Returns the exit status."""
+    parser = argparse.ArgumentParser(description="A year of flights from New York as a stream, killed half-way.")
+    parser.add_argument("--output", type=Path, default=Path("build/demo-stream"), help="folder of the results")
+    parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
+    parser.add_argument("--delay", type=float, default=60, help="minutes that a flight may be late")
+    parser.add_argument("--seconds", type=float, default=45, help="in which the year passes")
+    parser.add_argument("--job", choices=("stream", "batch"), help=argparse.SUPPRESS)
+    parser.add_argument("--feeds", type=json.loads, help=argparse.SUPPRESS)
+    known, beam_arguments = parser.parse_known_args(arguments)
+    if known.job:
+        run_job(known.job, known.feeds, known.output, known.delay * 60, beam_arguments)
+        return 0
+    try:
+        files = data_files(known.cache)
+    except DataUnavailable as error:
+        print(error, file=sys.stderr)
+        return 1
+    output = known.output.resolve()
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    print("Sorting the flights by when they left ...", flush=True)
+    data = in_order(files.flights, files.weather, output)
+    demo = Demo(output, data, known.delay, known.seconds, beam_arguments)
+    print("The batch answer ...", flush=True)
+    demo.batch()
+    print(f"The year as a stream, in {known.seconds:.0f} s; flights may be {known.delay:.0f} minutes late.", flush=True)
+    demo.stream()
+    same = compare(output)
+    draw(output / PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, known.delay)
+    print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/days, late, weeks")
+    return 0 if same else 1
+
+
+def in_order(flights: Path, weather: Path, output: Path) -> Ordered:
+    """Writes both files in the order of time: flights by when they left, or were to leave if they never did."""
+    lines = flights.read_text(encoding="utf-8").splitlines()[1:]
+    left = []
+    for line in lines:
+        flight = parse_flight(line)
+        left.append((flight.scheduled + 60 * (flight.departure_delay or 0), flight.scheduled, line))
+    left.sort()
+    readings = [(parse_weather(line)[0][1], line) for line in weather.read_text(encoding="utf-8").splitlines()[1:]]
+    data = Ordered(output / "flights.txt", output / "weather.txt", left[0][0], [])
+    written_in_order(((at, line) for at, _, line in left), data.flights)
+    written_in_order(readings, data.weather)
+    latest = 0
+    for _, scheduled, _ in left:
+        latest = max(latest, scheduled)
+        data.lateness.append((latest - scheduled) / 60)
+    return data
+
+
+def run_job(kind: str, feeds: list[list[Any]], output: Path, delay: float, arguments: list[str]) -> None:
+    """The pipeline, to its end."""
+    with beam.Pipeline(options=PipelineOptions(arguments)) as p:
+        if kind == "batch":
+            lines = [
+                p
+                | f"Read {name}" >> ReadFromText(feed[0])
+                | f"Line {name}" >> beam.Map(lambda line: line.partition("\t")[2])
+                for name, feed in zip(("flights", "weather"), feeds, strict=True)
+            ]
+        else:
+            begin = time.time()
+            lines = [
+                p
+                | f"Feed {name}" >> beam.Create([Feed(feed[0], begin, feed[1], feed[2], name == "weather")])
+                | f"Replay {name}" >> beam.ParDo(Replay())
+                for name, feed in zip(("flights", "weather"), feeds, strict=True)
+            ]
+        build(*lines, str(output), delay, weeks=kind == "stream")
+
+
+class Demo:
+    """Runs the jobs, and looks at the one that streams.
+
+    Args:
+        output: folder.
+        data: that is played.
+        delay: minutes.
+        seconds: in which the year passes.
+        arguments: Beam's, for the jobs.
+
+    Attributes:
+        looks: what was seen.
+        killed, resumed: when, seconds since the first look.
+    """
+
+    def __init__(self, output: Path, data: Ordered, delay: float, seconds: float, arguments: list[str]) -> None:
+        self._output, self._data, self._delay, self._arguments = output, data, delay, arguments
+        self._speed = YEAR / seconds
+        self._folder = output / "job"
+        self.looks: list[Look] = []
+        self.killed = self.resumed = 0.0
+        # What the jobs' pipelines are made of has to be found also where the script is not.
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
+        }
+
+    def batch(self) -> None:
+        """The batch answer."""
+        if (status := self._job("batch").wait()) != 0:
+            raise SystemExit(f"the batch job has ended with {status}: {self._output / 'batch.log'}")
+
+    def stream(self) -> None:
+        """The streaming job: half of it, a kill -9, a resumption, the other half."""
+        driver = self._job("stream", f"--checkpoint_dir={self._folder}")
+        half = self._data.first + YEAR / 2
+        started = time.monotonic()
+        with self._records() as records:
+            for record in records:
+                if driver.poll() is not None:
+                    break
+                look = Look.of(record, time.monotonic() - started)
+                self.looks.append(look)
+                self._tell(look)
+                if not self.killed and look.watermark > half:
+                    os.killpg(driver.pid, signal.SIGKILL)
+                    driver.wait()
+                    self.killed = time.monotonic() - started
+                    print(
+                        f"{date_of(look.watermark)}  kill -9 of the driver; arcbeam resume {self._folder}", flush=True
+                    )
+                    driver = self._started(["resume", str(self._folder)], "resumed.log")
+                    self.resumed = time.monotonic() - started
+        if driver.returncode:
+            raise SystemExit(f"the job has ended with {driver.returncode}: {self._output / 'resumed.log'}")
+
+    def _job(self, kind: str, *more: str) -> subprocess.Popen[bytes]:
+        feeds = [[str(file), self._data.first, self._speed] for file in (self._data.flights, self._data.weather)]
+        script = [str(EXAMPLES / "flight_stream.py"), f"--job={kind}", f"--feeds={json.dumps(feeds)}"]
+        places = [f"--output={self._output / kind}", f"--delay={self._delay}"]
+        return self._started(["run", *script, *places, *more, *self._arguments], f"{kind}.log")
+
+    def _started(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
+        with (self._output / log).open("wb") as out:
+            return subprocess.Popen(
+                [ARCBEAM, *command],
+                stdout=out,
+                stderr=out,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    @contextlib.contextmanager
+    def _records(self) -> Iterator[Iterator[Any]]:
+        """What `arcbeam status` says of the job's folder, twice a second."""
+        command = [ARCBEAM, "status", str(self._folder), "--watch", "--json", "--every=0.5"]
+        while not list(self._folder.glob("*")):
+            time.sleep(0.2)
+        time.sleep(1)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=self._environment) as status:
+            assert status.stdout is not None
+            try:
+                yield map(json.loads, status.stdout)
+            finally:
+                status.terminate()
+
+    def _tell(self, look: Look) -> None:
+        if len(self.looks) % 4 == 1:
+            print(
+                f"{date_of(look.watermark) if look.watermark > 0 else '-':>10}  step {look.step:>3}, "
+                f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB to come, {look.late:>5,} too late",
+                flush=True,
+            )
+
+
+def compare(output: Path) -> bool:
+    """Whether the stream's last panes and what was too late are together the batch answer; says so."""
+    batch, streamed = days_of(output / "batch" / "days"), days_of(output / "stream" / "days")
+    together, late = dict(streamed), 0
+    fold = SummarizeFlights()
+    for file in sorted((output / "stream" / "late").iterdir()):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            airport, day, origin, destination, scheduled, out, inbound, _ = line.split(",")
+            flight = Flight(origin, destination, int(scheduled), _minutes(out), _minutes(inbound))
+            together[day, airport] = add(together.get((day, airport), Delays()), fold.add_input(Delays(), flight))
+            late += 1
+    flights = sum(each.scheduled for each in batch.values())
+    complete = sum(streamed.get(key) == each for key, each in batch.items())
+    same = together == batch
+    print(
+        f"\n{flights:,} flights on {len(batch):,} days of an airport. Of these days {complete:,} are as in batch; "
+        f"{late:,} flights came too late for theirs.\nThe stream's last panes and what came too late together "
+        + ("are the batch answer, to the flight." if same else "ARE NOT the batch answer.")
+    )
+    return same
+
+
+def days_of(folder: Path) -> Days:
+    """The last pane of each airport and day."""
+    panes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for file in sorted(folder.glob("*.csv")):
+        day, airport = file.name[:10], file.name[11:14]
+        panes[day, airport].append(file.read_text(encoding="utf-8"))
+    return {key: Delays(*map(int, texts[-1].strip().split(",")[1:])) for key, texts in panes.items()}
+
+
+def _minutes(cell: str) -> int | None:
+    return int(cell) if cell else None

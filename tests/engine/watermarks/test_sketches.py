@@ -1,0 +1,68 @@
+"""A quantile of the times that came last: whoever has seen them, and whatever came long before."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.sketches import GENERATION, Recent, quantile_of, sketched, with_more
+from arcbeam.engine.watermarks.stages import StageFlow, Watermarks
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
+
+pytestmark = pytest.mark.contract("WM-04")
+
+_NOW = 1_700_000_000_000_000
+_FAR = 9_000_000_000_000_000
+
+
+def test_a_few_that_are_far_ahead_do_not_count() -> None:
+    times = [_NOW + n for n in range(1000)]
+    recent = with_more(None, [sketched(times[::2]), sketched([_FAR] * 5), sketched(times[1::2])])
+    latest = quantile_of(recent, 0.99)
+    assert latest is not None
+    assert times[980] <= latest <= times[-1]
+
+
+def test_it_takes_some_to_tell() -> None:
+    recent = with_more(None, [sketched([_NOW] * 50)])
+    assert quantile_of(recent, 0.99) is None
+    assert quantile_of(with_more(recent, [sketched([_NOW] * 50)]), 0.99) == _NOW
+
+
+def test_what_came_long_before_does_not_keep_it() -> None:
+    recent: Recent | None = None
+    for step in range(12):
+        recent = with_more(recent, [sketched([_NOW + step * 1_000_000] * (GENERATION // 4))])
+    assert recent is not None
+    assert quantile_of(recent, 0.01) == _NOW + 4 * 1_000_000
+    assert max(map(len, recent)) < 2500
+
+
+def test_shards_go_together_in_whatever_order_and_are_kept() -> None:
+    chance = random.Random(1)
+    parts = [sketched([chance.randrange(_NOW, 2 * _NOW) for _ in range(300)]) for _ in range(7)]
+    forwards, backwards = with_more(None, parts), with_more(None, reversed(parts))
+    assert forwards == backwards == Recent.decoded(forwards.encoded())
+
+
+def test_a_watermark_follows_the_quantile_and_not_the_latest() -> None:
+    observer = Observer("clicks", Duration(10), quantile=0.9)
+    port = Port("read", "main")
+    marks = Watermarks([StageFlow("read", (), ("main",), 2, {"main": (observer,)})])
+    for shard in range(2):
+        sketch = sketched([*range(1000, 1000 + 99), _FAR])
+        local = Local(None, {"main": OutputTime()}, None, {}, {"clicks": sketch})
+        marks.report("read", shard, Local(local.pending, {"main": OutputTime()}, None, {}, local.sketches))
+    # Its input is at the end: without a hold nothing is waited for.
+    assert marks.advance().outputs[port] > MIN_TIMESTAMP
+    times = marks.times()
+    assert 1080 <= times.seen["clicks"] <= 1099
+    assert set(times.recent) == {"clicks"}
+    resumed = Watermarks([StageFlow("read", (), ("main",), 2, {"main": (observer,)})], times)
+    for shard in range(2):
+        resumed.report("read", shard, Local(None, {"main": OutputTime()}))
+    assert resumed.advance().recent == times.recent
+    assert Timestamp(times.seen["clicks"]) == resumed.times().seen["clicks"]

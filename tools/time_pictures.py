@@ -1,0 +1,85 @@
+"""Draws the pictures of docs/time.md by the engine's own formula: `python tools/time_pictures.py`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import matplotlib
+
+from arcbeam.engine.watermarks.observing import Said, later, observed_time
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
+
+PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+MINUTE = 60_000_000
+SILENT = Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
+BLUE, RED, INK = "#3b6ea8", "#c2571a", "#333333"
+
+
+def watermark() -> None:
+    """Rows as they come, step by step, and the watermark that each step is judged by."""
+    import matplotlib.pyplot as plt
+
+    chance = random.Random(4)
+    observer = Observer("rows", Duration(10 * MINUTE))
+    seen: dict[str, Timestamp] = {}
+    figure, axes = plt.subplots(figsize=(9, 4.2))
+    for step in range(24):
+        there = observed_time((observer,), SILENT, seen)
+        rows = [Timestamp((5 * step - int(chance.expovariate(1 / 6))) * MINUTE) for _ in range(6)]
+        places = [step + 0.1 + 0.13 * n for n in range(len(rows))]
+        for late, color, name in ((False, BLUE, "a row"), (True, RED, "a row behind the watermark")):
+            points = [(place, row / MINUTE) for place, row in zip(places, rows, strict=True) if (row < there) == late]
+            if points:
+                axes.scatter(*zip(*points, strict=True), color=color, s=10, label=name if step == 12 else None)
+        if there > MIN_TIMESTAMP:
+            label = "watermark: the latest of the steps before, less 10" if step == 12 else None
+            axes.hlines(there / MINUTE, step, step + 1, color=INK, linewidth=1.4, label=label)
+        seen = later(seen, {"rows": max(rows)})
+    axes.set_xlabel("step")
+    axes.set_ylabel("event time, minutes")
+    axes.legend(frameon=False, loc="upper left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    _save(figure, "watermark")
+
+
+def join() -> None:
+    """How long the two sides of a join wait for each other."""
+    import matplotlib.pyplot as plt
+
+    before, after = 2, 5
+    figure, axes = plt.subplots(figsize=(9, 2.4))
+    axes.broken_barh([(10 - before, before + after)], (0.55, 0.3), color=RED, alpha=0.25)
+    axes.scatter([10], [1.2], color=BLUE)
+    axes.annotate("a left row, at 10", (10, 1.2), (6, 4), textcoords="offset points")
+    axes.annotate(
+        f"its partners: right rows from {before} earlier to {after} later",
+        (8, 0.65),
+        (4, 0),
+        textcoords="offset points",
+    )
+    axes.annotate("", (15, 1.2), (10, 1.2), arrowprops={"arrowstyle": "->", "color": BLUE})
+    axes.annotate("it waits until the watermark is there", (15, 1.2), (4, -4), textcoords="offset points")
+    axes.set_xlim(5, 22)
+    axes.set_ylim(0.3, 1.7)
+    axes.set_yticks([])
+    axes.set_xlabel("event time")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    _save(figure, "join")
+
+
+def _save(figure: object, name: str) -> None:
+    PICTURES.mkdir(exist_ok=True)
+    figure.tight_layout()  # type: ignore[attr-defined]
+    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    matplotlib.use("Agg")
+    # The same bytes each time.
+    matplotlib.rcParams["svg.hashsalt"] = "arcbeam"
+    watermark()
+    join()
