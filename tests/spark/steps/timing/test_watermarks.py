@@ -15,9 +15,12 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.io import WithWatermark
+from arcbeam.steps.progress import times_of
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.manifest.values import Manifest
+from tests.notes import note, noted
+from tests.spark.steps.fed import fed, feed
 from tests.spark.steps.timing.test_times import counts
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -44,11 +47,6 @@ def tens(rows: Any, label: str = "Sum") -> Any:
         | label >> beam.GroupByKey()
         | f"{label}Said" >> beam.Map(lambda kv, w=beam.DoFn.WindowParam: (int(w.end), sorted(kv[1])))
     )
-
-
-def manifests(folder: Path) -> list[Manifest]:
-    blobs = FolderBlobs(str(folder))
-    return [read_newest(blobs)] if not folder else [known(blobs, step) for step in range(read_newest(blobs).step + 1)]
 
 
 @pytest.mark.contract("WM-01", "ENG-10")
@@ -137,3 +135,59 @@ def test_what_is_too_far_ahead_of_the_clock_is_processed_and_not_believed() -> N
     assert counts(result, "committed") == {("Sum", "droppedDueToLateness"): 1}
     found = result.metrics().query(beam.metrics.MetricsFilter().with_name("notBelieved"))["counters"]
     assert [counter.committed for counter in found] == [1]
+
+
+def _at(n: int) -> dict[str, int]:
+    return {"at": 5 if n == 30 else 10 * n}
+
+
+@pytest.mark.contract("WM-03", "STORE-05")
+def test_a_job_that_goes_on_knows_what_was_seen_with_other_slots_and_late_stays_late(tmp_path: Path) -> None:
+    job, source, out = tmp_path / "job", tmp_path / "source", tmp_path / "out"
+    out.mkdir()
+
+    def run() -> Any:
+        p = pipeline(f"--checkpoint_dir={job}", "--shards=3")
+        # The source itself says no more than what it has put out: 30 when what was seen is 290.
+        rows = fed(p, source) | beam.Map(_at) | WithWatermark("at", 0, policy="max")
+        _ = tens(rows) | beam.Map(note, str(out))
+        return p.run()
+
+    def head() -> Manifest:
+        return known(read_newest(FolderBlobs(job)))
+
+    feed(source, 30)
+    first = run()
+    while len(noted(out)) < 29:
+        assert first.wait_until_finish(50) == "RUNNING"
+    first.suspend()
+    before = times_of(head())
+    assert before.seen == {"WithWatermark(at)": 290_000_000}
+    feed(source, 33, end=True)
+    second = run()
+    assert second.wait_until_finish() == "DONE"
+    after = times_of(head())
+    assert after.seen == {"WithWatermark(at)": 320_000_000}
+    after.check_after(before)
+    assert sorted(noted(out)) == [(10 * n + 10, [10 * n]) for n in range(33) if n != 30]
+    assert counts(second, "committed") == {("Sum", "droppedDueToLateness"): 1}
+
+
+@pytest.mark.contract("WM-04")
+def test_a_source_that_says_nothing_more_holds_nothing_back_for_long() -> None:
+    def said(p: beam.Pipeline) -> Any:
+        return p | (
+            test_stream.TestStream()
+            .advance_watermark_to(1)
+            .add_elements([{"at": 5}, {"at": 30}])
+            .advance_processing_time(100)
+            .add_elements([{"at": 7}, {"at": 31}])
+            .advance_watermark_to_infinity()
+        )
+
+    p = pipeline()
+    assert_that(tens(said(p) | WithWatermark("at", 0)), equal_to([(10, [5, 7]), (40, [30, 31])]))
+    p.run().wait_until_finish()
+    p = pipeline()
+    assert_that(tens(said(p) | WithWatermark("at", 0, idle_after=60)), equal_to([(10, [5]), (40, [30, 31])]))
+    p.run().wait_until_finish()

@@ -1,0 +1,113 @@
+"""The streaming demo: its parts, and its pipeline on a few lines, played and in batch."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam import ArcbeamRunner
+from examples.flights import replay, streaming, timeline
+from examples.flights.replay import Feed, Replay
+from examples.flights.stream import build
+from tests.examples.test_flights import FLIGHTS, WEATHER, line, weather_line
+
+_LINES = [
+    line(1, 6, 0, 0),
+    line(1, 8, 0, 600),  # comes behind all others of its day
+    line(1, 9, 0, None, "JFK"),
+    line(1, 23, 0, 3),
+    line(2, 6, 0, 0),
+    line(2, 7, 0, 1500),  # comes on the 3rd, too late for the 2nd
+    line(3, 9, 0, 5),
+    line(4, 9, 0, 5),
+]
+_WEATHER = [weather_line(f"2013-01-{day:02}T{hour:02}:00:00Z") for day in range(1, 6) for hour in range(0, 24, 6)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> streaming.Ordered:
+    for name, header, lines in (("flights", FLIGHTS, _LINES), ("weather", WEATHER, _WEATHER)):
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    return streaming.in_order(tmp_path / "flights.csv", tmp_path / "weather.csv", tmp_path)
+
+
+def test_flights_are_in_the_order_in_which_they_left(data: streaming.Ordered) -> None:
+    left = [text.partition("\t")[2] for text in data.flights.read_text().splitlines()]
+    assert [_LINES.index(each) for each in left] == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert data.lateness == [0, 0, 60, 0, 0, 0, 26 * 60, 0]
+
+
+def test_what_has_its_time_comes_and_the_rest_later(data: streaming.Ordered) -> None:
+    feed = Feed(str(data.flights), time.time() - 10, data.first, 24 * 360, ordered=False)
+    tracker = Replay().create_tracker(Replay().initial_restriction(feed))
+
+    class Deferring:
+        deferred = False
+
+        def current_restriction(self) -> Any:
+            return tracker.current_restriction()
+
+        def try_claim(self, place: int) -> bool:
+            return bool(tracker.try_claim(place))
+
+        def defer_remainder(self, _: Any) -> None:
+            Deferring.deferred = True
+
+    came = list(Replay().process(feed, Deferring(), beam.io.watermark_estimators.ManualWatermarkEstimator(None)))
+    # Ten seconds are a day.
+    assert came == [_LINES[0], _LINES[2], _LINES[1], _LINES[3], _LINES[4]]
+    assert Deferring.deferred
+
+
+def test_the_stream_and_what_came_too_late_are_the_batch_answer(
+    data: streaming.Ordered, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {"flights": data.flights, "weather": data.weather}
+    for kind in ("batch", "stream"):
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--shards=2"]))
+        if kind == "batch":
+            lines = [
+                p
+                | f"Read {name}" >> beam.io.ReadFromText(str(file))
+                | name >> beam.Map(lambda text: text.partition("\t")[2])
+                for name, file in files.items()
+            ]
+        else:
+            now = time.time()
+            lines = [
+                p
+                | f"Feed {name}"
+                >> beam.Create([Feed(str(file), time.time(), data.first, 12 * 3600, name == "weather")])
+                | name >> beam.ParDo(Replay())
+                for name, file in files.items()
+            ]
+        build(*lines, str(tmp_path / kind), 3600, weeks=kind == "stream")
+        p.run().wait_until_finish()
+    assert streaming.compare(tmp_path)
+    told = capsys.readouterr().out
+    assert "8 flights on 5 days of an airport. Of these days 4 are as in batch; 1 flights came too late" in told
+    assert "are the batch answer, to the flight." in told
+    (late,) = [file.read_text() for file in (tmp_path / "stream" / "late").iterdir()]
+    assert late.startswith("EWR,2013-01-02,")
+    rain = [text for file in (tmp_path / "stream" / "weeks").iterdir() for text in file.read_text().splitlines()]
+    assert len({text.split(",")[0] for text in rain}) > 4
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    stage = {"outputs": [{"watermark": 2_000_000_000_000}], "total": {"late": 3}}
+    record = {"step": 1, "watermark": 1_500_000_000_000, "rate": None, "backlog": 5.0, "stages": [stage, stage]}
+    look = timeline.Look.of(record, 0.5)
+    assert look == (0.5, 1, 2_000_000.0, 1_500_000.0, 0.0, 5.0, 6)
+    looks = [look._replace(at=at, step=at, watermark=look.watermark + at) for at in range(1, 9)]
+    timeline.draw(tmp_path / "it.png", looks, 4, 5, [0, 5, 90.5, 1300], 60)
+    assert (tmp_path / "it.png").stat().st_size > 10_000
+
+
+def test_lines_are_written_by_their_times(tmp_path: Path) -> None:
+    replay.written_in_order([(5, "b"), (3, "a"), (5, "a")], tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "3\ta\n5\tb\n5\ta\n"
