@@ -81,8 +81,7 @@ def test_the_stream_and_what_came_too_late_are_the_batch_answer(
             now = time.time()
             lines = [
                 p
-                | f"Feed {name}"
-                >> beam.Create([Feed(str(file), time.time(), data.first, 12 * 3600, name == "weather")])
+                | f"Feed {name}" >> beam.Create([Feed(str(file), now, data.first, 12 * 3600, name == "weather")])
                 | name >> beam.ParDo(Replay())
                 for name, file in files.items()
             ]

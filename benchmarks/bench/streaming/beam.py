@@ -16,6 +16,7 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimeDomai
 from apache_beam.transforms.window import FixedWindows, Sessions, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
+from arcbeam.io import JoinWithin, WithWatermark
 from bench.streaming import works
 from bench.streaming.works import CLAIM, GAP, PARTITIONS, WINDOW
 from bench.works import work
@@ -83,8 +84,9 @@ def timed(x: int) -> TimestampedValue:
     return TimestampedValue(x, works.second_of(x))
 
 
-def created(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
-    return p | beam.Create(work.seeds(elements)) | beam.Reshuffle() | beam.FlatMap(work.numbers)
+def created(p: beam.Pipeline, elements: int, side: str = "") -> beam.PCollection[int]:
+    seeds = p | f"{side}Create" >> beam.Create(work.seeds(elements))
+    return seeds | f"{side}Reshuffle" >> beam.Reshuffle() | f"{side}Numbers" >> beam.FlatMap(work.numbers)
 
 
 def digest_of_pane(key: int, value: int, window: Any = beam.DoFn.WindowParam) -> int:
@@ -119,6 +121,11 @@ def _reader(elements: int) -> beam.DoFn:
 
 def _count_create(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
     return _counted(created(p, elements) | "Time" >> beam.Map(timed))
+
+
+def _watermark(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
+    # What is read in several shards at once comes in no order: nothing is to be late.
+    return _counted(created(p, elements) | WithWatermark(works.second_of, elements / works.PER_SECOND))
 
 
 class Ordinal(beam.DoFn):
@@ -175,6 +182,18 @@ def in_session(x: int) -> TimestampedValue:
     return TimestampedValue(works.session_key(x), works.session_second(x))
 
 
+def _joined(key: int, pair: tuple[int, int]) -> int:
+    return works.digest(key, works.second_of(pair[0]), 0)
+
+
+def _join(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
+    sides = tuple(
+        created(p, elements, side) | f"Time {side}" >> beam.Map(timed) | f"Key {side}" >> beam.Map(work.keyed)
+        for side in ("left", "right")
+    )
+    return sides | JoinWithin(after=2) | beam.MapTuple(_joined)
+
+
 def _sessions(p: beam.Pipeline, elements: int) -> beam.PCollection[int]:
     windowed = created(p, elements) | "Time" >> beam.Map(in_session) | beam.WindowInto(Sessions(GAP))
     return windowed | beam.combiners.Count.PerElement() | beam.MapTuple(digest_of_pane)
@@ -187,6 +206,8 @@ PIPELINES: dict[str, Callable[[beam.Pipeline, int], beam.PCollection[int]]] = {
     "timers": _timers,
     "group": _group,
     "sessions": _sessions,
+    "watermark": _watermark,
+    "join": _join,
 }
 
 

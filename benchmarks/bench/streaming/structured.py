@@ -189,17 +189,30 @@ def _native_count(source: DataFrame) -> DataFrame:
     return counts.select(F.when(F.col("key") != _LAST, digest).alias("digest"))
 
 
+def _native_join(source: DataFrame) -> DataFrame:
+    right = source.select(F.col("key").alias("other"), F.col("time").alias("later"))
+    pairs = source.join(right, F.expr("key = other and later >= time and later <= time + interval 2 seconds"), "inner")
+    digest = (F.col("key") * 31 + F.floor(F.unix_timestamp("time")) * 17) % 10_007
+    return pairs.select(F.when(F.col("key") != _LAST, digest).alias("digest"))
+
+
 Job = Callable[[DataFrame], DataFrame]
 _SCRAMBLED = work.key_of, works.second_of, _nothing
 JOBS: dict[str, tuple[Job, Any]] = {
     "count": (_count, _SCRAMBLED),
     "count-create": (_count, _SCRAMBLED),
+    "watermark": (_count, _SCRAMBLED),
     "state": (_state, _SCRAMBLED),
     "timers": (_timers, _SCRAMBLED),
     "group": (_group, (work.key_of, works.second_of, works.big_value)),
     "sessions": (_sessions, (works.session_key, works.session_second, _nothing)),
 }
-NATIVE: dict[str, tuple[Job, Any]] = {"count": (_native_count, _SCRAMBLED), "count-create": (_native_count, _SCRAMBLED)}
+NATIVE: dict[str, tuple[Job, Any]] = {
+    "count": (_native_count, _SCRAMBLED),
+    "count-create": (_native_count, _SCRAMBLED),
+    "watermark": (_native_count, _SCRAMBLED),
+    "join": (_native_join, _SCRAMBLED),
+}
 
 
 def run(session: SparkSession, jobs: dict[str, tuple[Job, Any]], name: str, elements: int) -> Answer:

@@ -162,10 +162,15 @@ WORKS = {
     for work in (
         StreamWork("count", "windows of a minute, Count per key, of a splittable DoFn", 4 * M, 200_000, 0.6, _count),
         StreamWork("count-create", "the same of Create, Reshuffle and FlatMap", 4 * M, 200_000, 0.6, _count),
+        StreamWork(
+            "watermark", "as count-create, with times and watermark by WithWatermark", 4 * M, 200_000, 0.54, _count
+        ),
         StreamWork("state", "stateful DoFn, one read and write an element", 2 * M, 100_000, 0.25, _state),
         StreamWork("timers", "an event-time timer set and fired for each element", 1 * M, 50_000, 0.1, _timers),
         StreamWork("group", "windows of a minute, GroupByKey, values of 1 kB", 1 * M, 50_000, 0.3, _group),
         StreamWork("sessions", "sessions, Count per key, 20 k keys", 1 * M, 50_000, 0.1, _sessions),
+        # Its element is one of each stream: so it counts twice.
+        StreamWork("join", "two streams of so many, partners within two seconds", 1 * M, 50_000, 0.075, _timers),
     )
 }
 
