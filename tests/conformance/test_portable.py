@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import unittest
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,28 @@ from apache_beam.runners.portability import portable_runner_test
 from arcbeam.executor import SparkExecutor
 from arcbeam.jobs.server import JobServer, ServerSettings
 from tests.conformance import suites
+
+SAMPLE = (
+    "test_assert_that",
+    "test_callbacks_with_exception",
+    "test_create_value_provider_pipeline_option",
+    "test_custom_window_type",
+    "test_error_message_includes_stage",
+    "test_error_traceback_includes_user_code",
+    "test_flattened_side_input",
+    "test_large_elements",
+    "test_metrics",
+    "test_multimap_side_input",
+    "test_no_subtransform_composite",
+    "test_pack_combiners",
+    "test_pardo_state_timers",
+    "test_register_finalizations",
+    "test_sdf_with_sdf_initiated_checkpointing",
+    "test_teststream_pardo_timers",
+    "test_unbounded_source_read",
+    "test_windowed_combine_per_key",
+)
+"""Of what a job server does otherwise than the runner in the program; of the others what runs them is the same."""
 
 
 @pytest.mark.contract("API-02")
@@ -41,6 +64,15 @@ class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTes
         # Its result looks at the clock once a second if there is a limit.
         runner: Any = self.proof.watch(self.get_runner(), self.finished, seconds=None)
         return beam.Pipeline(runner, self.create_options())
+
+
+for _name in unittest.defaultTestLoader.getTestCaseNames(PortableDefault):
+    if _name not in SAMPLE:
+
+        def _inherited(self: PortableDefault, name: str = _name) -> None:
+            getattr(super(PortableDefault, self), name)()
+
+        setattr(PortableDefault, _name, pytest.mark.long(_inherited))
 
 
 @pytest.mark.long
