@@ -80,10 +80,11 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
                 if int(at) > now:
                     tracker.defer_remainder(Duration(POLL))
                     return
-                if not tracker.try_claim(place):
+                place += len(line)
+                # A line is claimed by its last byte: what is left behind it begins with the next one.
+                if not tracker.try_claim(place - 1):
                     return
                 yield text
                 if element.ordered:
                     estimator.set_watermark(Timestamp(int(at)))
-                place += len(line)
         tracker.try_claim(place)

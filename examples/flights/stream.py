@@ -18,14 +18,14 @@ from apache_beam.transforms import trigger, window
 
 from arcbeam.io import LateElement, OutputMode, WithLate, WithWatermark
 
-from .pipeline import Joined, ParseFlights, join_weather, to_csv
+from .pipeline import UNREADABLE, Joined, ParseFlights, join_weather, to_csv
 from .records import parse_weather, weather_classes
 from .summaries import Delays, SummarizeFlights
 
 DAY = 24 * 3600
 MIDNIGHT = 5 * 3600
 """In New York, in winter."""
-EARLY = 2.0
+EARLY = 2
 """Seconds by the clock between what is told of a day that is not over."""
 LATENESS = 3 * 3600
 """Seconds behind its end that a day still changes, by the watermark."""
@@ -51,11 +51,8 @@ def build(
         | "Hours" >> beam.Map(lambda reading: window.TimestampedValue(reading, reading[0][1]))
         | "Weather of a day" >> beam.WindowInto(window.FixedWindows(DAY, MIDNIGHT))
     )
-    timed = (
-        flights
-        | "Parse flights" >> beam.ParDo(ParseFlights()).with_outputs("unreadable", main="flights").flights
-        | "Scheduled" >> WithWatermark("scheduled", delay)
-    )
+    parsed = flights | "Parse flights" >> beam.ParDo(ParseFlights()).with_outputs(UNREADABLE, main="flights")
+    timed = parsed.flights | "Scheduled" >> WithWatermark("scheduled", delay)
     joined = (
         timed
         | "Day"

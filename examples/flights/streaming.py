@@ -31,6 +31,8 @@ from .stream import build, date_of
 from .summaries import Delays, SummarizeFlights, add
 from .timeline import PICTURE, Look, draw
 
+END = 1e11
+"""Seconds since 1970 that are the end of time."""
 YEAR = 365 * 24 * 3600
 ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
 EXAMPLES = Path(__file__).resolve().parents[1]
@@ -215,10 +217,14 @@ class Demo:
     def _tell(self, look: Look) -> None:
         if len(self.looks) % 4 == 1:
             print(
-                f"{date_of(look.watermark) if look.watermark > 0 else '-':>10}  step {look.step:>3}, "
+                f"{_shown(look.watermark):>10}  step {look.step:>3}, "
                 f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB to come, {look.late:>5,} too late",
                 flush=True,
             )
+
+
+def _shown(watermark: float) -> str:
+    return "-" if watermark <= 0 else date_of(watermark) if watermark < END else "the end"
 
 
 def compare(output: Path) -> bool:

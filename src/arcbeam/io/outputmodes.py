@@ -44,15 +44,17 @@ class OutputMode:
 
         Args:
             windowfn: of any kind; results in the global window are held for ever, as are those of `complete`.
-            every: seconds by the clock from the first change to when it comes out; with 0 it does in the same step.
+            every: whole seconds by the clock from the first change to when it comes out; with 0: in the same step.
             allowed_lateness: how long behind its end a window still changes.
 
         Raises:
-            ValueError: `every` is below zero.
+            ValueError: `every` is below zero, or no whole number.
         """
         if every < 0:
             raise ValueError(f"OutputMode: every={every} s is before the change that is to come out")
-        changed = trigger.Repeatedly(trigger.AfterProcessingTime(every))
+        if every != int(every):
+            raise ValueError(f"OutputMode: every={every} s; Beam's triggers go by whole seconds")
+        changed = trigger.Repeatedly(trigger.AfterProcessingTime(int(every)))
         return beam.WindowInto(
             windowfn,
             # One of no delay fires for each element; that which follows it, for all that came at the same time.

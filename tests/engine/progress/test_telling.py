@@ -10,7 +10,8 @@ from arcbeam.engine.plan.reports import Restrictions, StageReport
 from arcbeam.engine.progress.telling import news
 from arcbeam.engine.state.standing import Crowded
 from arcbeam.engine.watermarks.clocks import Local
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.observers import Observer
+from arcbeam.model.timestamps import Duration, Timestamp
 from tests.engine.progress.script import LAYOUT, REPORTS, Driver, play, source
 
 _SILENT = Restrictions(1, 8.0, silent=("main",), crowded=(Crowded("7.0.1", 1001, 1000),))
@@ -24,11 +25,26 @@ def test_an_output_without_a_watermark_and_a_root_with_too_many_restrictions_are
         for shard in range(2)
     }
     told: set[tuple[str, str]] = set()
-    first, second, *others = news(places, told)
+    first, second, *others = news(LAYOUT, places, told)
     assert first.startswith("'read' reports no watermark for 'main', which stays at the beginning of time")
     assert second == "'read': 1001 restrictions of '7.0.1' are not done; 1000 should be enough"
     assert len(others) == 2
-    assert list(news(places, told)) == []
+    assert list(news(LAYOUT, places, told)) == []
+
+
+@pytest.mark.contract("SDF-10", "WM-02")
+def test_who_observes_an_output_does_not_wait_for_what_says_nothing() -> None:
+    stages = tuple(
+        replace(placed, flow=replace(placed.flow, observed={"main": (Observer("it", Duration(0)),)}))
+        if placed.name == "read"
+        else placed
+        for placed in LAYOUT.stages
+    )
+    silent = Restrictions(1, 8.0, silent=("main",))
+    places = {(name, 0): StageReport(name, 0, Timestamp(0), Local(), restrictions=silent) for name in ("read", "rates")}
+    (told,) = news(replace(LAYOUT, stages=stages), places, set())
+    assert told.startswith("'rates' reports no watermark")
+    assert told.endswith("or arcbeam.io.WithWatermark behind it")
 
 
 @pytest.mark.contract("SDF-10")

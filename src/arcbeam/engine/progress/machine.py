@@ -247,7 +247,7 @@ class JobMachine:
             state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
             state.drained = state.drained or cut.plan.drain
             state.prepares += cut.plan.prepare
-            for text in news(cut.places, state.warned_of):
+            for text in news(state.layout, cut.places, state.warned_of):
                 state.warn(text)
             used_up = any(report.leftover for report in cut.places.values())
             is_behind = state.settings.pace.is_behind(cut.places, cut.times, state.clock(cut))
