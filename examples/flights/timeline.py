@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,7 +78,8 @@ def draw(
     with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.color": INK}):
         figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), dpi=120, width_ratios=(1.5, 1))
         for name, color in (("seen", FLIGHTS), ("watermark", RESULTS)):
-            times = [datetime.fromtimestamp(getattr(look, name), UTC) for look in shown]
+            furthest = accumulate((getattr(look, name) for look in shown), max)
+            times = [datetime.fromtimestamp(each, UTC) for each in furthest]
             label = {"seen": "furthest watermark: flights seen", "watermark": "earliest: all of it is out"}[name]
             left.plot([look.at for look in shown], times, color=color, label=label, linewidth=1.6)
         left.axvline(killed, color=KILLED, linewidth=1)

@@ -194,6 +194,18 @@ def test_an_observed_output_is_at_the_latest_that_any_shard_has_seen_less_the_de
     assert resumed.times().inputs["sum"] == MAX_TIMESTAMP, "the end is told in the step itself"
 
 
+@pytest.mark.contract("WM-04")
+def test_where_only_what_is_silent_says_anything_what_was_seen_counts_and_that_is_no_end() -> None:
+    impatient = Observer("clicks", Duration(10), idle_after=Duration(1))
+    marks = Watermarks([StageFlow("read", (), ("main",), 2, {"main": (impatient,)})])
+    silent = OutputTime(_hold(5, HolderKind.RESIDUAL), quiet=True)
+    marks.report("read", 0, Local(silent.pending, {"main": silent}, None, {"clicks": Timestamp(50)}))
+    marks.report("read", 1, Local(None, {"main": OutputTime()}))
+    assert marks.advance().outputs[_READ] == 40
+    marks.report("read", 0, Local(None, {"main": OutputTime()}))
+    assert marks.advance().outputs[_READ] == MAX_TIMESTAMP
+
+
 @pytest.mark.contract("ENG-01")
 def test_a_task_hears_the_least_of_all_markers_and_not_before_all_have_come() -> None:
     markers = [{_READ: Timestamp(5)}, {_READ: Timestamp(3), _RATES: Timestamp(9)}]

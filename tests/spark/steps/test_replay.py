@@ -59,7 +59,6 @@ def test_little_is_left_out() -> None:
     assert set(left_out) == {
         "a buffer until the job prepares to shut down",
         "a callback on the expiration of a window",
-        "an estimator of a DoFn that is not splittable",
         "empty panes both on time and at the close of a window",
     }
     assert left_out.total() < stages / 5

@@ -193,7 +193,8 @@ class Why:
 
 def _heard(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
     told = (output_time(upstream, local, output) for local in locals if not local.outputs[output].quiet)
-    return min(told, default=MIN_TIMESTAMP)
+    # A shard that has nothing says nothing, neither that all has ended.
+    return min((time for time in told if time < MAX_TIMESTAMP), default=MIN_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)
