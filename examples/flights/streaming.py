@@ -148,6 +148,7 @@ class Demo:
         self._speed = YEAR / seconds
         self._folder = output / "job"
         self.looks: list[Look] = []
+        self._told = 0
         self.killed = self.resumed = 0.0
         # What the jobs' pipelines are made of has to be found also where the script is not.
         self._environment = {
@@ -215,7 +216,8 @@ class Demo:
                 status.terminate()
 
     def _tell(self, look: Look) -> None:
-        if len(self.looks) % 4 == 1:
+        if look.step != self._told:
+            self._told = look.step
             print(
                 f"{_shown(look.watermark):>10}  step {look.step:>3}, "
                 f"{look.rate:>9,.0f} lines/s, {look.backlog / 1e6:>5.1f} MB to come, {look.late:>5,} too late",
