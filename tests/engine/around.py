@@ -93,6 +93,9 @@ class Around:
     def resolve(self, step: int, now: Timestamp) -> CommitDecided:
         raise AssertionError("nothing is unclear")
 
+    def overtaken(self) -> str:
+        return ""
+
     def unpublished(self) -> Sequence[Committable]:
         return ()
 
