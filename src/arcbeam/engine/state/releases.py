@@ -5,7 +5,7 @@ Owns no rows: it reads those of `timers` and `residuals`. Must not know what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -20,14 +20,16 @@ _AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERE
 """What has its turn at the time at which it holds, if nothing else is known of it."""
 
 
-def with_releases(view: StateView, stage: int, local: Local, abouts: Mapping[str, str] = MappingProxyType({})) -> Local:
+def with_releases(
+    view: StateView, stage: int, local: Local, abouts: Mapping[str, Callable[[], str]] = MappingProxyType({})
+) -> Local:
     """What a shard says, with when that has its turn which holds: a look at one row for each.
 
     Args:
         view: of the shard.
         stage: the stage's number.
         local: what it says.
-        abouts: what restrictions are of, by their hexadecimal ids; of some.
+        abouts: what restrictions are of, by their hexadecimal ids; of some. It is asked of those alone that hold.
     """
     if local.pending is None and all(of.hold is None for of in local.outputs.values()):
         return local
@@ -38,7 +40,8 @@ def with_releases(view: StateView, stage: int, local: Local, abouts: Mapping[str
             return None
         found = known.get(hold)
         if found is None:
-            about = abouts.get(hold.name.rpartition("~")[2], "") if hold.kind is HolderKind.RESIDUAL else ""
+            tell = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
+            about = "" if tell is None else tell()
             found = known[hold] = replace(hold, owner=b"", release=_release(view, stage, hold), about=about)
         return found
 

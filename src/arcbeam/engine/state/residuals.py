@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -42,14 +42,14 @@ class Remainder:
         due: processing time from which on it may be processed; None: at once.
         watermarks: what the SDK reports by output: what comes of this has that time or a later one. Nothing is known
             about an output that is not here, so it is held at the beginning of time.
-        about: what it is of, for people; "" if that is not known. It is not kept.
+        about: tells what it is of, for people; None if that is not known. It is not kept.
     """
 
     element: bytes = field(repr=False)
     size: float = 1.0
     due: Timestamp | None = None
     watermarks: Mapping[str, Timestamp] = field(default_factory=dict)
-    about: str = field(default="", compare=False)
+    about: Callable[[], str] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,9 @@ class SplittableLogic(PlainLogic):
             splits = [residuals.split(restriction.id, split, place.now) for split in result.splits]
             later.update(split.id for split in splits)
             left = residuals.finish(restriction.id, result.deferred, place.now)
-            place.abouts.update((each.id.hex(), each.remainder.about) for each in (*splits, left) if each is not None)
+            for each in (*splits, left):
+                if each is not None and each.remainder.about is not None:
+                    place.abouts[each.id.hex()] = each.remainder.about
             if left is not None and not result.goes_on:
                 later.add(left.id)
         for id in aside:

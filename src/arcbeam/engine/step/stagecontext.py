@@ -5,7 +5,7 @@ Owns what is counted, and what user code has seen. Must not know kinds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -68,7 +68,7 @@ class StageContext:
     tally: Tally = field(default_factory=Tally)
     seen: Seen = field(default_factory=dict)
     sketches: Mapping[str, bytes] = field(default_factory=dict)
-    abouts: dict[str, str] = field(default_factory=dict)
+    abouts: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
         """Takes note of what user code did.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
@@ -138,7 +139,9 @@ class StepRestrictions:
         if clock is not None and (delay := application.requested_time_delay.ToMicroseconds()) > 0:
             due = Timestamp(clock() + delay)
         (element, _), _ = self._running.value
-        return Remainder(_bytes(left), left.size, due, _promised(application.application, outputs), _shown(element))
+        return Remainder(
+            _bytes(left), left.size, due, _promised(application.application, outputs), partial(_shown, element)
+        )
 
 
 def _shown(of: Any) -> str:

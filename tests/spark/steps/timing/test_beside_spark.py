@@ -238,7 +238,7 @@ def test_several_watermarks_go_together_as_in_structured_streaming(
         if policy == "min":
             together = (quick, late) | beam.Flatten()
         else:
-            # The later of both, each with its own delay: observed behind the Flatten, by times that have the delay off.
+            # Observed together, with the delay of the one that is further all the time.
             together = outputs | WithWatermark("at", 10)
         return (
             together
