@@ -4,6 +4,7 @@ from arcbeam.io.deduplication import DeduplicateWithinWatermark
 from arcbeam.io.joins import JoinWithin
 from arcbeam.io.late import GroupedAndLate, LateElement, WithLate
 from arcbeam.io.outputmodes import OutputMode
+from arcbeam.io.publishing import Publish, Publisher, attempt
 from arcbeam.io.watermarks import WithWatermark
 
 __all__ = [
@@ -12,6 +13,9 @@ __all__ = [
     "JoinWithin",
     "LateElement",
     "OutputMode",
+    "Publish",
+    "Publisher",
     "WithLate",
     "WithWatermark",
+    "attempt",
 ]
