@@ -21,7 +21,12 @@ class CommitMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """What a sink must publish once the step is committed. Publishing it again must change nothing."""
+    """What a sink must publish once the step is committed. Publishing it again must change nothing.
+
+    Attributes:
+        stage: who publishes it: the name of the transform, which may run in any stage.
+        payload: in a form that only the publisher reads.
+    """
 
     stage: str
     payload: bytes = field(repr=False)

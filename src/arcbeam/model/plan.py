@@ -130,6 +130,7 @@ class Stage:
         stable: the root wants its input stable: the same elements however often it is run.
         uid: the transform by which state is known that outlives a run; unique, and the same however its stage is fused.
         observed: the ways to those of its sinks that observers are on the ways to, by index.
+        publishers: those of its transforms that take committables, by name.
         shape: what it may keep looks like (state, restrictions, elements that wait for a side input), for people; two
             that differ do not fit. "" if it keeps nothing.
     """
@@ -150,6 +151,7 @@ class Stage:
     stable: bool = False
     uid: str = ""
     observed: Mapping[int, Ways] = field(default_factory=dict)
+    publishers: tuple[str, ...] = ()
     shape: str = ""
 
     @property

@@ -118,6 +118,7 @@ class BundleReport:
         residuals: how many residual restrictions it left for a next round.
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).
+        committables: what is to be published, by publisher; of a bounded job, one in steps keeps them with its commits.
         needs_teardown: its worker holds DoFns whose teardown does something.
     """
 
@@ -136,6 +137,7 @@ class BundleReport:
     residuals: int = 0
     next_due: float | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
+    committables: dict[str, list[bytes]] = field(default_factory=dict)
     needs_teardown: bool = False
 
     def to_row(self) -> Row:

@@ -21,6 +21,8 @@ from arcbeam.model.urns import (
     LATE_ANNOTATION,
     LATE_URN,
     PRECOMBINE_URN,
+    PUBLISH_ANNOTATION,
+    PUBLISH_URN,
     READ_URN,
     WRITE_URN,
     ReadSpec,
@@ -192,6 +194,8 @@ class _Lowering:
                 transforms.append(_with_spec(transform, PRECOMBINE_URN, transform.spec.payload))
             elif LATE_ANNOTATION in transform.annotations:
                 transforms.append(self._late(stage, transform))
+            elif PUBLISH_ANNOTATION in transform.annotations:
+                transforms.append(_with_spec(transform, PUBLISH_URN, transform.spec.payload))
             else:
                 transforms.append(transform)
         own = [t for t in transforms if t.spec.urn not in (READ_URN, WRITE_URN)]
@@ -209,6 +213,7 @@ class _Lowering:
             scripted=phases.script_tag(_read_of(stage)) is not None,
             uid=identity.uid(self._components, _read_of(stage), ordered),
             observed=_observed(transforms),
+            publishers=tuple(t.unique_name for t in ordered if t.spec.urn == PUBLISH_URN),
             shape=self._shape(stage, ordered, source),
             **_par_do_facts(stage),
         )

@@ -25,7 +25,7 @@ from arcbeam.harness.encoding import keycoders, windowcoder
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.encoding.codererrors import name_what_is_sampled
 from arcbeam.harness.files import recordlists
-from arcbeam.harness.operations import lateoperation, read, writes
+from arcbeam.harness.operations import lateoperation, publishoperation, read, writes
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.statehandler import StateHandler
@@ -39,6 +39,7 @@ keycoders.register()
 windowcoder.register()
 writes.register()
 lateoperation.register()
+publishoperation.register()
 precombine.register()
 combine.register()
 batches.register()
@@ -80,6 +81,7 @@ class StageProcessor:
             chains.join(op for op in ops if isinstance(op, values.ValueOperation))
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
+        self._publishers = publishoperation.publish_operations(self.sdk.ops)
         self._needs_teardown: bool | None = None
         self._began = 0.0
 
@@ -100,6 +102,8 @@ class StageProcessor:
         self.state.read_sides(sides)
         for op in context.writers:
             op.begin_task()  # type: ignore[attr-defined]
+        # What a task collected that failed is nobody's.
+        self.committables()
         self.bundles.begin_task()
 
     def end_task(self, report: BundleReport) -> None:
@@ -118,7 +122,12 @@ class StageProcessor:
         report.elements_out, report.side_files = context.elements_out, context.side_files
         report.passed = context.passed
         report.seconds = time.monotonic() - self._began
+        report.committables = self.committables()
         report.needs_teardown = self.needs_teardown()
+
+    def committables(self) -> dict[str, list[bytes]]:
+        """What has come to publishers since this was asked before, encoded, by their names."""
+        return publishoperation.collected(self._publishers)
 
     def abandon_task(self) -> None:
         """Ends a task that has failed."""

@@ -26,6 +26,7 @@ from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions, s
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
 from arcbeam.model import texts
+from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
@@ -160,7 +161,13 @@ class StepRunner:
             seen=seen(self._stage.observers),
             sketches=sketches(self._stage.observers),
         )
-        return BundleResult(result, finalizations=len(self._bundles.callbacks) - self._finalizations)
+        committables = tuple(
+            Committable(publisher, each)
+            for publisher, collected in self._stage.processor.committables().items()
+            for each in collected
+        )
+        finalizations = len(self._bundles.callbacks) - self._finalizations
+        return BundleResult(result, committables=committables, finalizations=finalizations)
 
     def about(self) -> str:
         """What the last call was about, for people: a key, a restriction; "" if it was about neither."""

@@ -8,6 +8,8 @@ uses are persisted, so that nothing runs twice. Must not know protos.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from arcbeam.errors import JobCancelledError
+from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
@@ -31,10 +33,16 @@ from arcbeam.spark.session.sessions import default_parallelism, interrupt
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.openstages import HOLDERS
+from arcbeam.spark.tasks.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.pulse import pulsing, unreported
 from arcbeam.spark.tasks.task import StageTask
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
+
+_LOG = logging.getLogger("arcbeam.batch")
+
+_TRIES = 4
+"""Of publishing."""
 
 
 @dataclass(slots=True)
@@ -95,6 +103,9 @@ class BatchRun:
         self._outcome = Outcome()
         self._cancelled = threading.Event()
         self._attempted = False
+        self._publishing = SparkPublishing(
+            spark, plan, job, location, default_parallelism(spark), quick=settings.quick_tasks, prelude=prelude
+        )
 
     @property
     def outcome(self) -> Outcome:
@@ -127,6 +138,7 @@ class BatchRun:
                     raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
                 else:
                     break
+            self._publish()
             done = True
             return self._outcome
         finally:
@@ -134,7 +146,34 @@ class BatchRun:
                 for frame in self._persisted:
                     with contextlib.suppress(Exception):
                         frame.unpersist()
+                with contextlib.suppress(ArcbeamError):
+                    self._sweep()
                 self._tear_down(failed=not done)
+
+    def _publish(self) -> None:
+        """Publishes what the job is to make real outside: all of it is done."""
+        committables = [
+            (publisher, each)
+            for report in self._outcome.reports
+            for publisher, some in report.committables.items()
+            for each in some
+        ]
+        for failures in itertools.count(1):
+            self._require_not_cancelled()
+            try:
+                self._publishing.publish(committables)
+                break
+            except ArcbeamError as e:
+                if failures == _TRIES or isinstance(e, JobCancelledError):
+                    raise
+                _LOG.warning("%s is not published yet: %s", self._plan.name, e)
+                self._cancelled.wait(failures)
+
+    def _sweep(self) -> None:
+        """Removes what was staged, and is not published by now: nobody goes on with a bounded job."""
+        failed = self._publishing.sweep(Sweep(self._job, 0)) if self._attempted else ()
+        for text in failed:
+            _LOG.warning("%s: %s", self._plan.name, text)
 
     def _tear_down(self, failed: bool) -> None:
         """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
@@ -277,4 +316,5 @@ class BatchRun:
     def interrupt(self) -> None:
         """Cancels the job's Spark jobs, now and from now on; callable from any thread, and again."""
         self._cancelled.set()
+        self._publishing.close()
         interrupt(self._spark, self._job)

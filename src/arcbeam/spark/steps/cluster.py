@@ -5,6 +5,7 @@ Owns what a step's failure means to the job, and the last calls in workers. Must
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -15,8 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pyspark.sql import SparkSession
 
 from arcbeam.engine.plan.markers import InconsistentCutError
-from arcbeam.engine.progress import Finalized, ShutDown, StepFailed, StepReported, TornDown
+from arcbeam.engine.progress import (
+    Event,
+    Finalized,
+    Published,
+    PublishFailed,
+    ShutDown,
+    StepFailed,
+    StepReported,
+    TornDown,
+)
 from arcbeam.errors import ArcbeamError, JobCancelledError, JobFailedError, WorkerLostError
+from arcbeam.model.commits import Committable
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
@@ -24,6 +35,7 @@ from arcbeam.spark.steps.leveltask import LevelReport, StepJob, error_stage
 from arcbeam.spark.steps.rows import reports_in
 from arcbeam.spark.steps.stepframes import StepFrames
 from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Clock, Inbox
@@ -32,6 +44,9 @@ from arcbeam.store.blobs.errors import LostFileError, NewerFormatError, StoreErr
 _LOG = logging.getLogger("arcbeam.steps")
 
 _CLOSING_SECONDS = 30.0
+
+_SWEEP_EVERY = 10
+"""Publishings between two sweeps of what is staged."""
 
 _AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
 """What may go better when the step is run again."""
@@ -48,6 +63,7 @@ class SparkCluster:
         clock: the time.
         slots: how many tasks Spark runs at once.
         on_reports: told of what the bundles of each step come to, which is not committed yet.
+        on_left_over: told of what could not be removed of what was staged and is published by nobody.
         forgotten: the job's name in its store, if copies of its state are to go with the run; else "".
 
     Attributes:
@@ -63,12 +79,26 @@ class SparkCluster:
         clock: Clock,
         slots: int,
         on_reports: Callable[[int, Sequence[BundleReport]], None],
+        on_left_over: Callable[[Sequence[str]], None],
         forgotten: str = "",
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
+        self._on_left_over = on_left_over
         self._frames = StepFrames(spark, job)
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
+        self._publishing = SparkPublishing(
+            spark,
+            job.placing.plan,
+            job.id,
+            job.location,
+            slots,
+            quick=job.settings.quick_tasks,
+            prelude=job.prelude,
+        )
+        # Beside the next step.
+        self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")
+        self._publishings = itertools.count()
         self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
@@ -131,6 +161,32 @@ class SparkCluster:
         self._confirmed.append(Confirmed(step, tuple(tokens)))
         self._inbox.put(Finalized(self._clock.now(), step))
 
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        """See `arcbeam.steps.seams.Sinks`."""
+        self._publisher.submit(self._publish, step, committables)
+
+    def _publish(self, step: int, committables: Sequence[Committable]) -> None:
+        # All of the steps before are published. Not each time: to sweep is to list.
+        sweep = None if next(self._publishings) % _SWEEP_EVERY else Sweep(self._job.name, step - 1)
+        event: Event
+        try:
+            failed = self._publishing.publish([(each.stage, each.payload) for each in committables], sweep)
+            self._on_left_over(failed)
+            event = Published(self._clock.now(), step)
+        except ArcbeamError as e:
+            event = PublishFailed(self._clock.now(), step, str(e))
+        except BaseException as e:
+            _LOG.exception("step %d could not be published", step)
+            event = PublishFailed(self._clock.now(), step, f"{type(e).__name__}: {e}")
+        self._inbox.put(event)
+
+    def sweep(self, step: int) -> None:
+        """Removes what was staged up to a step, the last one, which is published; waits for that."""
+        try:
+            self._on_left_over(self._publishing.sweep(Sweep(self._job.name, step)))
+        except Exception as e:
+            self._on_left_over([f"what is left over of attempts that were not committed could not be removed: {e}"])
+
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`: there is no such callback yet."""
         self._inbox.put(ShutDown(self._clock.now()))
@@ -153,6 +209,8 @@ class SparkCluster:
     def close(self) -> None:
         """Nothing more will be run; what runs is given up, and has ended when this returns, or nearly so."""
         self._give_up()
-        ended = threading.Thread(target=self._worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)
-        ended.start()
-        ended.join(_CLOSING_SECONDS)
+        self._publishing.close()
+        for worker in (self._worker, self._publisher):
+            ended = threading.Thread(target=worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+            ended.start()
+            ended.join(_CLOSING_SECONDS)

@@ -26,6 +26,7 @@ from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model import texts
+from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.files import SideFile
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Timestamp
@@ -61,6 +62,7 @@ class StepJob:
         store: URL of the folder where its state is.
         versions: what the driver runs; a worker that runs something else refuses.
         prelude: called in a worker before the job's first stage is opened there, and perhaps again.
+        name: of the job, the same for all drivers that go on with it.
     """
 
     id: str
@@ -70,6 +72,7 @@ class StepJob:
     store: str
     versions: Versions
     prelude: Callable[[], None] | None = None
+    name: str = ""
 
 
 _PLAN = "plan"
@@ -200,12 +203,12 @@ class LevelTask:
         if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
             raise failure.one_line(earlier) from None
-        here = _here(self.location)
-        job = here.job
+        job_here = _here(self.location)
+        job = job_here.job
         if job.settings.quick_tasks:
             enable_quickack()
         rows: RowQueue[StepRow] = RowQueue()
-        run = _Run(given, self.level, here, batches, rows)
+        run = _Run(given, self.level, job_here, batches, rows)
         name = f"step-{plan.step}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
         thread.start()
@@ -234,10 +237,10 @@ class _Run:
     """What one task does."""
 
     def __init__(
-        self, of: Given, level: int, here: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
+        self, of: Given, level: int, job: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
     ) -> None:
         self._level = level
-        self._of, self._here, self._job, self._batches, self._rows = of, here, here.job, batches, rows
+        self._of, self._here, self._job, self._batches, self._rows = of, job, job.job, batches, rows
         context = TaskContext.get()
         self.task = context.partitionId() if context else 0
         self._code: LevelCode | None = None
@@ -264,13 +267,14 @@ class _Run:
         workerlog.at(job.id, f"step {plan.step}, level {self._level}")
         for each in of.confirmed:
             callbacks.confirm(job.id, each)
+        name = f"{plan.step}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
+        here.attempt = Attempt(job.name, plan.step, (self._level, self.task), name)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = Sent(placing, self._level, self._rows.put)
             files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
             code = self._code = LevelCode(placing, self._level, self.task, self._open, sent, sides, files.scratch)
             received = Received(self._batches, placing, self._level, sent)
-            name = f"{plan.step}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
             attempt = TaskAttempt(
                 placing.layout,
                 code.specs(),

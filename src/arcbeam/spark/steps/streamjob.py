@@ -26,7 +26,6 @@ from arcbeam.engine.progress import (
     JobMachine,
     Mode,
     Propose,
-    Published,
     StepReported,
 )
 from arcbeam.errors import JobCancelledError, JobFailedError
@@ -140,6 +139,7 @@ class StreamRun:
         self._tally = Tally()
         self._machine: JobMachine | None = None
         self._log: StepLog | None = None
+        self._cluster: SparkCluster | None = None
         self._end: End | None = None
         self._mode = Mode.RUNNING
         self._took, self._ran = Duration(0), False
@@ -220,11 +220,15 @@ class StreamRun:
             )
         placing = placed(self._plan, taken.numbers, taken.shards, slots)
         settings = replace(self._settings, shards=taken.shards, event_times=True)
-        job = StepJob(self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude)
+        job = StepJob(
+            self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude, log.head.job
+        )
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
         forgotten = "" if self.kept else log.head.job
-        cluster = SparkCluster(self._spark, job, self._inbox, self._clock, slots, self._tally.ran, forgotten)
+        cluster = self._cluster = SparkCluster(
+            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._left_over, forgotten
+        )
         self._measured = partial(self._figures, cluster, placing)
         machine = self._machine = JobMachine(placing.layout)
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
@@ -234,6 +238,8 @@ class StreamRun:
         try:
             with RequestWatch(self._desk, self._job):
                 end = self._end = drive(driver, self._inbox, self._clock)
+            if end is not None and end.state in _PUBLISHED:
+                cluster.sweep(log.head.step)
         finally:
             if script is not None:
                 script.close()
@@ -285,8 +291,13 @@ class StreamRun:
     # `Sinks`.
 
     def publish(self, step: int, committables: Sequence[Committable]) -> None:
-        """See `arcbeam.steps.seams.Sinks`: there are none yet that ask for it."""
-        self._inbox.put(Published(self._clock.now(), step))
+        """See `arcbeam.steps.seams.Sinks`."""
+        assert self._cluster is not None
+        self._cluster.publish(step, committables)
+
+    def _left_over(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            self.warn(text)
 
     # `Watch`.
 
@@ -332,5 +343,7 @@ class StreamRun:
             _LOG.warning("%s: not all files that nobody needs could be removed: %s", self._plan.name, swept)
 
 
+_PUBLISHED = (EndState.DONE, EndState.DRAINED, EndState.STOPPED)
+"""Ends of a job whose last step is published."""
 _TOLD = (Mode.DRAINING, Mode.CANCELLING)
 """What people are told that a job is heading for."""

@@ -24,7 +24,8 @@ HOLDERS: Final = "holders/"
 """Names in a job's location that say: there are workers with DoFns whose teardown does something."""
 
 _MOST_OPEN = 16
-_MOST_JOBS = 4
+_MOST_JOBS = 8
+"""One that publishes counts as two."""
 _FEW_MODULES = 20
 """So many modules more are not worth another look at all objects."""
 

@@ -6,6 +6,7 @@ Owns what a task of a bounded job does with its stage, and how a user's error le
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, BundleReport, Row
@@ -161,6 +163,8 @@ class _Run:
         task = self._task
         task.versions.check()
         workerlog.at(task.job, task.stage.id)
+        token = f"{task.stage.id}.{self._partition}.{self._attempt}.{uuid.uuid4().hex[:8]}"
+        here.attempt = Attempt(task.job, 0, (self._partition,), token)
         stage = self._stage = open_stages.get(
             task.job, task.key, task.opened, task.location, task.prelude, quick=task.settings.quick_tasks
         )

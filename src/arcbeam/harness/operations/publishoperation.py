@@ -1,0 +1,111 @@
+"""Where committables leave their stage (`arcbeam.io.Publish`), and the DoFn that publishes them.
+
+Owns both sides: the operation that collects them, encoded, and what a process needs to publish. Must not know when that
+is done, nor where committables are kept in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from apache_beam.internal import pickler
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.runners import pipeline_context
+from apache_beam.runners.common import NameContext
+from apache_beam.runners.worker import bundle_processor, operation_specs
+from apache_beam.transforms.core import DoFn, DoFnInfo
+
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations.blockoperation import BlockOperation
+from arcbeam.model.plan import Stage
+from arcbeam.model.urns import PUBLISH_URN
+
+
+class PublishOperation(BlockOperation):
+    """Collects what is to be published; does not publish.
+
+    Attributes:
+        publisher: the name of the transform, by which it is known who publishes.
+    """
+
+    def __init__(self, name: Any, spec: Any, factory: Any, coder: Any) -> None:
+        super().__init__(name, spec, factory, coder)
+        self.publisher: str = name.step_name
+        self._encode = coder.wrapped_value_coder.encode
+        self._collected: list[bytes] = []
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            self._collected += map(self._encode, block.values)
+
+    def collected(self) -> list[bytes]:
+        """What has come since this was asked before, encoded."""
+        collected, self._collected = self._collected, []
+        return collected
+
+
+def publish_operations(operations: dict[str, Any]) -> list[PublishOperation]:
+    """Those of a stage."""
+    return [op for op in operations.values() if isinstance(op, PublishOperation)]
+
+
+def collected(operations: Iterable[PublishOperation]) -> dict[str, list[bytes]]:
+    """What has come to them since this was asked before, by publisher."""
+    return {op.publisher: committables for op in operations if (committables := op.collected())}
+
+
+class OpenPublisher:
+    """A publisher in a process that publishes: set up, and torn down when it is closed.
+
+    Args:
+        stage: that the transform is in.
+        name: of the transform.
+    """
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.name = name
+        components = runner_pb.Components.FromString(stage.payload)
+        transform = components.transforms[name]
+        payload = runner_pb.ParDoPayload.FromString(transform.spec.payload)
+        context = pipeline_context.PipelineContext(components)
+        (pcoll,) = transform.inputs.values()
+        self._decode = context.coders.get_by_id(components.pcollections[pcoll].coder_id).decode
+        serialized = DoFnInfo.from_runner_api(payload.do_fn, context).serialized_dofn_data()
+        self._fn: Any = pickler.loads(serialized)[0]
+        self._fn.setup()
+
+    @property
+    def processor(self) -> OpenPublisher:
+        """What tells whether it needs a teardown (see `arcbeam.spark.tasks.openstages`)."""
+        return self
+
+    def needs_teardown(self) -> bool:
+        """Whether the user has one."""
+        return type(self._fn).teardown is not DoFn.teardown
+
+    def publish(self, committables: Sequence[bytes]) -> None:
+        """Publishes them; raises what the user's code does."""
+        self._fn.publish([self._decode(each) for each in committables])
+
+    def sweep(self, job: str, step: int) -> None:
+        """Removes what nobody will publish; raises what the user's code does."""
+        self._fn.sweep(job, step)
+
+    def close(self) -> None:
+        """Tears down; it is not used again."""
+        self._fn.teardown()
+
+
+def register() -> None:
+    """Teaches the SDK's factory our operation. Idempotent."""
+
+    @bundle_processor.BeamTransformFactory.register_urn(PUBLISH_URN, None)  # type: ignore[untyped-decorator]
+    def make(factory: Any, transform_id: str, transform: Any, payload: bytes, consumers: Any) -> Any:
+        (pcoll,) = transform.inputs.values()
+        coders = factory.get_output_coders(transform)
+        tags = list(coders)
+        spec = operation_specs.WorkerFlatten(None, [coders[tag] for tag in tags])
+        name = NameContext(transform.unique_name, transform_id)
+        op = PublishOperation(name, spec, factory, factory.get_windowed_coder(pcoll))
+        return factory.augment_oldstyle_op(op, transform.unique_name, consumers, tags)

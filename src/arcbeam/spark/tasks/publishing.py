@@ -1,0 +1,256 @@
+"""Publishing what a job has committed, in Python workers: a short Spark job, for steps and for bounded jobs.
+
+Owns how committables travel to who publishes them, and what a failure means. Must not know when they are committed, nor
+what publishing is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import pickle
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from arcbeam.model import texts
+from arcbeam.model.plan import Plan, Stage
+from arcbeam.spark.session.loopback import enable_quickack
+from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.failure import Guarded
+from arcbeam.spark.tasks.openstages import open_stages
+from arcbeam.store.jobtemp.location import JobLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger("arcbeam.publish")
+
+_GIVEN: Final = "publishers"
+_TOGETHER: Final = 256
+"""Committables of one call, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is to be removed: staged by a job up to a step, and published by nobody."""
+
+    job: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a publisher: to publish, or to sweep."""
+
+    publisher: str
+    committables: tuple[bytes, ...] = ()
+    sweep: Sweep | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Publishers:
+    """What processes that publish are given, once.
+
+    Attributes:
+        job: id of the job's run.
+        stages: where the publishers are, by their names.
+        quick: see `Settings.quick_tasks`.
+        prelude: called in a worker before the job's first stage is opened there, and perhaps again.
+    """
+
+    job: str
+    stages: Mapping[str, Stage]
+    quick: bool
+    prelude: Callable[[], None] | None
+
+
+_given: dict[str, Publishers] = {}
+"""Of the job that published here last, by the URL of its location."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTask:
+    """Makes calls; pickled into the plan of their Spark job.
+
+    Attributes:
+        location: the job's temporary location.
+        calls: all of them; a task makes those whose numbers it is given.
+        run: which run this is; errors are recorded under it.
+        last: no other calls follow: what is opened is closed again.
+    """
+
+    location: JobLocation
+    calls: tuple[Call, ...]
+    run: str
+    last: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs; a row for each sweep that failed, with what it said."""
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        failed = [text for number in numbers if (text := self._made(self.calls[number]))]
+        if self.last:
+            open_stages.close_job(_publishing(self._given().job))
+        yield pa.RecordBatch.from_arrays([pa.array(failed, pa.string())], names=["failed"])
+
+    def _given(self) -> Publishers:
+        found = _given.get(self.location.url)
+        if found is None:
+            found = pickle.loads(self.location.get_bytes(_GIVEN))
+            assert isinstance(found, Publishers)
+            _given.clear()
+            _given[self.location.url] = found
+        return found
+
+    def _made(self, call: Call) -> str:
+        given = self._given()
+        if given.quick:
+            enable_quickack()
+        workerlog.at(given.job, call.publisher)
+        try:
+            publisher = open_stages.get(
+                _publishing(given.job),
+                call.publisher,
+                partial(_opened, given.stages[call.publisher], call.publisher),
+                self.location,
+                given.prelude,
+                quick=given.quick,
+            )
+            if call.sweep is None:
+                publisher.publish(call.committables)
+            else:
+                return self._swept(publisher, call.sweep)
+        except BaseException as e:
+            open_stages.close_job(_publishing(given.job))
+            described = failure.described(e, call.publisher)
+            raise e if described is None else failure.record(self.location, self.run, described) from None
+        return ""
+
+    @staticmethod
+    def _swept(publisher: Any, sweep: Sweep) -> str:
+        try:
+            publisher.sweep(sweep.job, sweep.step)
+        except Exception as e:
+            # What is left does no harm, and the next sweep looks again.
+            _LOG.warning("%s", texts.said(lambda e: "".join(traceback.format_exception(e)), e))
+            return f"{publisher.name}: not all that is left over could be removed: {texts.said(repr, e)}"
+        return ""
+
+
+def _publishing(job: str) -> str:
+    """By which open publishers are known: what ends with a failed task of the job does not end them."""
+    return f"{job}/publish"
+
+
+def _opened(stage: Stage, name: str) -> Any:
+    # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+    from arcbeam.harness.operations.publishoperation import OpenPublisher
+
+    return OpenPublisher(stage, name)
+
+
+class SparkPublishing:
+    """Who publishes for a job, on the driver.
+
+    Args:
+        spark: where.
+        plan: of the job.
+        job: id of its run.
+        location: the job's temporary location.
+        slots: how many tasks Spark runs at once.
+        quick: see `Settings.quick_tasks`.
+        prelude: see `Publishers`.
+
+    Attributes:
+        names: of the plan's publishers.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        job: str,
+        location: JobLocation,
+        slots: int,
+        *,
+        quick: bool,
+        prelude: Callable[[], None] | None,
+    ) -> None:
+        self._spark, self._plan, self._job, self._location, self._slots = spark, plan.name, job, location, slots
+        self._stages = {name: stage for stage in plan.stages for name in stage.publishers}
+        self._publishers: Publishers | None = Publishers(job, self._stages, quick, prelude)
+        self._runs = itertools.count()
+        self._given_up = threading.Event()
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the plan's publishers."""
+        return tuple(self._stages)
+
+    def publish(self, committables: Iterable[tuple[str, bytes]], sweep: Sweep | None = None) -> list[str]:
+        """Publishes them all; from any thread, one call at a time.
+
+        Args:
+            committables: with the names of their publishers.
+            sweep: what to remove beside that.
+
+        Returns:
+            What sweeps have failed with.
+
+        Raises:
+            ArcbeamError: not all are published; trying again is safe.
+            LookupError: the plan has no such publisher.
+        """
+        of: dict[str, list[bytes]] = {}
+        for name, committable in committables:
+            of.setdefault(name, []).append(committable)
+        if unknown := of.keys() - self._stages.keys():
+            names = ", ".join(map(repr, sorted(unknown)))
+            raise LookupError(f"there is something to publish by {names}, which this pipeline does not have")
+        calls = [
+            Call(name, tuple(all[start : start + _TOGETHER]))
+            for name, all in of.items()
+            for start in range(0, len(all), _TOGETHER)
+        ]
+        return self._make(calls + self._sweeps(sweep))
+
+    def sweep(self, sweep: Sweep) -> list[str]:
+        """Removes what nobody will publish; no other call follows. As `publish`."""
+        return self._make(self._sweeps(sweep), last=True)
+
+    def close(self) -> None:
+        """Gives up what runs; from any thread."""
+        self._given_up.set()
+
+    def _sweeps(self, sweep: Sweep | None) -> list[Call]:
+        return [] if sweep is None else [Call(name, sweep=sweep) for name in self._stages]
+
+    def _make(self, calls: Sequence[Call], *, last: bool = False) -> list[str]:
+        if not calls:
+            return []
+        if self._publishers is not None:
+            self._location.put_bytes(_GIVEN, pickle.dumps(self._publishers, protocol=5))
+            self._publishers = None
+        run = f"publish-{next(self._runs)}"
+        task = PublishTask(self._location, tuple(calls), run, last)
+        frame = self._spark.range(0, len(calls), 1, min(len(calls), self._slots)).mapInArrow(
+            Guarded(task).__call__, "failed string"
+        )
+        rows = collected(
+            self._spark,
+            frame,
+            # Not the job's own: what interrupts a step's Spark job leaves this one alone.
+            _publishing(self._job),
+            self._location,
+            sorted({call.publisher for call in calls}),
+            about=f"{self._plan}: publish",
+            stage=run,
+            given_up=None if last else self._given_up,
+        )
+        return [str(row[0]) for row in rows]

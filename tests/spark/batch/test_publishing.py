@@ -1,0 +1,57 @@
+"""What a bounded job publishes: all of it, once, at its end; nothing of a job that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam import ArcbeamRunner
+from arcbeam.errors import UserCodeError
+from arcbeam.io import Publish
+from tests.spark.publishing import Renames, Stage, left_over, published
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def _run(folder: Path, *options: str, fails: int = 0, last: Any = None) -> Any:
+    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*options])) as p:
+        staged = p | beam.Create(range(100)) | beam.Reshuffle() | beam.ParDo(Stage(folder))
+        _ = staged | Publish(Renames(folder, fails))
+        if last is not None:
+            _ = staged | "Gather" >> beam.combiners.ToList() | beam.Map(last)
+    return p
+
+
+@pytest.mark.contract("END-01")
+@pytest.mark.parametrize("options", [(), ("--streaming",)])
+def test_what_is_staged_is_published_once_all_is_done(tmp_path: Path, options: tuple[str, ...]) -> None:
+    _run(tmp_path, *options)
+    assert published(tmp_path) == sorted(map(str, range(100)))
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.parametrize("options", [(), ("--streaming",)])
+def test_publishing_that_fails_half_way_is_tried_again(tmp_path: Path, options: tuple[str, ...]) -> None:
+    _run(tmp_path, *options, fails=2)
+    assert published(tmp_path) == sorted(map(str, range(100)))
+    assert left_over(tmp_path) == []
+
+
+@pytest.mark.contract("END-04")
+def test_nothing_of_a_job_that_fails_is_published(tmp_path: Path) -> None:
+    def last(_: Any) -> None:
+        raise ValueError("no")
+
+    with pytest.raises(UserCodeError, match="no"):
+        _run(tmp_path, last=last)
+    assert published(tmp_path) == []
+    assert left_over(tmp_path) == []
+
+
+def test_publishing_that_fails_for_good_is_told_with_the_step(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match=r"on fire[\s\S]*Publish\(Renames\)"):
+        _run(tmp_path, fails=100)

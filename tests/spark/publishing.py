@@ -1,0 +1,78 @@
+"""A publisher that users may have written: rows are staged in files, and published by a rename."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+
+from arcbeam.io import Publisher, attempt
+
+
+class Stage(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Stages a file of each bundle's elements, and puts out where it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def start_bundle(self) -> None:
+        """Nothing is staged."""
+        self._elements: list[str] = []
+
+    def process(self, element: Any) -> None:
+        """It waits for the bundle's end."""
+        self._elements.append(str(element))
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """What there is becomes a file."""
+        if self._elements:
+            by = attempt()
+            assert by.token, "a task has a name"
+            name = f"{by.job}_{by.step}_{by.token}"
+            staged = self._folder / "staged"
+            staged.mkdir(exist_ok=True)
+            (staged / name).write_text("\n".join(self._elements))
+            yield beam.transforms.window.GlobalWindows.windowed_value(name)
+
+
+class Renames(Publisher):
+    """Renames what is staged.
+
+    Args:
+        folder: of all.
+        fails: so often, counted in a file, publishing fails when half of it is done.
+    """
+
+    def __init__(self, folder: Path, fails: int = 0) -> None:
+        self._folder, self._fails = folder, fails
+
+    def publish(self, committables: Sequence[str]) -> None:
+        """See `Publisher`."""
+        for name in committables:
+            staged = self._folder / "staged" / name
+            if staged.exists():
+                os.replace(staged, self._folder / name)
+            failures = self._folder / "staged" / ".failures"
+            failed = int(failures.read_text()) if failures.exists() else 0
+            if failed < self._fails:
+                failures.write_text(str(failed + 1))
+                raise OSError("the disk is on fire")
+
+    def sweep(self, job: str, step: int) -> None:
+        """See `Publisher`."""
+        for path in (self._folder / "staged").glob(f"{job}_*"):
+            if int(path.name.split("_")[1]) <= step:
+                path.unlink(missing_ok=True)
+
+
+def published(folder: Path) -> list[str]:
+    """All that is published, sorted."""
+    return sorted(line for path in folder.iterdir() if path.is_file() for line in path.read_text().splitlines())
+
+
+def left_over(folder: Path) -> list[str]:
+    """What is staged, and was neither published nor removed."""
+    return sorted(path.name for path in (folder / "staged").iterdir() if not path.name.startswith("."))
