@@ -69,4 +69,5 @@ def test_what_is_no_publisher_is_refused() -> None:
 
 
 def test_where_no_task_runs_an_attempt_has_no_name() -> None:
-    assert attempt().token == "" and attempt().step == 0
+    assert attempt().token == ""
+    assert attempt().step == 0
