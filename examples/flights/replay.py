@@ -29,6 +29,7 @@ class Feed(NamedTuple):
         first: the time at which that is in the file.
         speed: so many seconds of the file pass in one by the clock.
         ordered: the file has event times in order, so it says up to where it has come.
+        follows: behind the last line it waits for more, until it is drained; else it ends there.
     """
 
     path: str
@@ -36,6 +37,7 @@ class Feed(NamedTuple):
     first: float
     speed: float
     ordered: bool
+    follows: bool = False
 
 
 def written_in_order(lines: Iterable[tuple[float, str]], file: Path) -> None:
@@ -56,13 +58,18 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
     """Feeds -> their lines, without the times, as these come."""
 
     def initial_restriction(self, element: Feed) -> OffsetRange:
-        return OffsetRange(0, Path(element.path).stat().st_size)
+        # Who waits for more keeps a place behind the last line.
+        return OffsetRange(0, Path(element.path).stat().st_size + element.follows)
 
     def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
         return _InOrder(restriction)
 
     def restriction_size(self, element: Feed, restriction: OffsetRange) -> int:
-        return int(restriction.size())
+        return int(restriction.size()) - element.follows
+
+    def truncate(self, element: Feed, restriction: OffsetRange) -> None:
+        """See Beam: a drain reads nothing more."""
+        return None
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -87,4 +94,7 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
                 yield text
                 if element.ordered:
                     estimator.set_watermark(Timestamp(int(at)))
-        tracker.try_claim(place)
+        if element.follows:
+            tracker.defer_remainder(Duration(POLL))
+        else:
+            tracker.try_claim(place)

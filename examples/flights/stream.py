@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsDict
 from apache_beam.transforms import trigger, window
+from apache_beam.utils.windowed_value import PaneInfoTiming
 
-from arcbeam.io import LateElement, OutputMode, WithLate, WithWatermark
+from arcbeam.io import Csv, LateElement, OutputMode, Roll, WithLate, WithWatermark, WriteParts
 
-from .pipeline import UNREADABLE, Joined, ParseFlights, join_weather, to_csv
-from .records import parse_weather, weather_classes
+from .pipeline import UNREADABLE, Joined, ParseFlights, join_weather
+from .records import Flight, parse_weather, weather_classes
 from .summaries import Delays, SummarizeFlights
 
 DAY = 24 * 3600
@@ -29,6 +28,11 @@ EARLY = 2
 """Seconds by the clock between what is told of a day that is not over."""
 LATENESS = 3600
 """Seconds behind its end that a day still changes, by the watermark."""
+DAYS = ("day", "airport", "pane", "timing", *Delays._fields)
+LATE = ("airport", "day", *Flight._fields, "reason")
+WEEKS = ("week", "rain", *Delays._fields)
+SOON = Roll(seconds=5)
+"""Who reads along need not wait longer."""
 
 
 def build(
@@ -39,12 +43,10 @@ def build(
     Args:
         flights: lines of flights.csv, in any order.
         weather: lines of weather.csv, by hour.
-        results: folder; `days` has a file for each pane, `late` what was too late, `weeks` text files in windows.
+        results: folder; `days` has part files of all panes, `late` of what was too late, `weeks` of the weeks.
         delay: seconds that a flight may come later than those scheduled with it.
         weeks: whether weeks are wanted, too.
     """
-    for name in ("days", "late", "weeks"):
-        Path(results, name).mkdir(parents=True, exist_ok=True)
     readings = (
         weather
         | "Parse weather" >> beam.Map(parse_weather)
@@ -72,14 +74,14 @@ def build(
         | "Airport" >> beam.Map(lambda pair: (pair.flight.origin, pair.flight))
         | "Days" >> WithLate(beam.CombinePerKey(SummarizeFlights()))
     )
-    _ = days | "Write days" >> beam.Map(write_pane, results)
     (
-        late
-        | "When dropped" >> beam.Map(lambda each: window.TimestampedValue(late_row(each), each.watermark))
-        | "Dropped on a day" >> beam.WindowInto(window.FixedWindows(DAY, MIDNIGHT))
-        | "Of a day" >> beam.GroupBy(lambda row: None)
-        | "Write late" >> beam.Map(write_late, results)
+        days
+        | "Day rows" >> beam.Map(day_row)
+        # A pane is written soon, whatever window it is of: so the year is twelve files, and not a thousand.
+        | "Any day" >> beam.WindowInto(window.GlobalWindows())
+        | "Write days" >> WriteParts(f"{results}/days", Csv(DAYS), roll=SOON)
     )
+    (late | "Late rows" >> beam.Map(late_row) | "Write late" >> WriteParts(f"{results}/late", Csv(LATE), roll=SOON))
     if weeks:
         (
             joined
@@ -88,7 +90,8 @@ def build(
             | "Add up weeks" >> beam.CombinePerKey(SummarizeFlights())
             | "Week rows" >> beam.Map(week_row)
             | "Months" >> beam.WindowInto(window.FixedWindows(28 * DAY, MIDNIGHT))
-            | "Write weeks" >> WriteToText(f"{results}/weeks/rain", file_name_suffix=".csv", num_shards=1)
+            | "Write weeks"
+            >> WriteParts(f"{results}/weeks", Csv(WEEKS), name="{start:%Y-%m-%d}-{shard}-{part}{suffix}")
         )
 
 
@@ -102,16 +105,12 @@ def date_of(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds - MIDNIGHT, UTC):%Y-%m-%d}"
 
 
-def write_pane(
-    item: tuple[str, Delays], results: str, day: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam
-) -> None:
-    """Writes what is known of an airport's day; if it runs again, the same again."""
+def day_row(
+    item: tuple[str, Delays], day: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam
+) -> tuple[Any, ...]:
+    """What is known of an airport's day."""
     airport, delays = item
-    name = f"{date_of(int(day.start))}-{airport}-{pane.index:03}.csv"
-    whole = Path(results, "days", name)
-    partial = whole.with_suffix(".partial")
-    partial.write_text(to_csv((pane.timing, *delays)) + "\n", encoding="utf-8")
-    partial.rename(whole)
+    return (date_of(int(day.start)), airport, pane.index, PaneInfoTiming.to_string(pane.timing), *delays)
 
 
 def late_row(late: LateElement) -> tuple[Any, ...]:
@@ -119,12 +118,6 @@ def late_row(late: LateElement) -> tuple[Any, ...]:
     return (late.key, date_of(int(late.window.start)), *late.value, late.reason)
 
 
-def write_late(item: tuple[None, Iterable[tuple[Any, ...]]], results: str, day: Any = beam.DoFn.WindowParam) -> None:
-    """Writes what was dropped on a day of the watermark."""
-    rows = sorted(map(to_csv, item[1]))
-    Path(results, "late", f"{date_of(int(day.start))}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-
-
-def week_row(item: tuple[str, Delays], week: Any = beam.DoFn.WindowParam) -> str:
-    """The delays of seven days in one class of rain, as a line."""
-    return to_csv((date_of(int(week.start)), item[0], *item[1]))
+def week_row(item: tuple[str, Delays], week: Any = beam.DoFn.WindowParam) -> tuple[Any, ...]:
+    """The delays of seven days in one class of rain."""
+    return (date_of(int(week.start)), item[0], *item[1])

