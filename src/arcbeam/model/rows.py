@@ -119,6 +119,7 @@ class BundleReport:
         next_due: unix seconds at which the earliest of them may resume, None for now.
         warnings: Python warnings that were issued, as (category's full name, text).
         needs_teardown: its worker holds DoFns whose teardown does something.
+        graceful: steps of its DoFns that offer `GracefulShutdown`; the worker holds these.
     """
 
     stage: str
@@ -137,6 +138,7 @@ class BundleReport:
     next_due: float | None = None
     warnings: list[tuple[str, str]] = field(default_factory=list)
     needs_teardown: bool = False
+    graceful: tuple[str, ...] = ()
 
     def to_row(self) -> Row:
         """The row that carries it; goes to shard 0, before all data."""

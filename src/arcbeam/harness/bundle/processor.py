@@ -19,6 +19,7 @@ from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness.bundle import observing, restrictionoperation
 from arcbeam.harness.bundle.finalization import Callbacks
+from arcbeam.harness.bundle.graceful import GracefulDoFns
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
 from arcbeam.harness.encoding import keycoders, windowcoder
@@ -80,6 +81,8 @@ class StageProcessor:
             chains.join(op for op in ops if isinstance(op, values.ValueOperation))
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
+        self.graceful = GracefulDoFns(self.sdk.ops, self.sdk.process_bundle_descriptor)
+        self._prepared = False
         self._needs_teardown: bool | None = None
         self._began = 0.0
 
@@ -94,7 +97,7 @@ class StageProcessor:
             side_writer: makes a writer for an iterable side input, by channel.
             sides: the side inputs that the task's bundles read; None if the stage has none.
         """
-        context, self._began = self.context, time.monotonic()
+        context, self._began, self._prepared = self.context, time.monotonic(), False
         context.outbox, context.partition, context.side_writer = outbox, partition, side_writer
         context.elements_out, context.passed, context.side_files = {}, {}, []
         self.state.read_sides(sides)
@@ -119,6 +122,14 @@ class StageProcessor:
         report.passed = context.passed
         report.seconds = time.monotonic() - self._began
         report.needs_teardown = self.needs_teardown()
+        report.graceful = self.graceful.steps
+
+    def prepare(self) -> None:
+        """Calls `prepare_to_shutdown` of the DoFns that offer it, in a bundle; the first time in a task."""
+        if self.graceful.prepares and not self._prepared:
+            self._prepared = True
+            self.bundles.open()
+            self.graceful.prepare()
 
     def abandon_task(self) -> None:
         """Ends a task that has failed."""

@@ -8,6 +8,7 @@ uses are persisted, so that nothing runs twice. Must not know protos.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,9 +33,12 @@ from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.openstages import HOLDERS
 from arcbeam.spark.tasks.pulse import pulsing, unreported
-from arcbeam.spark.tasks.task import StageTask
+from arcbeam.spark.tasks.shutdown import Graceful, ShuttingDown
+from arcbeam.spark.tasks.task import OpenGraceful, StageTask
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
+
+_LOG = logging.getLogger("arcbeam.batch")
 
 
 @dataclass(slots=True)
@@ -127,6 +131,7 @@ class BatchRun:
                     raise AssertionError(f"stages wait for each other: {[s.id for s in waiting]}")
                 else:
                     break
+            self._shut_down()
             done = True
             return self._outcome
         finally:
@@ -135,6 +140,26 @@ class BatchRun:
                     with contextlib.suppress(Exception):
                         frame.unpersist()
                 self._tear_down(failed=not done)
+
+    def _shut_down(self) -> None:
+        """Calls `shutdown` of the DoFns that offer it, from sources to sinks; costs nothing if none does."""
+        offered: dict[str, tuple[str, ...]] = {}
+        workers: dict[str, set[str]] = {}
+        for report in self._outcome.reports:
+            if report.graceful:
+                offered[report.stage] = report.graceful
+                workers.setdefault(report.stage, set()).add(report.worker)
+        if not offered:
+            return
+        slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
+        calls = ShuttingDown(self._spark, self._job, slots, seconds, self._cancelled)
+        stages = [
+            Graceful(stage.id, offered[stage.id], OpenGraceful(self._task(stage)), frozenset(workers[stage.id]))
+            for stage in self._plan.stages
+            if stage.id in offered
+        ]
+        for error in calls.call(stages):
+            _LOG.warning("%s: shutting down: %s", self._plan.name, error)
 
     def _tear_down(self, failed: bool) -> None:
         """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""

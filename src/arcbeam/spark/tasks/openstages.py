@@ -109,6 +109,10 @@ class OpenStages:
         stages.move_to_end(key)
         return stage
 
+    def of(self, job: str) -> list[Any]:
+        """All that is open of a job, in no particular order."""
+        return [] if self._pid != os.getpid() else list(self._jobs.get(job, {}).values())
+
     def discard(self, job: str, key: Hashable) -> None:
         """Throws a stage away after a failure; its teardown is still called."""
         stage = self._jobs[job].pop(key, None) if job in self._jobs else None
