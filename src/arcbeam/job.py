@@ -189,6 +189,7 @@ class Job:
                     bundle_seconds=options.bundle_seconds,
                     group_memory_bytes=options.group_memory_mb << 20,
                     sdf_round_seconds=options.sdf_round_seconds,
+                    shutdown_seconds=options.shutdown_seconds,
                     **options.optimizations,
                 )
                 self._run = self._run_of(settings, location)

@@ -34,7 +34,7 @@ LOOPBACK = "127.0.0.1"
 _ALL = "all"
 """Stands for every optimization in `--disable_optimizations`."""
 
-_POSITIVE = ("shards", "bundle_elements", "group_memory_mb")
+_POSITIVE = ("shards", "bundle_elements", "group_memory_mb", "shutdown_seconds")
 """Options that mean nothing at zero or below."""
 _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
 """Options that mean nothing below zero."""
@@ -97,6 +97,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             type=float,
             default=10.0,
             help="Seconds a task may spend on restrictions before it splits off the rest for idle slots (default 10).",
+        )
+        batch.add_argument(
+            "--shutdown_seconds",
+            type=float,
+            default=60.0,
+            help="Seconds that shutdown of all DoFns together may take when a job has ended, and in streaming "
+            "finalization and teardown, too, each (default 60). Nobody waits longer; who has not answered is told.",
         )
         batch.add_argument(
             "--arcbeam_temp",

@@ -23,12 +23,14 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, OrderedListStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows, TimestampedValue
 from apache_beam.typehints.batch import BatchConverter
+from apache_beam.typehints.typecheck import AbstractDoFnWrapper
 from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import HomogeneousWindowedBatch, WindowedValue
 
 from arcbeam.harness.bundle import splittable
 from arcbeam.harness.bundle.finalization import Callbacks
+from arcbeam.harness.bundle.graceful import dofn_of
 from arcbeam.harness.encoding import keycoders
 from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.harness.encoding.untyped import is_named_tuple
@@ -38,6 +40,7 @@ from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
 from arcbeam.harness.transforms import claims, precombine, values
 from arcbeam.harness.transforms.outputs import micros_of
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
+from tests.harness.drive import Driven
 from tests.offsets import Endless
 
 
@@ -438,3 +441,35 @@ def test_the_monotonic_estimator_begins_with_nothing_and_is_at_the_last_it_has_s
         estimator.observe_timestamp(Timestamp(seen))
         assert estimator.current_watermark() == Timestamp(watermark)
     assert estimator.get_estimator_state() == Timestamp(9)
+
+
+_CALLED: list[Any] = []
+
+
+class Tells(beam.DoFn):
+    def process(self, element: Any) -> Iterator[Any]:
+        _CALLED.append(self)
+        yield element
+
+
+class TellsOfWindows(beam.DoFn):
+    def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
+        _CALLED.append(self)
+        yield element
+
+
+@pytest.mark.parametrize("fn", [Tells, TellsOfWindows])
+def test_the_dofn_that_an_operation_of_the_sdk_calls_is_found(fn: type[beam.DoFn]) -> None:
+    _CALLED.clear()
+    kept: list[Any] = []
+    with Driven(shards=1, value_chains=False, prepare=lambda stage: kept.extend(stage.processor.sdk.ops.values())) as p:
+        _ = p | beam.Create([1], reshuffle=False) | "It" >> beam.ParDo(fn())
+    op = next(op for op in kept if op.name_context.step_name == "It")
+    assert type(op) is operations.DoOperation
+    assert dofn_of(op) is _CALLED[0]
+
+
+def test_the_sdks_wrappers_keep_the_dofn_that_they_wrap() -> None:
+    for wrapper in (core._ExceptionHandlingWrapperDoFn, core._TimeoutDoFn, core._SubprocessDoFn):
+        assert "self._fn = fn" in inspect.getsource(wrapper.__init__)
+    assert "self.dofn = dofn" in inspect.getsource(AbstractDoFnWrapper.__init__)

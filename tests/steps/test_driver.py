@@ -139,7 +139,7 @@ def test_a_job_is_driven_to_its_end_and_each_command_is_carried_out_once() -> No
         "run 3",
         "swept",
         "run 4",
-        "shut down join rates read",
+        "shut down read rates join",
         "tear down join rates read",
     ]
     assert world.driver.end is not None

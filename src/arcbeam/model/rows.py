@@ -120,6 +120,7 @@ class BundleReport:
         warnings: Python warnings that were issued, as (category's full name, text).
         committables: what is to be published, by publisher; of a bounded job, one in steps keeps them with its commits.
         needs_teardown: its worker holds DoFns whose teardown does something.
+        graceful: steps of its DoFns that offer `GracefulShutdown`; the worker holds these.
     """
 
     stage: str
@@ -139,6 +140,7 @@ class BundleReport:
     warnings: list[tuple[str, str]] = field(default_factory=list)
     committables: dict[str, list[bytes]] = field(default_factory=dict)
     needs_teardown: bool = False
+    graceful: tuple[str, ...] = ()
 
     def to_row(self) -> Row:
         """The row that carries it; goes to shard 0, before all data."""

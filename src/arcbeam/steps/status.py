@@ -365,6 +365,12 @@ class _Reasons:
                 return "elements", f"{hold} wait {where}", frees
             case HolderKind.PARKED:
                 return "side input", f"{hold} waits {where}", "the side input is there"
+            case HolderKind.UNPREPARED:
+                return (
+                    "shutdown",
+                    f"{link.stage!r} is to prepare to shut down",
+                    "the job ends, or is drained",
+                )
             case HolderKind.STATE:
                 frees = f"the window's pane comes out, or its trigger finishes: {self._input(link)}"
                 return "state", f"held by {hold} {where}", frees

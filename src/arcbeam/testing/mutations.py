@@ -26,7 +26,7 @@ from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.timers import Fired, Timers
-from arcbeam.engine.step import shard
+from arcbeam.engine.step import shard, stagestep
 from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.plainstage import SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext
@@ -338,6 +338,10 @@ def _joined_lost() -> AbstractContextManager[object]:
     return patch.object(proposals, "_side_files", without)
 
 
+def _end_said_too_early() -> AbstractContextManager[object]:
+    return patch.object(stagestep, "_with_hold", lambda local, hold: local)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a manifest created twice": _manifest_created_twice,
@@ -369,6 +373,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a run of a window written over another": _run_over_run,
     "what comes to a window that has waited, lost": _rest_of_a_window_lost,
     "late elements ahead of those that wait": _late_ahead,
+    "the end of time said before those have prepared who were to": _end_said_too_early,
 }
 """The mistakes by name."""
 

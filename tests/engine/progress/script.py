@@ -67,7 +67,7 @@ from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import Committable
 from arcbeam.model.script import AddElements, AdvanceClock, AdvanceWatermark, ScriptEvent, ScriptOver
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 
 READ, RATES, SUM = Port("read", "main"), Port("rates", "main"), Port("sum", "main")
 LAYOUT = Layout(
@@ -86,7 +86,6 @@ SETTINGS = Settings(
     pace=Pace(Duration(100), Duration(10), Duration(1000), Duration(100), Duration(1000)),
     patience=Patience(2, Duration(5), Duration(20)),
     retry=Retry(2, Duration(10), Duration(40)),
-    prepares=2,
     grace=Duration(100),
 )
 
@@ -153,6 +152,20 @@ def new_work(stage: StageReport) -> StageReport:
     return replace(nothing_left(stage), leftover=True, counts=Counts(written=1))
 
 
+def unprepared(*names: str) -> Change:
+    """All is done, but that these stages are to prepare to shut down."""
+    hold = Hold(END_OF_GLOBAL_WINDOW, HolderKind.UNPREPARED, "")
+
+    def change(stage: StageReport) -> StageReport:
+        behind = stage.stage == "sum" and "read" in names
+        input = END_OF_GLOBAL_WINDOW if behind else MAX_TIMESTAMP
+        if stage.stage not in names:
+            return replace(stage, input=input)
+        return replace(stage, input=input, local=Local(None, {"main": OutputTime(None, hold)}), unprepared=True)
+
+    return change
+
+
 REPORTS: dict[str, Change] = {
     "nothing left": nothing_left,
     "more": source(5, 0, leftover=True),
@@ -161,6 +174,9 @@ REPORTS: dict[str, Change] = {
     "new work": new_work,
     "parked": parked(9),
     "held": held,
+    "sum unprepared": unprepared("sum"),
+    "read and sum unprepared": unprepared("read", "sum"),
+    "rates and sum unprepared": unprepared("rates", "sum"),
     "scripted": scripted,
 }
 
@@ -328,7 +344,7 @@ def shown(command: Command) -> str:
         case RunStep(plan):
             flags = [flag for flag in ("initial", "drain", "prepare") if getattr(plan, flag)]
             with_event = [] if plan.event is None else ["with", _SHOWN[type(plan.event)]]
-            return " ".join([f"run {plan.step}.{plan.attempt}", *flags, *with_event])
+            return " ".join([f"run {plan.step}.{plan.attempt}", *flags, *sorted(plan.preparing), *with_event])
         case ReadScript(number):
             return f"read {number}"
         case Abandon(step, attempt):

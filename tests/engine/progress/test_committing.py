@@ -56,7 +56,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
             savepoint s1                -> -
             suspend s2                  -> -
             drain s3                    -> warn
-            committed                   -> warn; warn; shut down sum rates read; wait 100
+            committed                   -> warn; warn; shut down read rates sum; wait 100
             """,
             ["already, to savepoint 's2': nothing comes of 's3'", "savepoint 's1' is not", "savepoint 's2' is not"],
         ),
@@ -112,7 +112,7 @@ def test_a_savepoint_that_no_commit_makes_any_more_is_told(script: str, told: li
 def test_savepoints_that_are_asked_for_before_a_job_that_has_ended_is_finished_are_told() -> None:
     driver = play("savepoint s1 -> -\ndrain s2 -> -")
     ended = replace(driver.event("start"), ended=CommitMode.DONE)
-    assert driver.send(ended) == "warn; warn; shut down sum rates read; wait 100"
+    assert driver.send(ended) == "warn; warn; shut down read rates sum; wait 100"
 
 
 @pytest.mark.contract("END-04")

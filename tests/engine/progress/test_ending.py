@@ -24,7 +24,7 @@ def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_s
         reports nothing left with sink callbacks -> propose 3 done
         committed                              -> publish 3; finalize 3; wait 100
         finalized                              -> wait
-        published                              -> shut down sum rates read; wait 100
+        published                              -> shut down read rates sum; wait 100
         shut down                              -> tear down sum rates read
         torn down                              -> done
         clock 500                              -> -
@@ -48,7 +48,7 @@ def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_pub
         reports nothing left with sink -> propose 4 drained as last
         committed                   -> publish 4
         suspend other               -> warn
-        published                   -> shut down sum rates read; wait 170
+        published                   -> shut down read rates sum; wait 170
         shut down                   -> tear down sum rates read
         torn down                   -> drained
     """)
@@ -132,7 +132,7 @@ def test_a_job_that_is_done_before_it_can_be_suspended_is_done() -> None:
         committed                   -> run 2.0 prepare
         suspend here                -> -
         reports nothing left        -> propose 2 done as here
-        committed                   -> shut down sum rates read; wait 100
+        committed                   -> shut down read rates sum; wait 100
     """)
 
 
@@ -176,24 +176,27 @@ def test_a_driver_that_died_behind_the_last_commit_leaves_publishing_and_the_las
     driver = Driver()
     started = replace(driver.event("start unpublished"), ended=CommitMode.DRAINED)
     assert driver.send(started) == "publish 0 of the head"
-    play("drain last -> warn\npublished -> shut down sum rates read; wait 100", driver)
+    play("drain last -> warn\npublished -> shut down read rates sum; wait 100", driver)
     play("shut down -> tear down sum rates read\ntorn down -> drained", driver)
 
 
-def test_a_preparation_that_always_makes_new_work_is_given_up() -> None:
-    play("""
+@pytest.mark.contract("END-05")
+def test_stages_prepare_from_sources_to_sinks_each_when_all_above_has_ended_and_once() -> None:
+    driver = play("""
         start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
-        reports new work            -> propose 2 running
-        committed                   -> run 3.0
-        reports nothing left        -> propose 3 running
-        committed                   -> run 4.0 prepare
-        reports new work            -> propose 4 running
-        committed                   -> run 5.0
-        reports nothing left        -> propose 5 running
-        committed                   -> tear down sum rates read; wait 100
+        reports read and sum unprepared -> propose 1 running
+        committed                   -> run 2.0 prepare read
+        fails                       -> warn; wait 10
+        clock 10                    -> run 2.1 prepare read
+        reports sum unprepared      -> propose 2 running
+        committed                   -> run 3.0 prepare sum
+        reports new work            -> propose 3 running
+        committed                   -> run 4.0
+        reports sum unprepared      -> propose 4 running
+        committed                   -> run 5.0 prepare
+        reports nothing left        -> propose 5 done
     """)
+    assert driver.warnings == ["worker lost"]
 
 
 @pytest.mark.contract("END-05")
@@ -204,7 +207,7 @@ def test_the_last_calls_of_user_code_have_deadlines() -> None:
         committed                   -> run 2.0 prepare
         reports nothing left with callbacks -> propose 2 done
         committed                   -> finalize 2; wait 100
-        clock 100                   -> warn; shut down sum rates read; wait 200
+        clock 100                   -> warn; shut down read rates sum; wait 200
         cancel                      -> -
         clock 200                   -> warn; tear down sum rates read; wait 300
         shut down                   -> -

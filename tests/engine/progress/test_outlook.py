@@ -13,7 +13,7 @@ from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.observers import Observer
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 
 _RATES, _JOIN = Port("rates", "main"), Port("join", "main")
 _DONE = StageReport("join", 0, MAX_TIMESTAMP, Local(None, {"main": OutputTime()}))
@@ -88,3 +88,72 @@ def test_those_who_read_what_was_observed_learn_of_it_in_a_step_of_its_own() -> 
     assert at(9) == Never()
     assert at(7, held) == Ready()
     assert at(8, held) == Never(), "what waits in a shard keeps it where it is"
+
+
+_FIRST, _NEXT = Port("first", "main"), Port("next", "main")
+_CHAIN = Layout(
+    (
+        Placed(StageFlow("first", (), ("main",)), 1, 0),
+        Placed(StageFlow("beside", (), ()), 2, 0),
+        Placed(StageFlow("next", (_FIRST,), ("main",)), 3, 1),
+        Placed(StageFlow("sink", (_NEXT,), ()), 4, 2),
+        Placed(StageFlow("reader", (), ()), 5, 2, (("first", _FIRST),)),
+    ),
+    1,
+    (1, 1, 1),
+)
+_GLOBAL = END_OF_GLOBAL_WINDOW
+
+
+def _at_end(
+    unprepared: str, *changed: StageReport, prepared: str = "", first: int = _GLOBAL, next: int = _GLOBAL, **more: bool
+) -> object:
+    """All is done but for those that are to prepare."""
+    inputs = {"first": MAX_TIMESTAMP, "beside": MAX_TIMESTAMP, "next": first, "sink": next, "reader": MAX_TIMESTAMP}
+    times = Times(
+        {stage: Timestamp(time) for stage, time in inputs.items()}, {_FIRST: Timestamp(first), _NEXT: Timestamp(next)}
+    )
+    reports = {
+        name: StageReport(name, 0, time, Local(), unprepared=name in unprepared) for name, time in inputs.items()
+    }
+    reports |= {report.stage: replace(report, unprepared=report.stage in unprepared) for report in changed}
+    places = {(name, 0): report for name, report in reports.items()}
+    return look(_CHAIN, places, times, frozenset(), _NOW, frozenset(prepared.split()), **more)
+
+
+@pytest.mark.contract("END-05")
+def test_stages_prepare_when_all_else_is_done_from_sources_to_sinks() -> None:
+    assert _at_end("first next sink") == Finished(frozenset({"first"}))
+    assert _at_end("first beside") == Finished(frozenset({"first", "beside"}))
+    assert _at_end("first sink", first=MAX_TIMESTAMP, prepared="first") == Never(), "the next is not there yet"
+    assert _at_end("first sink", first=MAX_TIMESTAMP, next=MAX_TIMESTAMP, prepared="first") == Finished(
+        frozenset({"sink"})
+    )
+    everything = {"first": MAX_TIMESTAMP, "next": MAX_TIMESTAMP}
+    assert _at_end("sink", prepared="sink", **everything) == Finished()  # type: ignore[arg-type]
+    assert _at_end("sink", goes_on=True, **everything) == Finished(frozenset({"sink"}))  # type: ignore[arg-type]
+
+
+@pytest.mark.contract("END-05")
+def test_nobody_prepares_while_anything_above_or_any_restriction_goes_on() -> None:
+    beside = StageReport("beside", 0, MAX_TIMESTAMP, Local())
+    behind = StageReport("next", 0, Timestamp(_GLOBAL), Local())
+    assert _at_end("first", replace(beside, next_due=Timestamp(150))) == Later(Timestamp(150))
+    assert _at_end("first", replace(beside, leftover=True)) == Ready()
+    assert _at_end("first", replace(behind, restrictions=Restrictions(1, 1.0), next_due=Timestamp(150))) == Later(
+        Timestamp(150)
+    )
+    assert _at_end("first", replace(behind, uncommitted=True)) == Ready()
+
+
+@pytest.mark.contract("END-02", "END-05")
+def test_what_waits_for_time_behind_a_stage_that_is_to_prepare_does_not_keep_it_from_that() -> None:
+    """A timer that sets itself again and again is ended by the end of time: so that must come."""
+    prepares = Finished(frozenset({"first"}))
+    loops = StageReport("next", 0, Timestamp(_GLOBAL), Local(), next_due=Timestamp(100))
+    assert _at_end("first", loops) == prepares
+    assert _at_end("first", replace(loops, next_due=Timestamp(150), next_event=Timestamp(_GLOBAL))) == prepares
+    assert _at_end("first", replace(loops, leftover=True)) == prepares
+    assert _at_end("first", loops, goes_on=True) == Ready(Timestamp(100))
+    waits = StageReport("reader", 0, Timestamp(3), Local(), awaited=(Awaited(_FIRST, Timestamp(_GLOBAL)),))
+    assert _at_end("first", waits) == prepares

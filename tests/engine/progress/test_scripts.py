@@ -34,7 +34,7 @@ def test_each_event_happens_in_a_step_of_its_own_when_all_before_it_is_done() ->
         reports nothing left        -> propose 6 running
         committed                   -> run 7.0 prepare
         reports nothing left        -> propose 7 done
-        committed                   -> shut down sum rates read; wait 1100
+        committed                   -> shut down read rates sum; wait 1100
         """,
         scripted(),
     )
@@ -86,7 +86,7 @@ def test_the_end_is_the_last_step_if_all_is_complete() -> None:
         committed                   -> read 0
         says end                    -> run 2.0 prepare with end
         reports nothing left        -> propose 2 done
-        committed                   -> shut down sum rates read; wait 100
+        committed                   -> shut down read rates sum; wait 100
         """,
         scripted(),
     )

@@ -17,7 +17,7 @@ from arcbeam.engine.step.bundles import CallResult, RestrictionResult
 from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from tests.engine.step.world import DECODE, RATES, World, end_of
 
 
@@ -133,10 +133,26 @@ def test_a_drain_truncates_what_waits_and_what_comes_and_each_once() -> None:
 
 @pytest.mark.contract("END-05")
 def test_a_step_that_prepares_calls_user_code_behind_all_else() -> None:
-    world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE))
+    world = World(Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE), prepares=True)
     world.step(0, 7)
     world.step(MAX_TIMESTAMP, prepare=True)
-    assert world.told() == ["pane 7", "prepare"]
+    assert world.told() == ["pane 7"]
+    world.step(MAX_TIMESTAMP, 8, prepare=True, preparing=frozenset({"it"}))
+    assert world.told() == ["prepare"]
+
+
+@pytest.mark.contract("END-05")
+def test_until_a_stage_has_prepared_it_says_of_no_output_that_the_global_window_is_over() -> None:
+    for prepares in (False, True):
+        world = World(Plain(), prepares=prepares)
+        report = world.step(MAX_TIMESTAMP, 7)
+        assert report.unprepared is prepares
+        assert report.input == MAX_TIMESTAMP
+        assert output_time(MAX_TIMESTAMP, report.local, "main") == (END_OF_GLOBAL_WINDOW if prepares else MAX_TIMESTAMP)
+        assert output_time(Timestamp(5), report.local, "main") == 5
+        report = world.step(MAX_TIMESTAMP, prepare=True, preparing=frozenset({"it"}))
+        assert not report.unprepared
+        assert output_time(MAX_TIMESTAMP, report.local, "main") == MAX_TIMESTAMP
 
 
 @pytest.mark.contract("SDF-04", "SDF-06")

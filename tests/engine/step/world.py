@@ -43,9 +43,16 @@ class World:
     What its user code is told is in `story`; what it does to that, in `on`, by the beginning of the line.
     """
 
-    def __init__(self, kind: StageKind, sides: tuple[tuple[str, Port], ...] = (), stable: bool = False) -> None:
+    def __init__(
+        self,
+        kind: StageKind,
+        sides: tuple[tuple[str, Port], ...] = (),
+        stable: bool = False,
+        *,
+        prepares: bool = False,
+    ) -> None:
         self.view = MemoryView()
-        self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE, stable)
+        self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE, stable, prepares)
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
         self.came: Sequence[tuple[bytes, Elements]] = []

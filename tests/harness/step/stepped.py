@@ -52,6 +52,7 @@ class Step:
         takes: how far the clock is ahead of the step's recorded time when a restriction returns.
         pieces: into how many what is checkpointed is cut.
         until: the budget is not exhausted before it is set.
+        prepare: nothing else is left to do.
     """
 
     came: Sequence[tuple[bytes, Elements]]
@@ -64,6 +65,7 @@ class Step:
     takes: Duration = Duration(0)  # noqa: RUF009  # a number to everybody but the type checker
     pieces: int = 1
     until: threading.Event | None = None
+    prepare: bool = False
 
 
 Cut = Callable[["Shard", list[tuple[bytes, WindowedElement]]], None]
@@ -201,7 +203,7 @@ class Shard:
         processor = self.stage.processor
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
-        spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable)
+        spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable, self.stage.prepares)
         runner = self._runner = StepRunner(self.stage, self.view, spec.placed, lambda: Timestamp(step.now + step.takes))
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
@@ -218,7 +220,16 @@ class Shard:
         )
         budget = StepBudget(Duration(1), 1, 1)
         plan = StepPlan(
-            self.steps, 0, step.now, self.steps - 1, Times(), budget, drain=step.drain, pieces={"it": step.pieces}
+            self.steps,
+            0,
+            step.now,
+            self.steps - 1,
+            Times(),
+            budget,
+            drain=step.drain,
+            pieces={"it": step.pieces},
+            prepare=step.prepare,
+            preparing=frozenset({"it"} if step.prepare else ()),
         )
         report, closed = StageStep(spec, place, self, {}).run(step.upstream, plan, ())  # type: ignore[arg-type]
         processor.end_task(task)

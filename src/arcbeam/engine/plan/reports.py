@@ -102,6 +102,7 @@ class StageReport:
         restrictions: that are not done.
         counts: of the step.
         uncommitted: whether elements wait for the commit of the step: in the next one they go on.
+        unprepared: whether its user code is still to be asked to prepare to shut down.
     """
 
     stage: str
@@ -115,6 +116,7 @@ class StageReport:
     restrictions: Restrictions = Restrictions()
     counts: Counts = Counts()
     uncommitted: bool = False
+    unprepared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

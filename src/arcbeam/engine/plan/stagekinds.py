@@ -90,12 +90,14 @@ class StageSpec:
         kind: what it does with what comes.
         decode: of its elements' windows; only needed if it has side inputs, or stable input.
         stable: elements are processed in a step after the one in which they came: the same ones however often it runs.
+        prepares: its user code offers `prepare_to_shutdown`.
     """
 
     placed: Placed
     kind: StageKind = field(default_factory=Plain)
     decode: Decode | None = None
     stable: bool = False
+    prepares: bool = False
 
     def __post_init__(self) -> None:
         """Checks what goes together.

@@ -62,7 +62,8 @@ class StepPlan:
         moves: restrictions that change their shard.
         pieces: by stage, into how many parts what a checkpoint leaves is cut, so that all tasks have some; one if a
             stage is not there.
-        prepare: nothing is left to do: call `prepare_to_shutdown`.
+        prepare: nothing is left to do: if nothing comes of this step either, it is the last.
+        preparing: the stages that call `prepare_to_shutdown` in it.
         event: what the job's script says is to happen in this step; `time` has taken in what it says of the clock.
     """
 
@@ -75,6 +76,7 @@ class StepPlan:
     initial: bool = False
     drain: bool = False
     prepare: bool = False
+    preparing: frozenset[str] = frozenset()
     moves: tuple[Handover, ...] = ()
     event: ScriptEvent | None = None
     pieces: Mapping[str, int] = field(default_factory=dict)

@@ -125,7 +125,7 @@ class CallShutdown:
     """Call `shutdown` where it is offered; answered by `ShutDown`.
 
     Attributes:
-        stages: in the order of the calls: consumers before producers.
+        stages: in the order of the calls: producers before consumers.
         deadline: nobody waits longer.
     """
 

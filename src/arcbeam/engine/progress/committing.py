@@ -44,7 +44,9 @@ def _mode(state: JobState, cut: Cut | None) -> CommitMode:
 
 
 def _is_finished(state: JobState, cut: Cut) -> bool:
-    return isinstance(look(state.layout, cut.places, cut.times, cut.side, state.clock(cut)), Finished)
+    prepared = state.prepared | cut.plan.preparing
+    outlook = look(state.layout, cut.places, cut.times, cut.side, state.clock(cut), prepared)
+    return isinstance(outlook, Finished) and not outlook.preparing
 
 
 def proposed(state: JobState, step: int) -> Proposal:

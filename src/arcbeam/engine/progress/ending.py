@@ -114,7 +114,7 @@ def _closing(state: JobState) -> None:
     else:
         state.phase = Phase.SHUTTING_DOWN
         state.set_deadline()
-        state.ask(CallShutdown(_backwards(state), state.deadline))
+        state.ask(CallShutdown(_forwards(state), state.deadline))
 
 
 def _tear_down(state: JobState) -> None:
@@ -131,6 +131,10 @@ def _called(state: JobState) -> None:
         assert state.end is not None
         state.phase, state.deadline = Phase.ENDED, None
         state.ask(state.end)
+
+
+def _forwards(state: JobState) -> tuple[str, ...]:
+    return tuple(stage.name for stage in state.layout.stages)
 
 
 def _backwards(state: JobState) -> tuple[str, ...]:

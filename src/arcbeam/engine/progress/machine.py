@@ -246,7 +246,7 @@ class JobMachine:
             state.fruitless = state.fruitless + 1 if fruitless else 0
             state.not_before = shifted(state.now, state.settings.patience.pause(state.fruitless))
             state.drained = state.drained or cut.plan.drain
-            state.prepares += cut.plan.prepare
+            state.prepared |= cut.plan.preparing
             for text in news(state.layout, cut.places, state.warned_of):
                 state.warn(text)
             used_up = any(report.leftover for report in cut.places.values())
@@ -287,7 +287,7 @@ class JobMachine:
             return
         outlook = self._outlook(head)
         if state.layout.scripted and not state.script.over and not isinstance(outlook, Ready):
-            self._follow_script(head, isinstance(outlook, Finished))
+            self._follow_script(head, outlook)
             return
         match outlook:
             case Ready(since):
@@ -302,22 +302,19 @@ class JobMachine:
                 else:
                     state.wait(moment)
             case Finished():
-                if state.prepares >= state.settings.prepares:
-                    ending.fail(state, f"prepare_to_shutdown has made new work {state.prepares} times")
-                else:
-                    self._run(head, prompt=False, prepare=True)
+                self._run(head, prompt=False, end=outlook)
             case Never():
                 ending.fail(state, f"nothing is left that could go on, but something waits:\n{self.waiting()}")
 
-    def _follow_script(self, head: Head, finished: bool) -> None:
+    def _follow_script(self, head: Head, outlook: Outlook) -> None:
         """Nothing is left to do: so the next thing in the script happens, when it is known."""
         state = self._state
         if state.mode is Mode.DRAINING:
             # Nothing new is taken in.
             state.asked, state.event = False, ScriptOver()
         if state.event is not None:
-            at_end = finished and isinstance(state.event, ScriptOver)
-            self._run(head, prompt=False, prepare=at_end, event=state.event)
+            at_end = outlook if isinstance(outlook, Finished) and isinstance(state.event, ScriptOver) else None
+            self._run(head, prompt=False, end=at_end, event=state.event)
         elif state.savepoints and state.publishing is None:
             committing.propose(state, head, None)
         elif not state.asked:
@@ -333,14 +330,15 @@ class JobMachine:
         if state.places is None or self._has_to_truncate():
             return Ready()
         now = head.time if state.layout.scripted else state.now
-        return look(state.layout, state.places, head.times, state.side, now)
+        goes_on = state.layout.scripted and not state.script.over
+        return look(state.layout, state.places, head.times, state.side, now, state.prepared, goes_on=goes_on)
 
     def _run(
         self,
         head: Head,
         *,
         prompt: bool,
-        prepare: bool = False,
+        end: Finished | None = None,
         event: ScriptEvent | None = None,
         clock: Timestamp | None = None,
     ) -> None:
@@ -358,7 +356,8 @@ class JobMachine:
             self._budget,
             initial=state.fresh,
             drain=state.mode is Mode.DRAINING,
-            prepare=prepare,
+            prepare=end is not None,
+            preparing=frozenset() if end is None else end.preparing,
             moves=handovers(state.layout, state.places or cuts.NO_PLACES),
             pieces=pieces(state.layout, state.places or cuts.NO_PLACES),
             event=event,

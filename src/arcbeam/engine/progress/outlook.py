@@ -10,7 +10,8 @@ something to do only for one of these reasons:
 - the clock has come to a timer or a restriction;
 - a side input that elements wait for is complete, or has been added to: shards learn of both from the head;
 - elements have waited for the step to become real;
-- what was observed in the step has moved a watermark: those who read it learn of it from the head.
+- what was observed in the step has moved a watermark: those who read it learn of it from the head;
+- nothing else is left: then stages whose user code prepares to shut down do so, from sources to sinks.
 
 Else event time is no reason of its own: watermarks flow through all levels within a step, and each shard fires all that
 they let fire.
@@ -18,10 +19,11 @@ they let fire.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from arcbeam.engine.plan.layout import Layout
+from arcbeam.engine.plan.reports import StageReport
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.watermarks.clocks import Port, input_time, shown_time
 from arcbeam.engine.watermarks.moments import due, passed
@@ -49,7 +51,14 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """There is nothing to do, and never will be: all watermarks are at the end of time, and nothing waits."""
+    """There is nothing to do, and never will be: all watermarks are at the end of time, and nothing waits; but perhaps
+    for stages that are to prepare to shut down.
+
+    Attributes:
+        preparing: the stages that have their turn with that. None: all have had it.
+    """
+
+    preparing: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,16 @@ class Never:
 Outlook = Ready | Later | Finished | Never
 
 
-def look(layout: Layout, places: Places, times: Times, published: Set[Port], now: Timestamp) -> Outlook:
+def look(
+    layout: Layout,
+    places: Places,
+    times: Times,
+    published: Set[Port],
+    now: Timestamp,
+    prepared: Set[str] = frozenset(),
+    *,
+    goes_on: bool = False,
+) -> Outlook:
     """What there is to do.
 
     Args:
@@ -69,28 +87,92 @@ def look(layout: Layout, places: Places, times: Times, published: Set[Port], now
         times: its watermarks.
         published: the side inputs that it has added to.
         now: processing time.
+        prepared: the stages that have prepared to shut down.
+        goes_on: somebody else may still move time and clock: what waits for these is not to be ended.
     """
+    unprepared = {report.stage for report in places.values() if report.unprepared} - prepared
+    if unprepared and not goes_on and (preparing := _preparing(layout, places, times, published, unprepared)):
+        return Finished(preparing)
+    return _look(layout, places, times, published, now, unprepared)
+
+
+def _look(
+    layout: Layout,
+    places: Places,
+    times: Times,
+    published: Set[Port],
+    now: Timestamp,
+    unprepared: Set[str],
+) -> Outlook:
     first = MAX_TIMESTAMP
     told = layout.told_at_commits(times.outputs)
     for report in places.values():
-        if report.leftover or report.uncommitted:
+        if report.leftover or _is_woken(report, told, times, published):
             return Ready()
-        if report.stage in told and report.input < input_time(told[report.stage], report.local):
-            return Ready()
-        for awaited in report.awaited:
-            if awaited.port in published or passed(times.outputs[awaited.port], awaited.until):
-                return Ready()
         if report.next_due is not None:
             first = min(first, report.next_due)
     if first < MAX_TIMESTAMP:
         return Ready(first) if due(now, first) else Later(first)
     complete = all(time == MAX_TIMESTAMP for each in (times.inputs, times.outputs) for time in each.values())
     # What is due at the end of time is due never.
-    waiting = any(
-        report.awaited or report.restrictions.live or report.next_event is not None or report.next_due is not None
-        for report in places.values()
+    waiting = any(report.restrictions.live or _waits(report) for report in places.values())
+    return Finished(frozenset(unprepared)) if complete and not waiting else Never()
+
+
+def _is_woken(report: StageReport, told: Mapping[str, Timestamp], times: Times, published: Set[Port]) -> bool:
+    """Whether the commit lets something go on."""
+    return (
+        report.uncommitted
+        or (report.stage in told and report.input < input_time(told[report.stage], report.local))
+        or any(each.port in published or passed(times.outputs[each.port], each.until) for each in report.awaited)
     )
-    return Finished() if complete and not waiting else Never()
+
+
+def _waits(report: StageReport) -> bool:
+    """Whether something waits for time, for the clock, or for a side input."""
+    return bool(report.awaited) or report.next_event is not None or report.next_due is not None
+
+
+def _preparing(
+    layout: Layout, places: Places, times: Times, published: Set[Port], unprepared: Set[str]
+) -> frozenset[str]:
+    """The stages that are to prepare to shut down, if the job is at its end but for that: those that have none above
+    them which are to do it first.
+
+    What is behind a stage that has not prepared is held by it: there, whatever waits for time or the clock is ended by
+    the end of time, and does not count; restrictions, which no time ends, do.
+    """
+    behind = _behind(layout, unprepared)
+    told = layout.told_at_commits(times.outputs)
+    for report in places.values():
+        if report.restrictions.live or _is_woken(report, told, times, published):
+            return frozenset()
+        if report.stage not in behind and (report.leftover or _waits(report)):
+            return frozenset()
+    for stage in layout.stages:
+        if stage.name in behind:
+            continue
+        ends = [times.inputs.get(stage.name)]
+        if stage.name not in unprepared:
+            ends += [times.outputs.get(port) for port in stage.ports]
+        if any(time != MAX_TIMESTAMP for time in ends):
+            return frozenset()
+    return frozenset(unprepared - behind)
+
+
+def _behind(layout: Layout, stages: Set[str]) -> set[str]:
+    """The stages that read what those have put out, whatever is in between; also as a side input."""
+    behind: set[str] = set()
+    while True:
+        known = stages | behind
+        more = {
+            stage.name
+            for stage in layout.stages
+            if any(port.stage in known for port in (*stage.flow.inputs, *(port for _, port in stage.side_inputs)))
+        }
+        if more <= behind:
+            return behind
+        behind |= more
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,6 @@ class Settings:
         pace: how its time follows what steps take.
         patience: about steps that get nowhere.
         retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
-        prepares: how often `prepare_to_shutdown` may make new work before the job is given up.
         grace: how long finalization, shutdown and teardown may take, each, when the job ends.
     """
 
@@ -69,5 +68,4 @@ class Settings:
     pace: Pace = _PACE
     patience: Patience = _PATIENCE
     retry: Retry = _RETRY
-    prepares: int = 10
     grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # a number to everybody but the type checker

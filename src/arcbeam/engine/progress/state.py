@@ -96,8 +96,8 @@ class JobState:
     script: ScriptPlace = AT_BEGINNING
     event: ScriptEvent | None = None
     asked: bool = False
-    # Committed steps that called prepare_to_shutdown; all but the last have made new work.
-    prepares: int = 0
+    # The stages that have prepared to shut down in a step that this driver has committed.
+    prepared: frozenset[str] = frozenset()
     # Committed steps in a row that got nowhere, none of which had to wait for the clock.
     fruitless: int = 0
 

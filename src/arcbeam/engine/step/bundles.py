@@ -176,7 +176,7 @@ class Runner(Protocol):
         """What a drain leaves of a restriction that waits."""
 
     def prepare(self) -> CallResult:
-        """Calls `prepare_to_shutdown`, where it is offered; it may change state, but set no timer."""
+        """Calls `prepare_to_shutdown`; only of a stage that offers it. It may change state, but set no timer."""
 
     def finish(self) -> BundleResult:
         """Ends the bundles; nothing else is called after it.

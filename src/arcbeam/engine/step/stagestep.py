@@ -7,6 +7,7 @@ Must not know other shards and stages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
@@ -21,11 +22,12 @@ from arcbeam.engine.step.groupedstage import GroupedLogic
 from arcbeam.engine.step.plainstage import PlainLogic, SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext, StageLogic
 from arcbeam.engine.step.statefulstage import StatefulLogic
-from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.clocks import Local, Port
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.engine.watermarks.quiet import heard
 from arcbeam.model.script import AdvanceWatermark, ScriptOver
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import PaneInfo, Window
 
 SCRIPT_SHARD: Final = 0
@@ -34,6 +36,18 @@ _TOGETHER: Final = 1000
 """Elements of a key that go on from where they were parked are handed over so many at once, at most."""
 _COMMIT: Final = SideInputWindow("commit", b"")
 """What elements wait for whose stage wants its input stable: that the step is real in which they came."""
+
+
+_UNPREPARED: Final = Hold(END_OF_GLOBAL_WINDOW, HolderKind.UNPREPARED, "")
+
+
+def _with_hold(local: Local, hold: Hold) -> Local:
+    """The same, with one hold more on all outputs; it is no row."""
+    outputs = {
+        name: of if of.hold is not None and of.hold.time <= hold.time else replace(of, hold=hold)
+        for name, of in local.outputs.items()
+    }
+    return replace(local, outputs=outputs)
 
 
 def logic_of(spec: StageSpec, place: StageContext) -> StageLogic:
@@ -96,10 +110,19 @@ class StageStep:
         # Whatever has come is where it belongs: in its windows, or pending. So the watermark may move.
         watermark = upstream if self._is_transparent else place.clock.advance(upstream)
         leftover |= work.fire(watermark)
-        if plan.prepare:
+        prepares = place.placed.name in plan.preparing
+        if prepares:
             place.record(place.runner.prepare())
         closed = self._finish()
-        return self._report(leftover, upstream, watermark), closed
+        return self._report(leftover, upstream, watermark, unprepared=self._prepares and not prepares), closed
+
+    @property
+    def _prepares(self) -> bool:
+        """Whether user code that prepares to shut down has not done so, as far as the head knows: what it does then
+        comes before the end of time, so that is not said of any output before.
+        """
+        place = self._place
+        return self._spec.prepares and not (place.placed.ports and place.committed_output == MAX_TIMESTAMP)
 
     @property
     def _is_transparent(self) -> bool:
@@ -136,7 +159,7 @@ class StageStep:
         place.sketches = closed.call.sketches
         return closed
 
-    def _report(self, leftover: bool, upstream: Timestamp, watermark: Timestamp) -> StageReport:
+    def _report(self, leftover: bool, upstream: Timestamp, watermark: Timestamp, *, unprepared: bool) -> StageReport:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
         earliest: Port | None = None
@@ -152,6 +175,8 @@ class StageStep:
                 else:
                     awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
         flow, local = place.placed.flow, place.clock.local(earliest, place.seen, place.sketches)
+        if unprepared:
+            local = _with_hold(local, _UNPREPARED)
         next_due = work.next_due()
         if flow.observed:
             local, ends = heard(place.view, place.placed.number, flow.observed, upstream, local, place.now)
@@ -168,6 +193,7 @@ class StageStep:
             work.restrictions(),
             Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),
             uncommitted,
+            unprepared,
         )
 
     # What waits.

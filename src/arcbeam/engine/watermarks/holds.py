@@ -57,6 +57,7 @@ class HolderKind(enum.IntEnum):
     SORTED = 7
     SCRIPT = 8
     GATHERED = 9
+    UNPREPARED = 10
 
     def __str__(self) -> str:
         return _WORDS[self]
@@ -72,6 +73,7 @@ _WORDS = {
     HolderKind.SORTED: "element in order of time",
     HolderKind.SCRIPT: "script",
     HolderKind.GATHERED: "elements of all keys that wait for the end of their window",
+    HolderKind.UNPREPARED: "user code that is to prepare to shut down",
 }
 
 

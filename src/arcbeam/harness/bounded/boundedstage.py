@@ -59,6 +59,9 @@ class BoundedStage:
             warnings.simplefilter("default")
             try:
                 self.input.run(rows, report)
+                if not report.residuals:
+                    # A DoFn's input ends here as far as this task knows; what is left is for another task.
+                    processor.prepare()
                 processor.end_task(report)
             except BaseException:
                 processor.abandon_task()

@@ -19,6 +19,7 @@ from apache_beam.runners.worker import bundle_processor
 
 from arcbeam.harness.bundle import observing, restrictionoperation
 from arcbeam.harness.bundle.finalization import Callbacks
+from arcbeam.harness.bundle.graceful import GracefulDoFns
 from arcbeam.harness.bundle.metrics import MetricsTable
 from arcbeam.harness.bundle.sampling import Sampling
 from arcbeam.harness.encoding import keycoders, windowcoder
@@ -82,6 +83,8 @@ class StageProcessor:
         self.state.steps = {op.name_context.transform_id: op.name_context.step_name for op in ops}
         self.bundles = Bundles(self)
         self._publishers = publishoperation.publish_operations(self.sdk.ops)
+        self.graceful = GracefulDoFns(self.sdk.ops, self.sdk.process_bundle_descriptor)
+        self._prepared = False
         self._needs_teardown: bool | None = None
         self._began = 0.0
 
@@ -96,7 +99,7 @@ class StageProcessor:
             side_writer: makes a writer for an iterable side input, by channel.
             sides: the side inputs that the task's bundles read; None if the stage has none.
         """
-        context, self._began = self.context, time.monotonic()
+        context, self._began, self._prepared = self.context, time.monotonic(), False
         context.outbox, context.partition, context.side_writer = outbox, partition, side_writer
         context.elements_out, context.passed, context.side_files = {}, {}, []
         self.state.read_sides(sides)
@@ -124,6 +127,14 @@ class StageProcessor:
         report.seconds = time.monotonic() - self._began
         report.committables = self.committables()
         report.needs_teardown = self.needs_teardown()
+        report.graceful = self.graceful.steps
+
+    def prepare(self) -> None:
+        """Calls `prepare_to_shutdown` of the DoFns that offer it, in a bundle; the first time in a task."""
+        if self.graceful.prepares and not self._prepared:
+            self._prepared = True
+            self.bundles.open()
+            self.graceful.prepare()
 
     def committables(self) -> dict[str, list[bytes]]:
         """What has come to publishers since this was asked before, encoded, by their names."""

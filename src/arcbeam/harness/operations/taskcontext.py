@@ -22,6 +22,7 @@ class Settings:
         bundle_seconds: seconds after which a bundle is cut.
         group_memory_bytes: what grouping buffers of one task may hold.
         sdf_round_seconds: what a task may spend on restrictions before it gives the rest back.
+        shutdown_seconds: what `shutdown` of all DoFns may take when the job has ended.
         value_chains: whether transforms that look at values only run block by block.
         loops: whether such transforms in a row share a compiled loop.
         record_lists: whether bounded sources hand on lists of records.
@@ -39,6 +40,7 @@ class Settings:
     bundle_seconds: float = 30.0
     group_memory_bytes: int = 128 << 20
     sdf_round_seconds: float = 10.0
+    shutdown_seconds: float = 60.0
     value_chains: bool = True
     loops: bool = True
     record_lists: bool = True

@@ -147,8 +147,9 @@ class StepRunner:
             self._bundles.put(self._stage.late.put, Block.of(late))
 
     def prepare(self) -> CallResult:
-        """See `Runner`: no DoFn of the stage offers `prepare_to_shutdown`."""
-        return CallResult()
+        """See `Runner`: once in a task, by the first of its shards; what is put out is counted when bundles end."""
+        self._stage.processor.prepare()
+        return NOTHING
 
     def finish(self) -> BundleResult:
         """See `Runner`."""

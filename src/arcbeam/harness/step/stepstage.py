@@ -51,6 +51,7 @@ class StepStage:
         windows: of what the stage reads.
         kind: what the engine must know of it.
         stable: whether it wants its input stable.
+        prepares: whether its user code offers `prepare_to_shutdown`.
         timers: what user code sets and clears.
         families: timer families by the engine's name.
         keyed: whether what comes has user keys.
@@ -73,6 +74,7 @@ class StepStage:
         self.windows = self.state.forms = Windows(root.pcoll_coder.window_coder)
         self.kind: StageKind = kind_of(self.processor, self.windows)
         self.stable = stage.stable
+        self.prepares = self.processor.graceful.prepares
         self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
         self.observers = [op for op in self.processor.sdk.ops.values() if isinstance(op, ObservingOperation)]
         for observer in self.observers:

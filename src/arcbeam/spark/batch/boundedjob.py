@@ -35,7 +35,8 @@ from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.openstages import HOLDERS
 from arcbeam.spark.tasks.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.pulse import pulsing, unreported
-from arcbeam.spark.tasks.task import StageTask
+from arcbeam.spark.tasks.shutdown import Graceful, ShuttingDown
+from arcbeam.spark.tasks.task import OpenGraceful, StageTask
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -139,6 +140,7 @@ class BatchRun:
                 else:
                     break
             self._publish()
+            self._shut_down()
             done = True
             return self._outcome
         finally:
@@ -175,6 +177,26 @@ class BatchRun:
         for text in failed:
             _LOG.warning("%s: %s", self._plan.name, text)
 
+    def _shut_down(self) -> None:
+        """Calls `shutdown` of the DoFns that offer it, from sources to sinks; costs nothing if none does."""
+        offered: dict[str, tuple[str, ...]] = {}
+        workers: dict[str, set[str]] = {}
+        for report in self._outcome.reports:
+            if report.graceful:
+                offered[report.stage] = report.graceful
+                workers.setdefault(report.stage, set()).add(report.worker)
+        if not offered:
+            return
+        slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
+        calls = ShuttingDown(self._spark, self._job, slots, seconds, self._cancelled)
+        stages = [
+            Graceful(stage.id, offered[stage.id], OpenGraceful(self._task(stage)), frozenset(workers[stage.id]))
+            for stage in self._plan.stages
+            if stage.id in offered
+        ]
+        for error in calls.call(stages):
+            _LOG.warning("%s: shutting down: %s", self._plan.name, error)
+
     def _tear_down(self, failed: bool) -> None:
         """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
         holders = {report.worker for report in self._outcome.reports if report.needs_teardown}
@@ -185,7 +207,8 @@ class BatchRun:
             with contextlib.suppress(Exception):
                 needed = self._attempted and bool(self._location.list(HOLDERS))
         if needed:
-            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark))
+            order = [stage.id for stage in reversed(self._plan.stages)]
+            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark), order=order)
 
     # Building.
 

@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
@@ -31,11 +32,12 @@ from arcbeam.model.commits import Committable
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
-from arcbeam.spark.steps.leveltask import LevelReport, StepJob, error_stage
+from arcbeam.spark.steps.leveltask import LevelReport, OpenGraceful, StepJob, error_stage
 from arcbeam.spark.steps.rows import reports_in
 from arcbeam.spark.steps.stepframes import StepFrames
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.publishing import SparkPublishing, Sweep
+from arcbeam.spark.tasks.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Clock, Inbox
@@ -44,6 +46,8 @@ from arcbeam.store.blobs.errors import LostFileError, NewerFormatError, StoreErr
 _LOG = logging.getLogger("arcbeam.steps")
 
 _CLOSING_SECONDS = 30.0
+_TIME_TO_TELL = 0.9
+"""Of the time for the last calls."""
 
 _SWEEP_EVERY = 10
 """Publishings between two sweeps of what is staged."""
@@ -102,6 +106,8 @@ class SparkCluster:
         self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
+        # By stage; None before a step has told of them.
+        self._shutters: dict[str, Graceful] | None = None
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
@@ -133,6 +139,7 @@ class SparkCluster:
             ]
             bundles = [each for report in reports for each in report.bundles]
             self._holders |= {report.worker for report in bundles if report.needs_teardown}
+            self._note_graceful(bundles)
             self._on_reports(plan.step, bundles)
             took = Duration(round((time.monotonic() - started) * 1e6))
             tasks = tuple(report.task for report in reports)
@@ -188,18 +195,44 @@ class SparkCluster:
             self._on_left_over([f"what is left over of attempts that were not committed could not be removed: {e}"])
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
-        """See `Cluster`: there is no such callback yet."""
-        self._inbox.put(ShutDown(self._clock.now()))
+        """See `Cluster`."""
+        if self._shutters is not None and not self._shutters:
+            self._inbox.put(ShutDown(self._clock.now()))
+        else:
+            self._worker.submit(self._shut_down, stages, deadline)
+
+    def _shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        # Before the deadline: who has not answered is known here, not by those who wait.
+        seconds = max(0.0, (deadline - self._clock.now()) / 1e6 * _TIME_TO_TELL)
+        calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds)
+        if (known := self._shutters) is None:
+            errors = calls.call_alone([self._graceful(stage) for stage in stages])
+        else:
+            errors = calls.call([known[stage] for stage in stages if stage in known])
+        self._inbox.put(ShutDown(self._clock.now(), tuple(errors)))
+
+    def _graceful(self, stage: str) -> Graceful:
+        return Graceful(self._job.placing.stages[stage].id, (), OpenGraceful(self._job.location, stage))
+
+    def _note_graceful(self, bundles: Iterable[BundleReport]) -> None:
+        """Notes who holds DoFns that offer `shutdown`."""
+        known = {} if self._shutters is None else self._shutters
+        for report in bundles:
+            if report.graceful:
+                of = known.get(report.stage) or self._graceful(report.stage)
+                known[report.stage] = replace(of, steps=report.graceful, workers=of.workers | {report.worker})
+        self._shutters = known
 
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`."""
-        self._worker.submit(self._tear_down)
+        self._worker.submit(self._tear_down, stages)
 
-    def _tear_down(self) -> None:
+    def _tear_down(self, stages: Sequence[str]) -> None:
         errors: tuple[str, ...] = ()
         try:
             last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
-            tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last)
+            order = [self._job.placing.stages[stage].id for stage in stages]
+            tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last, order)
         except Exception as e:
             # The session may be gone, and with it all workers.
             _LOG.debug("nothing could be torn down", exc_info=True)

@@ -324,6 +324,29 @@ class _Run:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class OpenGraceful:
+    """Opens a stage in a worker for the sake of its `shutdown` alone; None if none of its DoFns offers that.
+
+    Attributes:
+        location: of the job.
+        stage: its uid.
+    """
+
+    location: JobLocation
+    stage: str
+
+    def __call__(self) -> Any:
+        """Opens it."""
+        job = _here(self.location).job
+        if job.prelude is not None:
+            job.prelude()
+        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        from arcbeam.harness.bundle.graceful import offers
+
+        return _opened(job, self.stage) if offers(job.placing.stages[self.stage]) else None
+
+
 def _opened(job: StepJob, stage: str) -> Any:
     # SUBTLE: imported late, for the prelude silences what the SDK says at import.
     from arcbeam.harness.step.stepstage import StepStage

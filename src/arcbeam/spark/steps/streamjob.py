@@ -28,6 +28,9 @@ from arcbeam.engine.progress import (
     Propose,
     StepReported,
 )
+from arcbeam.engine.progress import (
+    Settings as MachineSettings,
+)
 from arcbeam.errors import JobCancelledError, JobFailedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
@@ -230,7 +233,8 @@ class StreamRun:
             self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._left_over, forgotten
         )
         self._measured = partial(self._figures, cluster, placing)
-        machine = self._machine = JobMachine(placing.layout)
+        grace = Duration(round(settings.shutdown_seconds * 1e6))
+        machine = self._machine = JobMachine(placing.layout, MachineSettings(grace=grace))
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
         self._inbox.put(started(log.head, self._clock.now()))

@@ -82,7 +82,7 @@ class LevelCode:
         specs = {}
         for name, placed in self._placed.items():
             stage = self._stage(name)
-            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode, stage.stable)
+            specs[name] = StageSpec(placed, stage.kind, stage.windows.decode, stage.stable, stage.prepares)
         return specs
 
     def about(self) -> str:

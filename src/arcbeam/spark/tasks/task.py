@@ -107,6 +107,26 @@ class StageTask:
         return error if described is None else failure.record(self.location, self.stage.id, described)
 
 
+@dataclass(frozen=True, slots=True)
+class OpenGraceful:
+    """Opens a stage in a worker for the sake of its `shutdown` alone; None if none of its DoFns offers that.
+
+    Attributes:
+        task: of the stage.
+    """
+
+    task: StageTask
+
+    def __call__(self) -> Any:
+        """Opens it."""
+        if self.task.prelude is not None:
+            self.task.prelude()
+        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        from arcbeam.harness.bundle.graceful import offers
+
+        return self.task.opened() if offers(self.task.stage) else None
+
+
 class TaskRows:
     """The rows of a task's input. Reports of earlier stages are kept in `passed`."""
 

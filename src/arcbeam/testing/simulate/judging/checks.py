@@ -13,7 +13,7 @@ from typing import Protocol
 from arcbeam.engine.plan.reports import StageReport
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
-from arcbeam.model.windows import Timing, Window
+from arcbeam.model.windows import GLOBAL_WINDOW, Timing, Window
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Record
 from arcbeam.testing.simulate.scenario.combining import joined
 from arcbeam.testing.simulate.scenario.kinds import Group, Keep
@@ -51,7 +51,10 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
     if honest:
         raise Broken(f"{stage.name} dropped {drop} as late: nothing can be late there")
     assert isinstance(stage.kind, (Group, Keep))
-    over = drop.time if isinstance(stage.kind, Keep) and stage.kind.way == "order" else drop.window.max_timestamp
+    in_order = isinstance(stage.kind, Keep) and stage.kind.way == "order"
+    if drop.window == GLOBAL_WINDOW and not in_order:
+        raise Broken(f"{stage.name} dropped {drop} as late: nothing is too late for the global window")
+    over = drop.time if in_order else drop.window.max_timestamp
     assert over is not None
     if drop.watermark != MAX_TIMESTAMP and drop.watermark <= over + stage.kind.lateness:
         raise Broken(f"{stage.name} dropped {drop} at {drop.watermark}, before it was too late for {over}")
@@ -105,7 +108,7 @@ def of_report(happened: Happened, report: StageReport, plan: StepPlan) -> None:
     for moment in happened.waiting:
         if is_behind(report.input, moment):
             raise Broken(f"{where} is at {report.input}, and the clock went before a timer of {moment}")
-    if plan.prepare and report.input != MAX_TIMESTAMP:
+    if stage.name in plan.preparing and report.input != MAX_TIMESTAMP:
         raise Broken(f"{where} was to prepare to shut down, and is at {report.input}")
     if report.leftover:
         if not (report.counts.fired or report.counts.resumed or report.counts.written):

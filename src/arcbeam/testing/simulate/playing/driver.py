@@ -268,7 +268,7 @@ class Driver:
         plan = order.plan
         if self._prepared and not plan.prepare:
             self.around.outcome("preparing made new work")
-        self._prepared = plan.prepare
+        self._prepared = bool(plan.preparing)
         outcome: Outcome = self.cluster.run(self.job, order)
         took = self.around.took()
         if outcome.why:

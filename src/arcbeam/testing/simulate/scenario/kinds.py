@@ -108,7 +108,7 @@ class Pass:
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Elements wait, and hold nothing back, until there are so many of them in their shard, or the job prepares to shut
-    down: then, whatever reads them is at the end of time.
+    down: then, whatever reads them is at the end of the global window.
     """
 
     size: int = 5

@@ -157,8 +157,10 @@ def _spec(stage: Stage, placed: Placed) -> StageSpec:
     match stage.kind:
         case Source() | Expand():
             return StageSpec(placed, Splittable(bound=50), stage.windowing.decode if stage.windowing else None)
-        case Pass() | Buffer():
+        case Pass():
             return StageSpec(placed, Plain())
+        case Buffer():
+            return StageSpec(placed, Plain(), prepares=True)
         case Join(_, windowing):
             return StageSpec(placed, Plain(), windowing.decode)
         case Group(windowing) as group:
