@@ -43,30 +43,28 @@ class Variant:
     Attributes:
         name: for the names of tests.
         options: of the runner, by their names.
-        long: it is left out of `make test`.
         streaming: it runs in steps.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    long: bool = False
     streaming: bool = False
 
 
 DEFAULT = Variant("Default")
 NO_FUSION = Variant("NoFusion", {"no_fusion": True})
-SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1}, long=True)
-ONE_SHARD = Variant("OneShard", {"shards": 1}, long=True)
-SEVEN_SHARDS = Variant("SevenShards", {"shards": 7}, long=True)
-NO_VALUE_CHAINS = Variant("NoValueChains", {"disable_optimizations": ["value_chains"]}, long=True)
+SINGLE_ELEMENTS = Variant("SingleElements", {"bundle_elements": 1})
+ONE_SHARD = Variant("OneShard", {"shards": 1})
+SEVEN_SHARDS = Variant("SevenShards", {"shards": 7})
+NO_VALUE_CHAINS = Variant("NoValueChains", {"disable_optimizations": ["value_chains"]})
 WITHOUT = {
-    name: Variant(f"No{name.title().replace('_', '')}", {"disable_optimizations": [name]}, long=True)
+    name: Variant(f"No{name.title().replace('_', '')}", {"disable_optimizations": [name]})
     for name in OPTIMIZATIONS
     if name != "value_chains"
 }
-NOTHING_ON = Variant("NoOptimizations", {"no_fusion": True, "disable_optimizations": ["all"]}, long=True)
-STREAMING = Variant("Streaming", {"shards": 3}, long=True, streaming=True)
-STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": True}, long=True, streaming=True)
+NOTHING_ON = Variant("NoOptimizations", {"no_fusion": True, "disable_optimizations": ["all"]})
+STREAMING = Variant("Streaming", {"shards": 3}, streaming=True)
+STREAMING_NO_FUSION = Variant("StreamingNoFusion", {"shards": 3, "no_fusion": True}, streaming=True)
 CONNECT = Variant("Connect", {"spark_remote": "local[2]"})
 
 VARIANTS = (

@@ -31,9 +31,9 @@ def checked(*arguments: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.spark
 @pytest.mark.contract("BAT-01", "BAT-02")
-def test_data_beyond_memory() -> None:
-    arguments = ("--mb", "150", "--heap", "450m", "--group_memory_mb", "8", "--shards", "2")
-    found = checked("hot", "twice", "iter", "multimap", *arguments)
+@pytest.mark.parametrize("what", [("hot",), pytest.param(("twice", "iter", "multimap"), marks=pytest.mark.long)])
+def test_data_beyond_memory(what: tuple[str, ...]) -> None:
+    found = checked(*what, "--mb", "150", "--heap", "450m", "--group_memory_mb", "8", "--shards", "2")
     for figures in found.values():
         assert figures["worker_mb"] < 400
 

@@ -253,6 +253,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "notes"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("spark")
 def test_fifteen_pipelines_in_one_process(notes: Path) -> None:
     _level(_many(15, notes), warm=5)

@@ -266,6 +266,7 @@ print(going_on(Path(sys.argv[1]), Path(sys.argv[2]), 60).wait_until_finish())
 """
 
 
+@pytest.mark.long
 @pytest.mark.contract("STORE-01")
 def test_a_host_that_is_full_for_a_while_ends_no_job(small: Path, tmp_path: Path) -> None:
     """Its copies of state, and whatever else is local: what is durable is elsewhere."""

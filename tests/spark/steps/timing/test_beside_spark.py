@@ -73,7 +73,7 @@ WINDOWED = {
     "update": Windowed([rows(1, 2), rows(3, 14), rows(28), rows(4), rows(29)], mode="update"),
     "complete": Windowed([rows(1, 2), rows(3, 14), rows(28), rows(4), rows(29)], mode="complete"),
 }
-_OFTEN = ("late rows", "no delay, and what equals the latest", "update")
+_OFTEN = ("late rows",)
 _SCHEMA = "at double, key string"
 
 
