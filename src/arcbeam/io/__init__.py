@@ -4,18 +4,42 @@ from arcbeam.io.deduplication import DeduplicateWithinWatermark
 from arcbeam.io.joins import JoinWithin
 from arcbeam.io.late import GroupedAndLate, LateElement, WithLate
 from arcbeam.io.outputmodes import OutputMode
+from arcbeam.io.parts import (
+    Avro,
+    Bytes,
+    Csv,
+    Format,
+    JsonLines,
+    Parquet,
+    Part,
+    RecordError,
+    Roll,
+    Text,
+    WriteParts,
+)
 from arcbeam.io.publishing import Publish, Publisher, attempt
 from arcbeam.io.watermarks import WithWatermark
 
 __all__ = [
+    "Avro",
+    "Bytes",
+    "Csv",
     "DeduplicateWithinWatermark",
+    "Format",
     "GroupedAndLate",
     "JoinWithin",
+    "JsonLines",
     "LateElement",
     "OutputMode",
+    "Parquet",
+    "Part",
     "Publish",
     "Publisher",
+    "RecordError",
+    "Roll",
+    "Text",
     "WithLate",
     "WithWatermark",
+    "WriteParts",
     "attempt",
 ]

@@ -1,0 +1,20 @@
+"""Part files: written by `WriteParts`, seen whole and once."""
+
+from arcbeam.io.parts.formats import Bytes, Csv, Format, JsonLines, RecordError, Text
+from arcbeam.io.parts.tables import Avro, Parquet
+from arcbeam.io.parts.transform import WriteParts
+from arcbeam.io.parts.work import Part, Roll
+
+__all__ = [
+    "Avro",
+    "Bytes",
+    "Csv",
+    "Format",
+    "JsonLines",
+    "Parquet",
+    "Part",
+    "RecordError",
+    "Roll",
+    "Text",
+    "WriteParts",
+]

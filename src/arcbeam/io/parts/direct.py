@@ -1,0 +1,200 @@
+"""Writing parts of a bounded input where its records are: no record travels.
+
+Owns the DoFn that writes, and the one that numbers what tasks have written. A task has a file open for each window and
+destination it meets, limited in number; each is a part. Files are numbered when all tasks are done, in the order of the
+tasks, so names do not depend on which of them was first. On an object store a name must be known when its upload is
+begun: there the shard is the place of the task, and there are gaps.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.transforms.core import DoFn
+from apache_beam.utils.windowed_value import WindowedValue
+
+from arcbeam.io.parts.naming import Span, check_destination
+from arcbeam.io.parts.spans import span_of
+from arcbeam.io.parts.successes import success_of
+from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
+from arcbeam.io.publishing import attempt
+
+_MOST_OPEN: Final = 100
+"""Files that a task has open at once. The one that was written to longest ago is closed for the next."""
+
+Destination = Callable[[Any], str]
+Of = tuple[Span, str]
+
+
+class _Numbers:
+    """How many parts of each kind an attempt has begun in this process; more than one bundle may be its work."""
+
+    token: str | None = None
+    begun: dict[Any, int]
+
+    def next(self, token: str, of: Any) -> int:
+        if token != self.token:
+            self.token, self.begun = token, {}
+        number = self.begun.get(of, 0)
+        self.begun[of] = number + 1
+        return number
+
+
+_numbers = _Numbers()
+
+
+class WriteHere(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Writes records into parts, and puts out ((span, destination), part file) as plain values when its bundle ends.
+
+    Args:
+        work: what is to be written.
+        destination: of a record; None: there are none.
+        coder: of windows.
+    """
+
+    def __init__(self, work: Work, destination: Destination | None, coder: Any) -> None:
+        self._work, self._destination, self._coder = work, destination, coder
+        self._open: OrderedDict[Of, tuple[PartWriter, Any]] = OrderedDict()
+        self._done: list[tuple[PartFile, Any]] = []
+
+    def get_input_batch_type(self, input_element_type: Any) -> Any:
+        """Any list of records."""
+        return list[input_element_type]
+
+    def setup(self) -> None:
+        """See `beam.DoFn`."""
+        self._staging = self._work.staging()
+
+    def start_bundle(self) -> None:
+        """What a bundle that failed has left is not wanted."""
+        for writer, _ in self._open.values():
+            writer.abandon()
+        self._open.clear()
+        self._done = []
+
+    @DoFn.yields_elements  # type: ignore[untyped-decorator]
+    def process_batch(self, batch: list[Any], window: Any = DoFn.WindowParam) -> Iterable[Any]:
+        """Records of one window."""
+        span = span_of(window, self._coder)
+        if self._destination is None:
+            self._write(span, "", window, batch)
+            return ()
+        by_destination = defaultdict(list)
+        for record in batch:
+            by_destination[self._destination(record)].append(record)
+        for destination, records in by_destination.items():
+            self._write(span, destination, window, records)
+        return ()
+
+    def _write(self, span: Span, destination: str, window: Any, records: list[Any]) -> None:
+        roll, of, place = self._work.roll, (span, destination), 0
+        while place < len(records):
+            writer = self._writer(of, window)
+            some = len(records) - place
+            if roll.elements is not None:
+                some = min(some, roll.elements - writer.records)
+            if roll.bytes is not None:
+                # As many as will just be enough, if they are like those before; of the first nothing is known.
+                before = writer.records
+                some = min(some, 1 + (roll.bytes - writer.taken) * before // max(1, writer.taken) if before else 1)
+            writer.add_records(records if some == len(records) else records[place : place + some])
+            place += some
+            if writer.records == roll.elements or (roll.bytes is not None and writer.taken >= roll.bytes):
+                self._finish(of)
+
+    def _writer(self, of: Of, window: Any) -> PartWriter:
+        found = self._open.get(of)
+        if found is not None:
+            self._open.move_to_end(of)
+            return found[0]
+        if self._destination is not None:
+            check_destination(of[1])
+        if len(self._open) == _MOST_OPEN:
+            self._finish(next(iter(self._open)))
+        now = attempt()
+        number = _numbers.next(now.token, (self._work.path, self._work.template.text, of))
+        # In steps a file is published with the step that wrote it, and nobody waits for the others to number it.
+        named = self._staging.names_first or now.step > 0
+        shard = (now.step, *now.order) if now.step else now.order
+        writer = PartWriter(self._work, self._staging, now, *of, shard, number, named=named)
+        self._open[of] = writer, window
+        return writer
+
+    def _finish(self, of: Of) -> None:
+        writer, window = self._open.pop(of)
+        self._done.append((writer.finish(), window))
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """All that is open becomes a part."""
+        for of in list(self._open):
+            self._finish(of)
+        done, self._done = self._done, []
+        for file, window in done:
+            yield WindowedValue((key_of(file), file.plain()), window.max_timestamp(), (window,))
+
+    def teardown(self) -> None:
+        """See `beam.DoFn`."""
+        for writer, _ in self._open.values():
+            writer.abandon()
+        self._open.clear()
+
+
+def key_of(file: PartFile) -> str:
+    """Files of the same window and destination have the same."""
+    span = file.span
+    return f"{span.start}|{span.end}|{span.mark}|{file.destination}"
+
+
+class Number(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Takes (key, part files) of a window and destination, all of them, and puts them out with their names.
+
+    Those that were written in steps are published already, and not put out again.
+
+    Args:
+        work: what is to be written.
+        success: what the file is called that says that it is all; "": there is none.
+    """
+
+    SUCCESS = "success"
+    """The tag of those files."""
+
+    def __init__(self, work: Work, success: str) -> None:
+        self._work, self._success = work, success
+
+    def process(self, element: tuple[str, Iterable[Plain]]) -> Iterator[Any]:
+        """All files of a window and destination."""
+        files, step = numbered(self._work, element[1]), attempt().step
+        for file in files:
+            if not file.step:
+                yield file.plain()
+        if self._success:
+            own = [file for file in files if file.step == step]
+            yield beam.pvalue.TaggedOutput(self.SUCCESS, success_of(self._success, files, own))
+
+
+def numbered(work: Work, plains: Iterable[Plain]) -> list[PartFile]:
+    """All files of a window and a destination in the order of who wrote them; those that have no names get them.
+
+    Raises:
+        RuntimeError: two have the same name: tasks were not told apart.
+    """
+    files = sorted(map(PartFile.of, plains), key=lambda file: (file.shard, file.token, file.part))
+    if all(file.staged.name for file in files):
+        names = [file.staged.name for file in files]
+        twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+        if twice:
+            raise RuntimeError(f"{twice[0]} was written by two tasks; give WriteParts a number of shards")
+        return files
+    shards: dict[tuple[Any, ...], int] = {}
+    parts: dict[int, int] = {}
+    out = []
+    for file in files:
+        shard = shards.setdefault((file.shard, file.token), len(shards))
+        part = parts[shard] = parts.get(shard, -1) + 1
+        name = work.name(file.span, file.destination, (shard,), part)
+        out.append(replace(file, staged=replace(file.staged, name=name), shard=(shard,), part=part))
+    return out

@@ -1,0 +1,123 @@
+"""Part files on whatever else Beam has a file system for: HDFS, Google's and Azure's stores.
+
+Owns no more than Beam's FileSystem can: a staged file, and a rename. HDFS renames at once; of an object store it is a
+copy inside of the store, and the staged object is removed. Where a name is taken already, that file is removed first,
+so for a moment there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam.io.parts.naming import STAGING
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by, warn_of_missing
+from arcbeam.model.attempts import Attempt
+
+_PLAIN = {"mime_type": "application/octet-stream", "compression_type": CompressionTypes.UNCOMPRESSED}
+
+
+class FileSystemStaging(Staging):
+    """See `Staging`.
+
+    Args:
+        path: with a scheme.
+        options: of Beam's file systems.
+
+    Raises:
+        ValueError: Beam has none for the scheme, or not what it needs.
+    """
+
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+        super().__init__(path)
+        if FileSystems._pipeline_options is None:
+            # Nobody has told this process of Spark's.
+            FileSystems.set_options(PipelineOptions.from_dictionary(dict(options)))
+        self._files = FileSystems.get_filesystem(path)
+
+    def begin(self, attempt: Attempt, name: str = "") -> Writing:
+        """See `Staging`."""
+        return self._begun(staged_name(attempt))
+
+    def _begun(self, staged: str) -> Writing:
+        self._folder_of(self.full(staged))
+        return _Remote(self._files, self.full(staged), staged)
+
+    def publish(self, files: Sequence[Staged]) -> None:
+        """See `Staging`."""
+        for file in files:
+            staged, target = self.full(file.staged), self.full(file.name)
+            there = self._files.exists(target)
+            if not self._files.exists(staged):
+                if not there:
+                    warn_of_missing(staged, target)
+                continue
+            if there:
+                self._files.delete([target])
+            self._folder_of(target)
+            self._files.rename([staged], [target])
+
+    def put(self, name: str, data: bytes, staged: str) -> None:
+        """See `Staging`."""
+        writing = self._begun(staged)
+        writing.write(data)
+        self.publish([replace(writing.finish(), name=name)])
+
+    def get(self, name: str) -> bytes | None:
+        """See `Staging`."""
+        if not self._files.exists(self.full(name)):
+            return None
+        with self._files.open(self.full(name), **_PLAIN) as file:
+            data: bytes = file.read()
+        return data
+
+    def leftovers(self, job: str = "") -> Iterator[Leftover]:
+        """See `Staging`."""
+        now = time.time()
+        (found,) = self._files.match([self.full(f"{STAGING}/{job or '*'}/*")])
+        for each in found.metadata_list:
+            staged = STAGING + each.path.rpartition("/" + STAGING)[2]
+            told = told_by(staged)
+            if told is not None:
+                age = max(0.0, now - each.last_updated_in_seconds) if each.last_updated_in_seconds else 0.0
+                yield Leftover(*told, staged, each.size_in_bytes, age)
+
+    def remove(self, leftovers: Iterable[Leftover]) -> None:
+        """See `Staging`."""
+        for each in list(leftovers):
+            if self._files.exists(self.full(each.staged)):
+                self._files.delete([self.full(each.staged)])
+
+    def _folder_of(self, path: str) -> None:
+        folder = path.rpartition("/")[0]
+        # Object stores have none.
+        with contextlib.suppress(OSError, NotImplementedError):
+            if not self._files.exists(folder):
+                self._files.mkdirs(folder)
+
+
+class _Remote(Writing):
+    def __init__(self, files: Any, full: str, staged: str) -> None:
+        self._files, self._full, self._staged = files, full, staged
+        self._file = files.create(full, **_PLAIN)
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self.size += len(data)
+
+    def finish(self) -> Staged:
+        self._file.close()
+        return Staged(self._staged, self.size)
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._file.close()
+        with contextlib.suppress(Exception):
+            self._files.delete([self._full])

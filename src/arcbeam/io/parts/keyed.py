@@ -1,0 +1,364 @@
+"""Writing parts by destination and shard: the records travel to who writes them.
+
+Owns the DoFns. In a bounded pipeline the records of a shard come by a grouping, and are written as they are read. In an
+unbounded one a part is in progress for as long as its records come, over many steps: they are kept in state, so that
+every commit and savepoint has them, and when the part is full, old or its window over, one attempt writes it whole.
+Nothing is ever appended to a file, and nothing of a file is lost with a step that fails.
+
+Records are encoded where they come from, and travel and wait in chunks: a call and a write of state for each would cost
+several times what writing them does. A chunk has one window, so what comes too late is dropped by chunks, and counted
+so. Parts are cut inside of chunks, at the record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Final
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder, IterableCoder, TupleCoder, VarIntCoder
+from apache_beam.transforms.core import DoFn
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+
+from arcbeam.io.parts.direct import Destination, key_of
+from arcbeam.io.parts.naming import Span, check_destination
+from arcbeam.io.parts.spans import span_of
+from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
+from arcbeam.io.publishing import attempt
+from arcbeam.model.hashing import key_hash
+
+_RECORDS: Final = 4_096
+"""Of a chunk, about."""
+_BYTES: Final = 1 << 20
+"""Of a chunk, about."""
+
+Key = tuple[str, int]
+"""Destination and shard."""
+Chunk = list[bytes]
+
+
+class _Chunk:
+    """Records on their way to the same place."""
+
+    __slots__ = ("records", "size", "timestamp")
+
+    def __init__(self, timestamp: int) -> None:
+        self.records: Chunk = []
+        self.size, self.timestamp = 0, timestamp
+
+
+class Chunks(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Encodes records, and puts them out as ((destination, shard), chunk).
+
+    Args:
+        work: what is to be written.
+        destination: of a record; None: there are none.
+        shards: of each destination and window. A record's is a hash of its encoding.
+    """
+
+    def __init__(self, work: Work, destination: Destination | None, shards: int) -> None:
+        self._encode, self._destination, self._shards = work.format.encode, destination, shards
+
+    def get_input_batch_type(self, input_element_type: Any) -> Any:
+        """Any list of records."""
+        return list[input_element_type]
+
+    def start_bundle(self) -> None:
+        """Nothing waits."""
+        self._chunks: dict[tuple[Any, Key], _Chunk] = {}
+        self._known: set[str] = set()
+
+    @DoFn.yields_elements  # type: ignore[untyped-decorator]
+    def process_batch(
+        self, batch: list[Any], window: Any = DoFn.WindowParam, timestamp: Any = DoFn.TimestampParam
+    ) -> Iterable[Any]:
+        """Records of one window."""
+        if self._destination is None:
+            return self._add("", window, timestamp.micros, batch)
+        by_destination = defaultdict(list)
+        for record in batch:
+            by_destination[self._destination(record)].append(record)
+        return list(
+            chain.from_iterable(
+                self._add(self._checked(destination), window, timestamp.micros, records)
+                for destination, records in by_destination.items()
+            )
+        )
+
+    def _checked(self, destination: str) -> str:
+        if destination not in self._known:
+            self._known.add(check_destination(destination))
+        return destination
+
+    def _add(self, destination: str, window: Any, timestamp: int, records: list[Any]) -> list[Any]:
+        encoded = self._encode(records)
+        if self._shards == 1:
+            return self._keep((destination, 0), window, timestamp, encoded)
+        by_shard = defaultdict(list)
+        for record in encoded:
+            by_shard[key_hash(record) % self._shards].append(record)
+        full = (self._keep((destination, shard), window, timestamp, some) for shard, some in by_shard.items())
+        return list(chain.from_iterable(full))
+
+    def _keep(self, key: Key, window: Any, timestamp: int, encoded: Chunk) -> list[Any]:
+        chunk = self._chunks.get((window, key))
+        if chunk is None:
+            chunk = self._chunks[window, key] = _Chunk(timestamp)
+        chunk.records += encoded
+        chunk.size += sum(map(len, encoded))
+        chunk.timestamp = min(chunk.timestamp, timestamp)
+        if len(chunk.records) < _RECORDS and chunk.size < _BYTES:
+            return []
+        del self._chunks[window, key]
+        return [self._windowed(window, key, chunk)]
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """What waits goes."""
+        chunks, self._chunks = self._chunks, {}
+        for (window, key), chunk in chunks.items():
+            yield self._windowed(window, key, chunk)
+
+    @staticmethod
+    def _windowed(window: Any, key: Key, chunk: _Chunk) -> Any:
+        return WindowedValue((key, chunk.records), Timestamp(micros=chunk.timestamp), (window,))
+
+
+def chunk_coder() -> Any:
+    """Of a chunk in state."""
+    return IterableCoder(BytesCoder())
+
+
+class Together(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Gives chunks of a bounded input the key by which they are grouped: (span, destination, shard).
+
+    Args:
+        coder: of windows; None: they merge, and are known behind the grouping.
+    """
+
+    def __init__(self, coder: Any | None) -> None:
+        self._coder = coder
+
+    def process(
+        self, element: tuple[Key, Chunk], window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[tuple[tuple[str, str, int], Chunk]]:
+        """A chunk."""
+        (destination, shard), chunk = element
+        of = "" if self._coder is None else json.dumps(span_of(window, self._coder).plain())
+        yield (of, destination, shard), chunk
+
+
+class WriteGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Takes ((span, destination, shard), chunks) of a bounded input, and puts out part files with their keys.
+
+    Args:
+        work: what is to be written.
+        coder: of windows.
+    """
+
+    def __init__(self, work: Work, coder: Any) -> None:
+        self._work, self._coder = work, coder
+
+    def setup(self) -> None:
+        """See `beam.DoFn`."""
+        self._staging = self._work.staging()
+
+    def process(
+        self, element: tuple[tuple[str, str, int], Iterable[Chunk]], window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[tuple[str, Plain]]:
+        """A shard of a window."""
+        (of, destination, shard), chunks = element
+        span = Span(*json.loads(of)) if of else span_of(window, self._coder)
+        records = chain.from_iterable(chunks)
+        for file in written(self._work, self._staging, span, destination, shard, 0, records):
+            yield key_of(file), file.plain()
+
+
+def written(
+    work: Work, staging: Any, span: Span, destination: str, shard: int, part: int, records: Iterable[bytes]
+) -> Iterator[PartFile]:
+    """Writes encoded records, as many parts as it takes.
+
+    Args:
+        work: what is to be written.
+        staging: where.
+        span: the window.
+        destination: of the records.
+        shard: of the records.
+        part: number of the first part.
+        records: encoded, in order.
+    """
+    for some in _cut(work, records):
+        writer = PartWriter(work, staging, attempt(), span, destination, (shard,), part, named=True)
+        try:
+            while block := list(islice(some, _RECORDS)):
+                writer.add(block)
+            yield writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        part += 1
+
+
+def _cut(work: Work, records: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
+    """The records of one part after the other; each is to be taken to its end."""
+    rest = iter(records)
+    most, size = work.roll.elements, work.roll.bytes
+
+    def one(first: bytes) -> Iterator[bytes]:
+        count, taken = 1, len(first)
+        yield first
+        while (most is None or count < most) and (size is None or taken < size):
+            record = next(rest, None)
+            if record is None:
+                return
+            count, taken = count + 1, taken + len(record)
+            yield record
+
+    for first in rest:
+        yield one(first)
+
+
+class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+    """Takes ((destination, shard), chunk) of an unbounded input, and puts out part files with their keys.
+
+    Args:
+        work: what is to be written.
+        coder: of windows.
+    """
+
+    WAITING = BagStateSpec("records", chunk_coder())
+    """Encoded records of the part in progress."""
+    OPEN = ReadModifyWriteStateSpec("open", TupleCoder([VarIntCoder(), VarIntCoder()]))
+    """How many they are, and their bytes."""
+    PART = ReadModifyWriteStateSpec("part", VarIntCoder())
+    """The number of the next part."""
+    END = TimerSpec("end", TimeDomain.WATERMARK)
+    AGE = TimerSpec("age", TimeDomain.REAL_TIME)
+    IDLE = TimerSpec("idle", TimeDomain.REAL_TIME)
+
+    def __init__(self, work: Work, coder: Any) -> None:
+        self._work, self._coder = work, coder
+
+    def setup(self) -> None:
+        """See `beam.DoFn`."""
+        self._staging = self._work.staging()
+
+    def process(
+        self,
+        element: tuple[Key, Chunk],
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        opened: Any = beam.DoFn.StateParam(OPEN),
+        part: Any = beam.DoFn.StateParam(PART),
+        end: Any = beam.DoFn.TimerParam(END),
+        age: Any = beam.DoFn.TimerParam(AGE),
+        idle: Any = beam.DoFn.TimerParam(IDLE),
+    ) -> Iterator[tuple[str, Plain]]:
+        """A chunk: it waits, and is written as far as it makes parts full."""
+        key, chunk = element
+        count, size = opened.read() or (0, 0)
+        rest, new = list(chunk), count == 0
+        while (most := self._missing(count, size, rest)) is not None:
+            records = chain(chain.from_iterable(waiting.read()) if count else (), rest[:most])
+            yield from self._write(key, window, part, records)
+            waiting.clear()
+            rest, count, size, new = rest[most:], 0, 0, True
+        if not rest:
+            self._closed(opened, end, age, idle)
+            return
+        waiting.add(rest)
+        opened.write((count + len(rest), size + sum(map(len, rest))))
+        roll = self._work.roll
+        if new:
+            end.set(window.max_timestamp())
+            if roll.seconds is not None:
+                age.set(Timestamp.now() + roll.seconds)
+        if roll.idle_seconds is not None:
+            idle.set(Timestamp.now() + roll.idle_seconds)
+
+    def _missing(self, count: int, size: int, records: Chunk) -> int | None:
+        """How many of some records make the part full; None if all of them do not."""
+        roll = self._work.roll
+        most = None
+        if roll.elements is not None and count + len(records) >= roll.elements:
+            most = roll.elements - count
+        if roll.bytes is not None and size + sum(map(len, records)) >= roll.bytes:
+            for number, record in enumerate(records if most is None else records[:most], 1):
+                size += len(record)
+                if size >= roll.bytes:
+                    return number
+        return most
+
+    def _write(self, key: Key, window: Any, part: Any, records: Iterable[bytes]) -> Iterator[tuple[str, Plain]]:
+        number = part.read() or 0
+        span = span_of(window, self._coder)
+        for file in written(self._work, self._staging, span, *key, number, records):
+            number += 1
+            yield key_of(file), file.plain()
+        part.write(number)
+
+    @staticmethod
+    def _closed(opened: Any, end: Any, age: Any, idle: Any) -> None:
+        """No part is in progress."""
+        opened.clear()
+        for timer in (end, age, idle):
+            timer.clear()
+
+    def _due(
+        self, key: Key, window: Any, waiting: Any, opened: Any, part: Any, end: Any, age: Any, idle: Any
+    ) -> Iterator[tuple[str, Plain]]:
+        if opened.read() is not None:
+            yield from self._write(key, window, part, chain.from_iterable(waiting.read()))
+            waiting.clear()
+        self._closed(opened, end, age, idle)
+
+    @on_timer(END)  # type: ignore[untyped-decorator]
+    def over(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        opened: Any = beam.DoFn.StateParam(OPEN),
+        part: Any = beam.DoFn.StateParam(PART),
+        end: Any = beam.DoFn.TimerParam(END),
+        age: Any = beam.DoFn.TimerParam(AGE),
+        idle: Any = beam.DoFn.TimerParam(IDLE),
+    ) -> Iterator[tuple[str, Plain]]:
+        """The window is over; what comes late makes further parts."""
+        yield from self._due(key, window, waiting, opened, part, end, age, idle)
+
+    @on_timer(AGE)  # type: ignore[untyped-decorator]
+    def old(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        opened: Any = beam.DoFn.StateParam(OPEN),
+        part: Any = beam.DoFn.StateParam(PART),
+        end: Any = beam.DoFn.TimerParam(END),
+        age: Any = beam.DoFn.TimerParam(AGE),
+        idle: Any = beam.DoFn.TimerParam(IDLE),
+    ) -> Iterator[tuple[str, Plain]]:
+        """The part has been in progress for long enough."""
+        yield from self._due(key, window, waiting, opened, part, end, age, idle)
+
+    @on_timer(IDLE)  # type: ignore[untyped-decorator]
+    def quiet(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        opened: Any = beam.DoFn.StateParam(OPEN),
+        part: Any = beam.DoFn.StateParam(PART),
+        end: Any = beam.DoFn.TimerParam(END),
+        age: Any = beam.DoFn.TimerParam(AGE),
+        idle: Any = beam.DoFn.TimerParam(IDLE),
+    ) -> Iterator[tuple[str, Plain]]:
+        """Nothing has come for long enough."""
+        yield from self._due(key, window, waiting, opened, part, end, age, idle)

@@ -1,0 +1,227 @@
+"""Part files on S3 and its kind: uploads in parts to the final key, whose completion is the publishing.
+
+Owns how it is known whose an upload is: before one is begun, a small object below the staging folder says for which
+key; when it is begun, also which it is. So:
+
+- killed before the upload is begun: a record without an upload, which is removed with it;
+- killed between its beginning and the second record: the record names the key. Of the uploads of that key those are
+  aborted that no record names, unless some other attempt is about to note one of that key;
+- killed later: the record names the upload.
+
+Nothing is copied, and nobody sees a key before it is complete. The record goes when the upload is completed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from arcbeam.io.parts.naming import STAGING
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by, warn_of_missing
+from arcbeam.model.attempts import Attempt
+
+_PIECE: Final = 8 << 20
+"""Bytes of one part of an upload; S3 takes 5 MiB at least, and 10,000 of them."""
+_MOST: Final = 10_000
+_AT_ONCE: Final = 16
+"""Requests beside each other; each is a wait of a tenth of a second."""
+
+
+class ObjectStaging(Staging):
+    """See `Staging`.
+
+    Args:
+        path: "s3://bucket/prefix".
+        options: of `apache_beam.options.pipeline_options.S3Options`, without which boto3 asks the environment.
+
+    Raises:
+        ModuleNotFoundError: boto3 is missing.
+        ValueError: the path names no bucket.
+    """
+
+    names_first = True
+
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+        super().__init__(path)
+        from apache_beam.io.aws.clients.s3 import boto3_client
+
+        if boto3_client.boto3 is None:
+            raise ModuleNotFoundError(f"{path}: to write there, boto3 is needed: pip install 'apache-beam[aws]'")
+        self._bucket, _, prefix = path.removeprefix("s3://").partition("/")
+        if not self._bucket:
+            raise ValueError(f"{path} names no bucket")
+        self._prefix = prefix and prefix + "/"
+        self._s3: Any = _client(tuple(sorted(options.items())))
+
+    def begin(self, attempt: Attempt, name: str = "") -> Writing:
+        """See `Staging`."""
+        if not name:
+            raise ValueError("an upload is begun under its final name")
+        return _Upload(self, attempt, name)
+
+    def publish(self, files: Sequence[Staged]) -> None:
+        """See `Staging`."""
+        with ThreadPoolExecutor(min(_AT_ONCE, len(files) or 1)) as pool:
+            for _ in pool.map(self._complete, files):
+                pass
+
+    def _complete(self, file: Staged) -> None:
+        key, record = self._key(file.name), self._key(file.staged)
+        # The record goes last: without one the upload was completed before, or swept.
+        if self._size(record) is None or not self._completed(file, key):
+            upload, target = f"upload {file.upload['id']}", self.full(file.name)
+            match self._size(key):
+                case None:
+                    warn_of_missing(upload, target)
+                case size if size != file.size:
+                    warn_of_missing(upload, f"{target} of {file.size} bytes, not {size}")
+        self._s3.delete_object(Bucket=self._bucket, Key=record)
+
+    def _completed(self, file: Staged, key: str) -> bool:
+        """Completes an upload; False if there is none."""
+        parts = [{"PartNumber": n, "ETag": tag} for n, tag in enumerate(file.upload["tags"], 1)]
+        try:
+            self._s3.complete_multipart_upload(
+                Bucket=self._bucket, Key=key, UploadId=file.upload["id"], MultipartUpload={"Parts": parts}
+            )
+        except self._s3.exceptions.ClientError as error:
+            if _code(error) != "NoSuchUpload":
+                raise
+            return False
+        return True
+
+    def _size(self, key: str) -> int | None:
+        try:
+            size: int = self._s3.head_object(Bucket=self._bucket, Key=key)["ContentLength"]
+        except self._s3.exceptions.ClientError as error:
+            if _code(error) not in ("404", "NoSuchKey", "NotFound"):
+                raise
+            return None
+        return size
+
+    def put(self, name: str, data: bytes, staged: str) -> None:
+        """See `Staging`."""
+        self._s3.put_object(Bucket=self._bucket, Key=self._key(name), Body=data)
+
+    def get(self, name: str) -> bytes | None:
+        """See `Staging`."""
+        try:
+            data: bytes = self._s3.get_object(Bucket=self._bucket, Key=self._key(name))["Body"].read()
+        except self._s3.exceptions.NoSuchKey:
+            return None
+        return data
+
+    def leftovers(self, job: str = "") -> Iterator[Leftover]:
+        """See `Staging`."""
+        now, folder = time.time(), self._key(f"{STAGING}/{job}/" if job else f"{STAGING}/")
+        for page in self._s3.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder):
+            for each in page.get("Contents", ()):
+                staged = each["Key"].removeprefix(self._prefix)
+                told = told_by(staged)
+                if told is not None:
+                    age = max(0.0, now - each["LastModified"].timestamp())
+                    yield Leftover(*told, staged, None, age, "upload")
+
+    def remove(self, leftovers: Iterable[Leftover]) -> None:
+        """See `Staging`."""
+        removed = {each.staged for each in leftovers}
+        records = {staged: record for staged in removed if (record := self._record(staged)) is not None}
+        if any(record["upload"] is None for record in records.values()):
+            others = {each.staged: self._record(each.staged) for each in self.leftovers()}
+            noted = {record["upload"] for record in (records | others).values() if record}
+            beginning = {
+                record["key"]
+                for staged, record in others.items()
+                if record and record["upload"] is None and staged not in removed
+            }
+        for staged, record in records.items():
+            key, uploads = record["key"], [record["upload"]]
+            if record["upload"] is None:
+                if key in beginning:
+                    # One of these may be that of another attempt, which is about to note it: the next sweep knows.
+                    continue
+                uploads = [upload for upload in self._uploads(key) if upload not in noted]
+            for upload in uploads:
+                self._abort(key, upload)
+            self._s3.delete_object(Bucket=self._bucket, Key=self._key(staged))
+
+    def _record(self, staged: str) -> Any:
+        body = self.get(staged)
+        return None if body is None else json.loads(body)
+
+    def _uploads(self, key: str) -> Iterator[str]:
+        """Those of a key that are not completed."""
+        for page in self._s3.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=key):
+            yield from (each["UploadId"] for each in page.get("Uploads", ()) if each["Key"] == key)
+
+    def _abort(self, key: str, upload: str) -> None:
+        try:
+            self._s3.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload)
+        except self._s3.exceptions.ClientError as error:
+            if _code(error) != "NoSuchUpload":
+                raise
+
+    def _key(self, name: str) -> str:
+        return self._prefix + name
+
+
+class _Upload(Writing):
+    def __init__(self, place: ObjectStaging, attempt: Attempt, name: str) -> None:
+        self._s3, self._bucket = place._s3, place._bucket
+        self._staged, self._name = staged_name(attempt), name
+        self._key, self._record = place._key(name), place._key(self._staged)
+        self._waiting = bytearray()
+        self._tags: list[str] = []
+        self._piece = _PIECE
+        self._note(None)
+        self._id: str = self._s3.create_multipart_upload(Bucket=self._bucket, Key=self._key)["UploadId"]
+        self._note(self._id)
+
+    def _note(self, upload: str | None) -> None:
+        body = json.dumps({"key": self._key, "upload": upload}).encode()
+        self._s3.put_object(Bucket=self._bucket, Key=self._record, Body=body)
+
+    def write(self, data: bytes) -> None:
+        self._waiting += data
+        self.size += len(data)
+        while len(self._waiting) >= self._piece:
+            self._send(bytes(self._waiting[: self._piece]))
+            del self._waiting[: self._piece]
+            if len(self._tags) % (_MOST // 10) == 0:
+                # A file of any size has to do with as many parts as S3 takes.
+                self._piece *= 2
+
+    def _send(self, data: bytes) -> None:
+        sent = self._s3.upload_part(
+            Bucket=self._bucket, Key=self._key, UploadId=self._id, PartNumber=len(self._tags) + 1, Body=data
+        )
+        self._tags.append(sent["ETag"])
+
+    def finish(self) -> Staged:
+        if self._waiting or not self._tags:
+            self._send(bytes(self._waiting))
+        self._waiting.clear()
+        return Staged(self._staged, self.size, self._name, {"id": self._id, "tags": self._tags})
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            self._s3.abort_multipart_upload(Bucket=self._bucket, Key=self._key, UploadId=self._id)
+            self._s3.delete_object(Bucket=self._bucket, Key=self._record)
+
+
+@functools.lru_cache(maxsize=8)
+def _client(options: tuple[tuple[str, Any], ...]) -> Any:
+    """boto3's, which threads share; one takes a second to make."""
+    from apache_beam.io.aws.clients.s3 import boto3_client
+
+    return boto3_client.Client(dict(options)).client
+
+
+def _code(error: Any) -> str:
+    code: str = error.response["Error"]["Code"]
+    return code

@@ -1,0 +1,55 @@
+"""Jobs that write parts, without Spark: their tasks run in this process, and what they commit is published here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from arcbeam.harness.operations.publishoperation import OpenPublisher
+from arcbeam.model.attempts import Attempt, here
+
+JOB = "job-1"
+
+
+@contextmanager
+def attempt(step: int = 0, order: tuple[int, ...] = (0,), token: str = "t") -> Iterator[None]:
+    """What runs inside is this attempt of a task."""
+    here.attempt = Attempt(JOB, step, order, token)
+    try:
+        yield
+    finally:
+        here.attempt = None
+
+
+def publish(driven: Any, times: int = 1) -> None:
+    """Publishes what a pipeline's tasks have collected, each by a call of its own, in reverse; and sweeps."""
+    publishers = {name: OpenPublisher(stage, name) for stage in driven.plan.stages for name in stage.publishers}
+    for _ in range(times):
+        for name, publisher in publishers.items():
+            for each in reversed([each for report in driven.reports for each in report.committables.get(name, ())]):
+                publisher.publish([each])
+    for publisher in publishers.values():
+        publisher.sweep(JOB, 1_000_000)
+        publisher.close()
+
+
+def published(folder: Path) -> dict[str, list[str]]:
+    """The lines of all files that readers see, by their names."""
+    return {
+        str(path.relative_to(folder)): path.read_text().splitlines()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith("_") and ".arcbeam" not in path.parts
+    }
+
+
+def successes(folder: Path) -> dict[str, Any]:
+    """What the files say that say that a window is over, by their names."""
+    return {str(path.relative_to(folder)): json.loads(path.read_text()) for path in sorted(folder.rglob("_*"))}
+
+
+def left(folder: Path) -> list[str]:
+    """What is staged."""
+    return sorted(str(path) for path in folder.rglob("*") if ".arcbeam" in path.parts)

@@ -1,0 +1,130 @@
+"""What part files look like inside, and what is said of records that do not fit."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, RecordError, Text
+
+AVRO = {"type": "record", "name": "R", "fields": [{"name": "k", "type": "long"}, {"name": "v", "type": "string"}]}
+ARROW = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string())])
+ROWS = [{"k": k, "v": f"é{k}" * (k % 7)} for k in range(20_000)]
+LINES = [f"line {n} é" for n in range(3000)]
+
+
+def file_of(format: Format, records: list[Any], encoded: bool, pieces: int = 3) -> bytes:
+    out = io.BytesIO()
+    opened = format.open(out.write)
+    size = -(-len(records) // pieces)
+    for start in range(0, len(records), size):
+        some = records[start : start + size]
+        if encoded:
+            opened.add(format.encode(some))
+        else:
+            opened.add_records(some)
+    opened.close()
+    return out.getvalue()
+
+
+def avro(data: bytes) -> list[Any]:
+    return list(fastavro.reader(io.BytesIO(data)))
+
+
+def parquet(data: bytes) -> Any:
+    return pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist()
+
+
+def json_lines(data: bytes) -> list[Any]:
+    return [json.loads(line) for line in data.decode().splitlines()]
+
+
+CASES: list[tuple[Format, list[Any], Callable[[bytes], Any]]] = [
+    (Text(), LINES, lambda data: data.decode().splitlines()),
+    (Text(compression="gzip"), LINES, lambda data: gzip.decompress(data).decode().splitlines()),
+    (JsonLines(), ROWS, json_lines),
+    (Bytes(), [b"a\n", b"", b"\0"] * 100, lambda data: [b"a\n", b"", b"\0"] * data.count(b"\0")),
+    (Avro(AVRO), ROWS, avro),
+    (Avro(AVRO, codec="null"), ROWS, avro),
+    (Parquet(ARROW, rows=700), ROWS, parquet),
+]
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize(("format", "records", "read"), CASES, ids=lambda case: type(case).__name__)
+def test_what_is_written_is_read(format: Format, records: list[Any], read: Any, encoded: bool) -> None:
+    data = file_of(format, records, encoded)
+    assert read(data) == records
+    # The same again, however it comes: the same bytes.
+    if not isinstance(format, Parquet):
+        assert file_of(format, records, not encoded, pieces=7) == data
+    assert file_of(format, records, encoded) == data
+
+
+def test_csv_quotes_what_must_be() -> None:
+    records: list[Any] = [{"b": 'say "x"', "a": 1}, (2, "two\nlines, and a comma"), [None, 1.5]]
+    data = file_of(Csv(["a", "b"]), records, encoded=False)
+    assert data.decode() == 'a,b\n1,"say ""x"""\n2,"two\nlines, and a comma"\n,1.5\n'
+    assert file_of(Csv(["a", "b"]), records, encoded=True) == data
+    bare = Csv(["a", "b"], header=False, delimiter="\t", compression="gzip")
+    assert gzip.decompress(file_of(bare, [(1, 2)], encoded=True)) == b"1\t2\n"
+    assert bare.suffix == ".csv.gz"
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize(
+    ("format", "good", "bad", "why"),
+    [
+        (Text(), "a", 7, r"Text cannot write the record 7: it is a int, not a str; make it one by beam.Map\(str\)"),
+        (Text(), "a", "\ud800", r"Text cannot write the record '\\ud800': .*surrogates"),
+        (
+            JsonLines(),
+            1,
+            {"a": {1}},
+            r"JsonLines cannot write the record {'a': \{1\}\}: Object of type set is not JSON",
+        ),
+        (JsonLines(), 1, float("nan"), r"JsonLines cannot write the record nan: .*not JSON compliant"),
+        (Csv(["a", "b"]), (1, 2), {"a": 1, "c": 2}, r"it has no \['b'\]; \['c'\] is no field"),
+        (Csv(["a"]), (1,), (1, 2), r"Csv .*\(1, 2\): it has 2 values for 1 fields"),
+        (Csv(["a"]), (1,), "x", r"it is a str, not a dict, list or tuple"),
+        (Bytes(), b"a", "a", r"Bytes cannot write the record 'a': it is a str, not bytes"),
+        (Avro(AVRO), ROWS[0], {"k": "x", "v": ""}, r"Avro cannot write the record {'k': 'x', 'v': ''}: "),
+        (Parquet(ARROW), ROWS[0], {"k": "x"}, r"Parquet cannot write the record {'k': 'x', 'v': None}: .*'x'"),
+        (Parquet(ARROW), ROWS[0], {"v": "x"}, r"Parquet .*: 'k' is not nullable"),
+        (Parquet(ARROW), ROWS[0], {"k": 1, "w": 1}, r"Parquet .*: the schema has no \['w'\]"),
+        (Parquet(ARROW), ROWS[0], 5, r"Parquet .*5: it is a int, not a dict"),
+    ],
+)
+def test_a_wrong_record_is_named(format: Format, good: Any, bad: Any, why: str, encoded: bool) -> None:
+    with pytest.raises(RecordError, match=why):
+        file_of(format, [good, bad, good], encoded, pieces=1)
+
+
+def test_of_a_long_record_its_beginning_is_told() -> None:
+    with pytest.raises(RecordError, match=r"record b'xxx.{70,80}…: it is a bytes"):
+        Text().encode([b"x" * 1000])
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Text(compression="zip"), "compression='zip'"),  # type: ignore[arg-type]
+        (lambda: Csv([]), "names of the columns"),
+        (lambda: Csv("ab"), "names of the columns"),
+        (lambda: Csv(["a", "a"]), "each once"),
+        (lambda: Avro(AVRO, codec="lz"), "codec='lz'"),  # type: ignore[arg-type]
+        (lambda: Parquet({"a": 1}), "pyarrow.Schema"),
+        (lambda: Parquet(ARROW, rows=0), "rows=0"),
+    ],
+)
+def test_what_a_format_cannot_be_is_said_when_it_is_made(make: Any, why: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=why):
+        make()

@@ -1,0 +1,168 @@
+"""Files on their way, in every kind of place: whole or not there, once, and swept if nobody publishes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from arcbeam.io.parts.objects import ObjectStaging
+from arcbeam.io.parts.staging import Staged, Staging, told_by
+from arcbeam.model.attempts import Attempt
+
+Names = Callable[[], list[str]]
+pytestmark = pytest.mark.contract("END-06")
+
+
+def attempt(step: int, token: str = "t") -> Attempt:
+    return Attempt("job-1", step, (0, 0), token)
+
+
+def staged(staging: Staging, name: str, data: bytes = b"data", step: int = 1) -> Staged:
+    writing = staging.begin(attempt(step), name)
+    writing.write(data)
+    made = writing.finish()
+    return Staged(made.staged, made.size, name, made.upload)
+
+
+def left(staging: Staging) -> list[tuple[str, int]]:
+    return sorted((each.job, each.step) for each in staging.leftovers())
+
+
+def test_what_is_staged_is_seen_when_it_is_published_and_then_whole(staging: Staging, names: Names) -> None:
+    one, other = staged(staging, "a/b/one", b"1" * 1000), staged(staging, "other", b"2")
+    assert names() == []
+    assert left(staging) == [("job-1", 1), ("job-1", 1)]
+    staging.publish([one])
+    assert names() == ["a/b/one"]
+    assert staging.get("a/b/one") == b"1" * 1000
+    staging.publish([one, other])
+    assert names() == ["a/b/one", "other"]
+    assert left(staging) == []
+
+
+def test_publishing_again_changes_nothing_and_is_no_error(staging: Staging, names: Names) -> None:
+    file = staged(staging, "one")
+    for _ in range(3):
+        staging.publish([Staged.of(file.plain())])
+    assert names() == ["one"]
+    assert staging.get("one") == b"data"
+
+
+def test_what_was_there_is_replaced(staging: Staging) -> None:
+    staging.publish([staged(staging, "one", b"before")])
+    staging.publish([staged(staging, "one", b"after")])
+    assert staging.get("one") == b"after"
+
+
+def test_what_is_gone_from_both_places_is_told(staging: Staging, caplog: pytest.LogCaptureFixture) -> None:
+    file = staged(staging, "one")
+    staging.sweep("job-1", 1)
+    with caplog.at_level(logging.WARNING):
+        staging.publish([file])
+    assert "neither" in caplog.text
+    assert f"{staging.path}/one" in caplog.text
+
+
+def test_a_sweep_takes_a_jobs_files_up_to_a_step(staging: Staging, names: Names) -> None:
+    kept = staged(staging, "kept", step=3)
+    for step in (1, 2):
+        staged(staging, f"of{step}", step=step)
+    foreign = staging.begin(Attempt("job-2", 1, (0,), "x"), "foreign")
+    foreign.write(b"x")
+    foreign.finish()
+    staging.sweep("job-1", 2)
+    assert left(staging) == [("job-1", 3), ("job-2", 1)]
+    staging.publish([kept])
+    assert names() == ["kept"]
+    staging.sweep("job-1", 9)
+    staging.sweep("job-2", 1)
+    assert left(staging) == []
+    staging.sweep("job-3", 1)
+
+
+def test_what_is_not_finished_is_not_seen_and_swept(staging: Staging, names: Names) -> None:
+    writing = staging.begin(attempt(1), "one")
+    writing.write(b"half")
+    assert names() == []
+    staging.sweep("job-1", 1)
+    assert left(staging) == []
+    abandoned = staging.begin(attempt(2), "one")
+    abandoned.write(b"half")
+    abandoned.abandon()
+    assert left(staging) == []
+    assert names() == []
+
+
+def test_small_files_are_put_whole(staging: Staging, names: Names) -> None:
+    assert staging.get("x/_SUCCESS") is None
+    for data in (b"one", b"two"):
+        staging.put("x/_SUCCESS", data, ".arcbeam/job-1/1-t-s")
+        assert staging.get("x/_SUCCESS") == data
+    assert names() == ["x/_SUCCESS"]
+    assert left(staging) == []
+
+
+@pytest.mark.parametrize("name", ["one", ".arcbeam/one", ".arcbeam/j/x-1", "a/.arcbeam/j/1-x-0"])
+def test_what_is_not_ours_is_left_alone(name: str) -> None:
+    assert told_by(name) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- S3 only
+
+
+@pytest.fixture
+def s3(s3_path: str, s3_options: dict[str, Any]) -> ObjectStaging:
+    return ObjectStaging(s3_path, s3_options)
+
+
+def uploads(s3: ObjectStaging) -> list[str]:
+    listed = s3._s3.list_multipart_uploads(Bucket="jobs", Prefix=s3._prefix)
+    return [each["UploadId"] for each in listed.get("Uploads", ())]
+
+
+def test_a_large_file_is_uploaded_in_parts(s3: ObjectStaging) -> None:
+    writing = s3.begin(attempt(1), "large")
+    for _ in range(21):
+        writing.write(b"x" * (1 << 20))
+    file = writing.finish()
+    assert len(file.upload["tags"]) == 3
+    s3.publish([file])
+    assert s3._size(s3._key("large")) == 21 << 20
+    assert uploads(s3) == []
+
+
+class Killed(BaseException):
+    """In place of kill -9."""
+
+
+@pytest.mark.parametrize("call", ["first record", "begin", "second record", "upload"])
+@pytest.mark.parametrize("happened", [False, True])
+def test_whenever_an_upload_is_killed_the_sweep_finds_it(
+    s3: ObjectStaging, call: str, happened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = staged(s3, "one", step=2)
+    calls = {"first record": ("put_object", 1), "second record": ("put_object", 2)}
+    name, turn = calls.get(call, ("create_multipart_upload" if call == "begin" else "upload_part", 1))
+    of, seen = getattr(s3._s3, name), []
+
+    def dying(**arguments: Any) -> Any:
+        seen.append(name)
+        if len(seen) < turn:
+            return of(**arguments)
+        if happened:
+            of(**arguments)
+        raise Killed
+
+    monkeypatch.setattr(s3._s3, name, dying)
+    with pytest.raises(Killed):
+        staged(s3, "one", step=1)
+    monkeypatch.undo()
+    s3.sweep("job-1", 1)
+    # That of the other step goes to the same key, and was begun about when the killed one was.
+    assert uploads(s3) == [other.upload["id"]]
+    assert left(s3) == [("job-1", 2)]
+    s3.publish([other])
+    assert s3.get("one") == b"data"

@@ -1,0 +1,310 @@
+"""Parts of bounded pipelines, and of unbounded ones from step to step: names, contents, and what is published when."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms import window
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.harness.operations.publishoperation import OpenPublisher
+from arcbeam.io import JsonLines, Part, Roll, WriteParts
+from arcbeam.io.parts import keyed
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from tests.harness.drive import Collect, Driven
+from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.io.parts.jobs import JOB, attempt, left, publish, published, successes
+
+pytestmark = pytest.mark.contract("END-06")
+SECOND = 1_000_000
+
+
+def timed(p: Any, count: int, size: int = 0, bounded: bool = True) -> Any:
+    """Lines "0", "1", …, each at its second."""
+    lines = p | beam.Create(range(count), reshuffle=False)
+    lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(str(n), n)).with_output_types(str)
+    if size:
+        lines |= "Windows" >> beam.WindowInto(window.FixedWindows(size), allowed_lateness=10)
+    lines.is_bounded = bounded
+    return lines
+
+
+def write(folder: Path, count: int, size: int = 0, **arguments: Any) -> Driven:
+    with attempt(), Driven(shards=2) as p:
+        timed(p, count, size) | WriteParts(str(folder), **arguments) | Collect()
+    return p
+
+
+@pytest.mark.parametrize("shards", [None, 1, 3])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_bounded_pipeline_publishes_at_its_end(tmp_path: Path, shards: int | None, times: int) -> None:
+    p = write(tmp_path, 100, shards=shards)
+    assert published(tmp_path) == {}
+    publish(p, times)
+    found = published(tmp_path)
+    assert list(found) == [f"part-{shard:05d}-00000.txt" for shard in range(shards or 1)]
+    assert sorted(line for lines in found.values() for line in lines) == sorted(map(str, range(100)))
+    assert left(tmp_path) == []
+    parts: list[Part] = p.values()
+    assert sorted(part.path for part in parts) == [f"{tmp_path}/{name}" for name in found]
+    assert sum(part.records for part in parts) == 100
+    assert {part.window for part in parts} == {"global"}
+    assert sum(part.bytes for part in parts) == sum(path.stat().st_size for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shards", [None, 1])
+@pytest.mark.parametrize(
+    ("roll", "counts"),
+    [
+        (Roll(elements=30), [30, 30, 30, 10]),
+        (Roll(elements=50), [50, 50]),
+        (Roll(bytes=20), [10, *[7] * 12, 6]),
+        (Roll(bytes=10_000, elements=99, seconds=1, idle_seconds=1), [99, 1]),
+    ],
+)
+def test_parts_are_cut_at_the_record(tmp_path: Path, roll: Roll, counts: list[int], shards: int | None) -> None:
+    publish(write(tmp_path, 100, roll=roll, shards=shards))
+    found = published(tmp_path)
+    assert list(found) == [f"part-00000-{part:05d}.txt" for part in range(len(counts))]
+    assert [len(lines) for lines in found.values()] == counts
+    assert [line for lines in found.values() for line in lines] == list(map(str, range(100)))
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_windows_and_destinations_have_files_of_their_own(tmp_path: Path, shards: int | None) -> None:
+    name = "{destination}/{start:%Y-%m-%d_%H%M%S}-{shard}-{part}{suffix}"
+    by = {"destination": lambda line: f"last/{line[-1]}", "success": "_SUCCESS"}
+    publish(write(tmp_path, 100, 40, shards=shards, name=name, format=JsonLines(), **by), times=2)
+    found = published(tmp_path)
+    for name, lines in found.items():
+        start = {"00": 0, "40": 40, "20": 80}[name.split("-")[-3][-2:]]
+        assert all(start <= int(line.strip('"')) < start + 40 for line in lines)
+        assert {line.strip('"')[-1] for line in lines} == {name.split("/")[1]}
+    assert sum(map(len, found.values())) == 100
+    over = successes(tmp_path)
+    assert len(over) == 30
+    listed = {file["name"]: file["records"] for success in over.values() for file in success["files"]}
+    assert listed == {name: len(lines) for name, lines in found.items()}
+
+
+def test_what_says_that_all_are_there_comes_behind_all(tmp_path: Path) -> None:
+    p = write(tmp_path, 100, 40, success="_SUCCESS", roll=Roll(elements=7))
+    for stage in p.plan.stages:
+        for name in stage.publishers:
+            for each in [each for report in p.reports for each in report.committables.get(name, ())][:1]:
+                OpenPublisher(stage, name).publish([each])
+    (success,) = successes(tmp_path).values()
+    assert sorted(file["name"] for file in success["files"]) == list(published(tmp_path))
+
+
+def test_windows_that_merge_are_written_when_they_have(tmp_path: Path) -> None:
+    with attempt(), Driven(shards=2) as p:
+        lines = p | beam.Create([1, 2, 11, 12, 30], reshuffle=False)
+        lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(str(n), n)).with_output_types(str)
+        lines | beam.WindowInto(window.Sessions(5)) | WriteParts(str(tmp_path))
+        lines.is_bounded = False
+        with pytest.raises(ValueError, match="merge"):
+            lines | "unbounded" >> beam.WindowInto(window.Sessions(5)) | "refused" >> WriteParts(str(tmp_path))
+    publish(p)
+    assert list(published(tmp_path).values()) == [["1", "2"], ["11", "12"], ["30"]]
+
+
+def test_tasks_are_numbered_in_their_order_whichever_was_first(tmp_path: Path) -> None:
+    from arcbeam.io.parts.direct import numbered
+    from arcbeam.io.parts.formats import Text
+    from arcbeam.io.parts.naming import GLOBAL, Template
+    from arcbeam.io.parts.staging import Staged
+    from arcbeam.io.parts.work import PartFile, Work
+
+    work = Work(str(tmp_path), Text(), Template("{shard}-{part}", destinations=False, shards=None), Roll())
+    files = [
+        PartFile(Staged(f"{task}.{n}", 1), GLOBAL, "", (task,), n, 1, 0, f"{9 - task}")
+        for task in (3, 7)
+        for n in (0, 1)
+    ]
+    expected = {"3.0": "00000-00000", "3.1": "00000-00001", "7.0": "00001-00000", "7.1": "00001-00001"}
+    for seed in range(5):
+        plains = [file.plain() for file in random.Random(seed).sample(files, 4)]
+        assert {file.staged.staged: file.staged.name for file in numbered(work, plains)} == expected
+
+
+def test_what_a_bundle_that_failed_has_staged_is_removed_with_it(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"Text cannot write the record 7"), attempt(), Driven() as p:
+        p | beam.Create(["a", 7]) | WriteParts(str(tmp_path))
+    assert published(tmp_path) == {}
+
+
+# ---------------------------------------------------------------------------------------------------------- in steps
+
+
+class Steps:
+    """Cuts what comes to a stage into steps; each is committed, and what it staged is published, before the next.
+
+    Args:
+        folder: of the parts.
+        cut: for each step how many chunks come, and how far the watermark is behind them, in seconds; None: the end.
+        runs: of each step, of which the last one counts.
+        clock: seconds, of each step.
+    """
+
+    def __init__(self, folder: Path, *cut: tuple[int, float | None], runs: int = 1, clock: Sequence[int] = ()) -> None:
+        self.folder, self.cut, self.runs, self.clock = folder, cut, runs, clock
+        self.seen: list[dict[str, list[str]]] = []
+
+    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        if not shard.of.publishers:
+            return
+        over = any(name.endswith("Publish success/Publish") for name in shard.of.publishers)
+        for number, (count, seconds) in enumerate(self.cut, 1):
+            some, came = came[:count], came[count:]
+            watermark = MAX_TIMESTAMP if seconds is None else Timestamp(int(seconds * SECOND))
+            step = Step(
+                [(key, [one]) for key, one in some],
+                watermark,
+                Timestamp(SECOND * (self.clock[number - 1] if self.clock else 0)),
+            )
+            for run in range(self.runs):
+                with attempt(number, (1, 0), f"{number}.{run}"):
+                    committed = shard.view
+                    shard.run(step)
+                    if run < self.runs - 1:
+                        shard.view, shard.steps = committed, shard.steps - 1
+            for name in shard.of.publishers:
+                publisher = OpenPublisher(shard.of, name)
+                publisher.publish([each.payload for each in shard.closed[-1].committables if each.stage == name])
+                publisher.sweep(JOB, number)
+                publisher.close()
+            assert over or left(self.folder) == []
+            self.seen.append(published(self.folder))
+        assert not came
+        assert not shard.left_over()
+
+
+def stream(folder: Path, steps: Any, lines: Any, size: int, **arguments: Any) -> Stepped:
+    """Each line, with its second, is a chunk."""
+    with pytest.MonkeyPatch.context() as patch, Stepped(steps) as p:
+        patch.setattr(keyed, "_RECORDS", 1)
+        timed = p | beam.Create(lines, reshuffle=False)
+        timed |= "Timed" >> beam.Map(lambda line: window.TimestampedValue(*line)).with_output_types(str)
+        if size:
+            timed |= "Windows" >> beam.WindowInto(window.FixedWindows(size), allowed_lateness=100)
+        timed.is_bounded = False
+        timed | WriteParts(str(folder), **arguments) | Collect()
+    return p
+
+
+LINES = [("a", 1), ("b", 2), ("c", 11), ("d", 3), ("e", 12), ("f", 13)]
+
+
+WINDOW = "part-19700101T0000{}0Z-19700101T0000{}0Z-00000-0000{}.txt".format
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_part_is_written_by_the_step_in_which_its_window_ends(tmp_path: Path, runs: int) -> None:
+    steps = Steps(tmp_path, (2, 1), (2, 5), (2, 10), (0, None), runs=runs)
+    stream(tmp_path, steps, LINES, 10)
+    first, second = {WINDOW(0, 1, 0): ["a", "b", "d"]}, {WINDOW(1, 2, 0): ["c", "e", "f"]}
+    assert steps.seen == [{}, {}, first, first | second]
+
+
+def test_what_comes_late_makes_further_parts(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
+    stream(tmp_path, steps, LINES, 10)
+    late = {WINDOW(0, 1, 0): ["a", "b"], WINDOW(0, 1, 1): ["d"]}
+    assert steps.seen[1:4] == [{WINDOW(0, 1, 0): ["a", "b"]}, late, late | {WINDOW(1, 2, 0): ["c", "e", "f"]}]
+    assert steps.seen[4] == steps.seen[3]
+
+
+@pytest.mark.parametrize("cut", [[(6, None)], [(1, 0)] * 6 + [(0, None)]])
+@pytest.mark.parametrize("roll", [Roll(elements=2), Roll(bytes=3)])
+def test_full_parts_are_written_at_once_and_however_steps_are_cut_the_same(
+    tmp_path: Path, cut: list[tuple[int, float | None]], roll: Roll
+) -> None:
+    steps = Steps(tmp_path, *cut)
+    stream(tmp_path, steps, LINES, 0, roll=roll)
+    names = [f"part-00000-0000{part}.txt" for part in range(3)]
+    assert steps.seen[-1] == dict(zip(names, (["a", "b"], ["c", "d"], ["e", "f"]), strict=True))
+    if len(cut) > 1:
+        assert [len(seen) for seen in steps.seen] == [0, 1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("roll", "lines"),
+    [
+        (Roll(seconds=100), [[], [], [], ["a", "b", "c", "d"]]),
+        (Roll(idle_seconds=50), [[], [], ["a", "b", "c"], ["a", "b", "c"]]),
+        (Roll(seconds=100, idle_seconds=50), [[], [], ["a", "b", "c"], ["a", "b", "c"]]),
+    ],
+)
+def test_the_clock_closes_parts(tmp_path: Path, roll: Roll, lines: list[list[str]]) -> None:
+    """By the clock of the process, when a record comes; by that of the job, when it is due."""
+    now = int(time.time())
+    steps = Steps(tmp_path, (2, 0), (1, 0), (0, 0), (1, 0), (2, None), clock=[now, now + 1, now + 60, now + 200, now])
+    stream(tmp_path, steps, LINES, 0, roll=roll)
+    assert [[line for part in seen.values() for line in part] for seen in steps.seen[:3]] == lines[:3]
+    assert sorted(line for part in steps.seen[-1].values() for line in part) == list("abcdef")
+
+
+def test_shards_and_destinations_have_states_of_their_own(tmp_path: Path) -> None:
+    lines = [(str(n), n) for n in range(60)]
+    steps = Steps(tmp_path, (30, 20), (30, 40), (0, None))
+    p = stream(tmp_path, steps, lines, 40, shards=3, destination=lambda line: f"d{line[-1]}", roll=Roll(elements=3))
+    assert sorted((line for part in steps.seen[-1].values() for line in part), key=int) == [line for line, _ in lines]
+    parts: list[Part] = p.values()
+    assert {part.path.removeprefix(f"{tmp_path}/") for part in parts} == set(steps.seen[-1])
+    assert len(parts) == len(steps.seen[-1])
+    assert max(part.records for part in parts) == 3
+    assert {part.destination for part in parts} == {f"d{n}" for n in range(10)}
+    assert {part.shard for part in parts} == {(0,), (1,), (2,)}
+
+
+def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_is_late(tmp_path: Path) -> None:
+    steps = Steps(tmp_path, (2, 10), (1, 11), (1, 12), (2, 30), (0, None))
+    p = stream(tmp_path, steps, LINES, 10, success="_DONE")
+    over = successes(tmp_path)
+    assert {name: success["records"] for name, success in over.items()} == {
+        "_DONE-19700101T000000Z-19700101T000010Z": 3,
+        "_DONE-19700101T000010Z-19700101T000020Z": 3,
+    }
+    assert [part.part for part in p.values()] == [0, 1, 0]
+
+
+# -------------------------------------------------------------------------------------------------- what users may say
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"path": ""}, "folder or URL"),
+        ({"format": "text"}, "give it a Format"),
+        ({"roll": 5}, "arcbeam.io.Roll"),
+        ({"destination": "a"}, "function of a record"),
+        ({"shards": 0}, "at least one"),
+        ({"success": "a/b"}, "without folders"),
+        ({"success": ".."}, "leads out"),
+        ({"name": "x"}, "needs {part}"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_said(arguments: dict[str, Any], why: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=why):
+        WriteParts(**{"path": "/tmp/x", **arguments})
+
+
+@pytest.mark.parametrize("name", ["bytes", "elements", "seconds", "idle_seconds"])
+def test_parts_of_nothing_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0"):
+        Roll(**{name: 0})
+
+
+def test_on_other_runners_files_are_published_when_they_are_staged(tmp_path: Path) -> None:
+    with beam.Pipeline(runner=FnApiRunner()) as p:
+        timed(p, 10) | WriteParts(str(tmp_path), shards=2, success="_SUCCESS")
+    assert sorted(line for lines in published(tmp_path).values() for line in lines) == sorted(map(str, range(10)))
+    assert successes(tmp_path)["_SUCCESS"]["records"] == 10
