@@ -1,0 +1,125 @@
+"""A job that ends in whatever way it is asked to: a source, state, hooks, and part files as its output.
+
+What it puts out is numbers, each with its ordinal among those of its key, which depends on all that were there before.
+
+    python -m tests.chaos.ends FOLDER OUT [options of Beam]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate, window
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
+
+from arcbeam import ArcbeamRunner, GracefulShutdown
+from arcbeam.io import Roll, Text, WriteParts
+from tests.chaos.points import reached
+
+KEYS = 5
+TRAILER = "the end"
+_AT_ONCE = 100
+_PAUSE_SECONDS = 0.1
+_MOST = 1 << 40
+
+
+class Numbers(beam.DoFn, beam.RestrictionProvider):
+    """Puts out numbers, a hundred at once; then it defers the rest. It ends where a file says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self._until = folder / "until"
+
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, _MOST)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return OffsetRestrictionTracker(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return 1
+
+    def truncate(self, element: int, restriction: OffsetRange) -> None:
+        return None
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: int,
+        tracker: Any = beam.DoFn.RestrictionParam(),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        position = tracker.current_restriction().start
+        until = int(self._until.read_text()) if self._until.exists() else _MOST
+        for n in range(position, min(until, position + _AT_ONCE)):
+            if not tracker.try_claim(n):
+                return
+            yield window.TimestampedValue(n, n)
+        if position + _AT_ONCE >= until:
+            tracker.try_claim(_MOST)
+            return
+        estimator.set_watermark(Timestamp(position + _AT_ONCE))
+        tracker.defer_remainder(Timestamp.of(time.time() + _PAUSE_SECONDS))
+
+
+class Ordinals(beam.DoFn):
+    """Gives each number of a key its ordinal. Where a file says so, it fails."""
+
+    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+
+    def __init__(self, folder: Path) -> None:
+        self._poison = folder / "poison"
+
+    def process(self, pair: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[str]:
+        seen.add(1)
+        ordinal = seen.read()
+        if ordinal % 7 == 0:
+            reached("in a bundle")
+            if self._poison.exists():
+                raise ValueError("poison")
+        yield f"{pair[1]} {ordinal}"
+
+
+class Marked(beam.DoFn, GracefulShutdown):
+    """Notes that it was called at the end, and puts out a line then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def process(self, line: str) -> Iterator[str]:
+        yield line
+
+    def finish_bundle(self) -> None:
+        reached("before the marker")
+
+    def prepare_to_shutdown(self) -> Iterable[Any]:
+        time = window.GlobalWindow().max_timestamp()
+        return [WindowedValue(f"{TRAILER} {uuid.uuid4().hex}", time, (window.GlobalWindow(),))]
+
+    def shutdown(self) -> None:
+        (self._folder / "shutdown").write_text("called")
+
+
+def run(folder: Path, out: str, *options: str) -> Any:
+    """Runs it to its end; the state then."""
+    (folder / "driver").write_text(str(os.getpid()))
+    p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", *options]))
+    numbers = p | beam.Create([0]) | beam.ParDo(Numbers(folder))
+    keyed = numbers | "Key" >> beam.Map(lambda n: (n % KEYS, n))
+    lines = keyed | "Ordinals" >> beam.ParDo(Ordinals(folder)) | "Mark" >> beam.ParDo(Marked(folder))
+    _ = lines | WriteParts(out, Text(), shards=2, roll=Roll(elements=60))
+    return p.run().wait_until_finish()
+
+
+if __name__ == "__main__":
+    print(run(Path(sys.argv[1]), sys.argv[2], *sys.argv[3:]))  # noqa: T201

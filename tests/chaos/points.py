@@ -1,0 +1,167 @@
+"""Points in the life of a job at which one of its processes is killed, once, by itself or by one that is there.
+
+What runs is what always runs: modules of ours get a call at these points when they are imported, in the processes of a
+job under trial. A trial's folder says which point is next and who dies there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+POINTS: Final = (
+    "in a bundle",
+    "before the marker",
+    "after the files",
+    "before the manifest",
+    "after the manifest",
+    "in the middle of publishing",
+    "prepared, not committed",
+    "before shutdown",
+    "after shutdown",
+)
+VICTIMS: Final = ("driver", "executor", "worker")
+
+
+def arm(folder: Path, point: str, victim: str) -> None:
+    """From now on that point is the next."""
+    (folder / ".point").write_text(f"{point}/{victim}")
+    os.replace(folder / ".point", folder / "point")
+
+
+def is_hit(folder: Path) -> bool:
+    """Whether somebody was killed."""
+    return (folder / "hit").exists()
+
+
+def reached(point: str) -> None:
+    """The process is at a point. If it is the one that was armed, somebody dies."""
+    folder = Path(os.environ.get("ARCBEAM_TRIAL", "/nonexistent"))
+    with contextlib.suppress(FileNotFoundError):
+        armed, victim = (folder / "point").read_text().split("/")
+        if armed == point:
+            # Only one of those who come here can do that.
+            os.rename(folder / "point", folder / "hit")
+            _kill(int((folder / "driver").read_text()), victim)
+
+
+def is_next(point: str) -> bool:
+    """Whether it is armed."""
+    with contextlib.suppress(FileNotFoundError):
+        return Path(os.environ["ARCBEAM_TRIAL"], "point").read_text().startswith(f"{point}/")
+    return False
+
+
+def _kill(driver: int, victim: str) -> None:
+    # SUBTLE: imported late, for workers that are not on trial at this moment do not need it.
+    from tests.chaos.test_kills import below, kill_executor, kill_worker
+
+    me = os.getpid()
+    if victim == "driver":
+        os.killpg(driver, signal.SIGKILL)
+    elif me == driver:
+        chance = random.Random(7)
+        (kill_executor if victim == "executor" else kill_worker)(driver, chance)
+    elif victim == "worker":
+        os.kill(me, signal.SIGKILL)
+    else:
+        processes = below(driver)
+        parent = me
+        while "CoarseGrainedExecutorBackend" not in processes[parent][1]:
+            parent = processes[parent][0]
+        os.kill(parent, signal.SIGKILL)
+        # Nothing that is done here now counts.
+        time.sleep(60)
+
+
+# In the processes of a job.
+
+
+def _task(module: Any) -> None:
+    write = module.TaskAttempt.write
+
+    def written(self: Any, report: Any) -> Any:
+        result = write(self, report)
+        reached("after the files")
+        return result
+
+    module.TaskAttempt.write = written
+
+
+def _publisher(module: Any) -> None:
+    publish = module.OpenPublisher.publish
+
+    def published(self: Any, committables: Sequence[bytes]) -> None:
+        if not is_next("in the middle of publishing"):
+            publish(self, committables)
+            return
+        half = max(1, len(committables) // 2)
+        publish(self, committables[:half])
+        reached("in the middle of publishing")
+        publish(self, committables[half:])
+
+    module.OpenPublisher.publish = published
+
+
+def _driver(module: Any) -> None:
+    from arcbeam.engine.progress import CallShutdown, CommitDecided, Propose, TearDown
+    from arcbeam.model.commits import CommitMode
+
+    begins, handled = module.StreamRun.begins, module.StreamRun.handled
+
+    def beginning(self: Any, command: Any) -> None:
+        if isinstance(command, Propose):
+            if command.mode in (CommitMode.DONE, CommitMode.DRAINED):
+                reached("prepared, not committed")
+            reached("before the manifest")
+        elif isinstance(command, CallShutdown):
+            reached("before shutdown")
+        elif isinstance(command, TearDown):
+            reached("after shutdown")
+        begins(self, command)
+
+    def handling(self: Any, event: Any, commands: Any) -> None:
+        handled(self, event, commands)
+        if isinstance(event, CommitDecided):
+            reached("after the manifest")
+
+    module.StreamRun.begins, module.StreamRun.handled = beginning, handling
+
+
+_PATCHES: Final[dict[str, Callable[[Any], None]]] = {
+    "arcbeam.steps.task": _task,
+    "arcbeam.harness.operations.publishoperation": _publisher,
+    "arcbeam.spark.steps.streamjob": _driver,
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _PATCHES:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        assert spec is not None
+        assert spec.loader is not None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            _PATCHES[name](module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """Has the points in this process."""
+    sys.meta_path.insert(0, _Finder())

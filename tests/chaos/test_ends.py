@@ -1,0 +1,326 @@
+"""The ends of a job, each with a process killed at each point on the way: part files lose nothing and double nothing.
+
+Each cell of the matrix is a job of its own. It is asked to end, somebody is killed at a point, whoever starts it again
+does so, and in the end (after a resumption, where the end was none for good) every number is in one file, once.
+Somebody reads the folder all the while. `make test` tries a few cells; the table of all:
+
+    python -m tests.chaos.test_ends [local | s3] [END [VICTIM [POINT]]]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pytest
+
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.chain import known, read_newest
+from tests.chaos.ends import KEYS, TRAILER
+from tests.chaos.points import POINTS, VICTIMS, arm, is_hit
+from tests.chaos.test_kills import kill_all
+from tests.store.backends import s3_server
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+ENDS: Final = ("finite", "drain", "suspend", "error", "cancel")
+_FOR_GOOD: Final = ("finite", "drain")
+_ONLY_GRACEFUL: Final = ("prepared, not committed", "before shutdown", "after shutdown")
+_MASTER = {"driver": "local[2,8]", "executor": "local-cluster[2,1,1024]", "worker": "local[2,8]"}
+_SECONDS = 120.0
+
+
+def cells() -> Iterator[tuple[str, str, str]]:
+    """All that there are: of ends that are none for good, the last points are those of the finite end that follows."""
+    for end in ENDS:
+        for victim in VICTIMS:
+            for point in POINTS:
+                if end in _FOR_GOOD or point not in _ONLY_GRACEFUL:
+                    yield end, victim, point
+
+
+class Out(Protocol):
+    """Where part files go."""
+
+    url: str
+    options: list[str]
+
+    def files(self) -> dict[str, str]:
+        """What a reader finds: all files that are there, and what is in them."""
+
+    def left_over(self) -> list[str]:
+        """What is staged, and is neither published nor removed."""
+
+
+class LocalOut:
+    """A folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.url = folder, str(folder)
+        self.options: list[str] = []
+
+    def files(self) -> dict[str, str]:
+        """See `Out`."""
+        return {path.name: path.read_text() for path in self._folder.glob("[!.]*") if path.is_file()}
+
+    def left_over(self) -> list[str]:
+        """See `Out`."""
+        return [str(path) for path in self._folder.rglob("*") if path.is_file() and "/." in str(path)]
+
+
+class S3Out:
+    """A place in an object store."""
+
+    def __init__(self, endpoint: str, place: str) -> None:
+        import boto3
+
+        self.url, self._prefix = f"s3://jobs/{place}", f"{place}/"
+        self.options = [
+            f"--s3_endpoint_url={endpoint}",
+            "--s3_access_key_id=any",
+            "--s3_secret_access_key=any",
+            "--s3_region_name=us-east-1",
+        ]
+        self._client: Any = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id="any",
+            aws_secret_access_key="any",  # moto's
+            region_name="us-east-1",
+        )
+
+    def _names(self) -> list[str]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket="jobs", Prefix=self._prefix)
+        return [each["Key"] for page in pages for each in page.get("Contents", ())]
+
+    def files(self) -> dict[str, str]:
+        """See `Out`."""
+        names = [name for name in self._names() if "/." not in name]
+        return {
+            name.rpartition("/")[2]: self._client.get_object(Bucket="jobs", Key=name)["Body"].read().decode()
+            for name in names
+        }
+
+    def left_over(self) -> list[str]:
+        """See `Out`."""
+        uploads = self._client.list_multipart_uploads(Bucket="jobs", Prefix=self._prefix).get("Uploads", ())
+        return [name for name in self._names() if "/." in name] + [each["Key"] for each in uploads]
+
+
+class Reader(threading.Thread):
+    """Lists and reads, all the time. What it has seen of a file once must stay so."""
+
+    def __init__(self, out: Out) -> None:
+        super().__init__(daemon=True)
+        self._out, self._stopped = out, threading.Event()
+        self.seen: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def run(self) -> None:
+        """See `threading.Thread`."""
+        while not self._stopped.wait(0.05):
+            try:
+                self.look()
+            except Exception as e:
+                self.faults.append(f"the reader: {e!r}")
+
+    def look(self) -> None:
+        """Once."""
+        for name, text in self._out.files().items():
+            if not text.endswith("\n"):
+                self.faults.append(f"{name} is not whole: it ends with {text[-20:]!r}")
+            if self.seen.setdefault(name, text) != text:
+                self.faults.append(f"{name} has changed")
+
+    def close(self) -> None:
+        """Has read for the last time."""
+        self._stopped.set()
+        self.join()
+
+
+class Trial:
+    """A job, and what becomes of it.
+
+    Args:
+        folder: for all that is local.
+        end: how it is to end.
+        victim, point: who is killed, and where.
+        out: where its files go.
+    """
+
+    def __init__(self, folder: Path, end: str, victim: str, point: str, out: Out) -> None:
+        self._folder, self._end, self._victim, self._point, self._out = folder, end, victim, point, out
+        self._state, self._log = folder / "state", folder / "log"
+        self._store = FolderBlobs(self._state)
+
+    def run(self) -> bool:
+        """All of it; whether the point was reached. Raises AssertionError if something is not as promised."""
+        reader = Reader(self._out)
+        reader.start()
+        driver = self._start()
+        try:
+            self._wait(driver, lambda: len(reader.seen) >= 2, "it puts something out")
+            arm(self._folder, self._point, self._victim)
+            self._ask()
+            self._until_it_ends(driver)
+            hit = is_hit(self._folder)
+            (self._folder / "point").unlink(missing_ok=True)
+            if self._end not in _FOR_GOOD:
+                self._go_on()
+        finally:
+            kill_all(int((self._folder / "driver").read_text()))
+            reader.close()
+        reader.look()
+        assert not reader.faults, reader.faults
+        self._check(reader.seen)
+        return hit
+
+    def _ask(self) -> None:
+        """Has it end."""
+        if self._end == "finite":
+            (self._folder / "until").write_text("1500")
+        elif self._end == "error":
+            (self._folder / "poison").write_text("")
+        else:
+            now = Timestamp(time.time_ns() // 1000)
+            what, name = requests.Asked(self._end), "" if self._end == "cancel" else "last"
+            requests.ask(self._store, what, name, now)
+
+    def _until_it_ends(self, driver: subprocess.Popen[bytes]) -> None:
+        """Starts it again where its driver is killed, as a supervisor does."""
+        while True:
+            try:
+                driver.wait(_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"it does not end:\n{self._tail()}") from None
+            if driver.returncode != -signal.SIGKILL:
+                return
+            if self._end == "cancel" or (self._end == "suspend" and self._mode() is CommitMode.SUSPENDED):
+                # Cancelled by the kill; or suspended before it.
+                return
+            driver = self._start()
+
+    def _go_on(self) -> None:
+        """It is resumed, and comes to its end."""
+        if self._end == "suspend":
+            assert self._mode() is CommitMode.SUSPENDED, self._tail()
+        (self._folder / "poison").unlink(missing_ok=True)
+        (self._folder / "until").write_text("1500")
+        driver = self._start()
+        driver.wait(_SECONDS)
+        assert driver.returncode == 0, self._tail()
+
+    def _check(self, files: Mapping[str, str]) -> None:
+        mode = self._mode()
+        assert mode is (CommitMode.DRAINED if self._end == "drain" else CommitMode.DONE), f"{mode}\n{self._tail()}"
+        lines = [line for text in files.values() for line in text.splitlines()]
+        trailers = [line for line in lines if line.startswith(TRAILER)]
+        pairs = sorted(tuple(map(int, line.split())) for line in lines if not line.startswith(TRAILER))
+        numbers = [number for number, _ in pairs]
+        assert numbers == list(range(len(numbers))), f"lost or doubled: {len(numbers)}, {len(set(numbers))} different"
+        assert [ordinal for _, ordinal in pairs] == [number // KEYS + 1 for number in numbers]
+        if self._end != "drain":
+            assert len(numbers) == 1500
+        assert trailers, "prepare_to_shutdown was not called"
+        assert len(trailers) == len(set(trailers))
+        assert (self._folder / "shutdown").exists(), "shutdown was not called"
+        assert self._out.left_over() == []
+
+    def _mode(self) -> CommitMode:
+        newest = read_newest(self._store)
+        assert newest is not None
+        return known(newest).mode
+
+    def _tail(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+    def _wait(self, driver: subprocess.Popen[bytes], so: Any, what: str) -> None:
+        until = time.monotonic() + _SECONDS
+        while not so():
+            assert driver.poll() is None, f"it ended before {what}:\n{self._tail()}"
+            assert time.monotonic() < until, f"not in time: {what}\n{self._tail()}"
+            time.sleep(0.05)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """A driver in a process of its own, with all that it starts in one group."""
+        path = os.pathsep.join([str(_ROOT / "tests" / "chaos" / "hook"), str(_ROOT)])
+        trial = {"ARCBEAM_TRIAL": str(self._folder), "ARCBEAM_TRIAL_ROOT": str(_ROOT), "PYTHONPATH": path}
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.chaos.ends", str(self._folder), self._out.url),
+                    f"--checkpoint_dir={self._state}",
+                    f"--spark_master={_MASTER[self._victim]}",
+                    "--shards=3",
+                    "--spark_conf=spark.executor.memory=512m",
+                    *self._out.options,
+                ],
+                cwd=_ROOT,
+                env={**os.environ, **trial},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+def trial(folder: Path, end: str, victim: str, point: str, s3: str = "") -> bool:
+    """One cell; see `Trial.run`."""
+    out = S3Out(s3, f"{end}-{victim}-{point}".replace(" ", "-").replace(",", "")) if s3 else LocalOut(folder / "out")
+    return Trial(folder, end, victim, point, out).run()
+
+
+@pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "END-05", "END-06")
+@pytest.mark.parametrize(
+    ("end", "victim", "point"),
+    [
+        ("finite", "driver", "in the middle of publishing"),
+        ("drain", "driver", "prepared, not committed"),
+        ("suspend", "worker", "in the middle of publishing"),
+    ],
+)
+def test_part_files_lose_and_double_nothing(end: str, victim: str, point: str, tmp_path: Path) -> None:
+    assert trial(tmp_path, end, victim, point)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("end", "victim", "point"), list(cells()))
+@pytest.mark.parametrize("where", ["local", "s3"])
+def test_all_ends_all_kills(where: str, end: str, victim: str, point: str, tmp_path: Path) -> None:
+    with s3_server() if where == "s3" else contextlib.nullcontext("") as s3:
+        hit = trial(tmp_path, end, victim, point, s3)
+    # What fails or is cancelled may be over before it comes to a point.
+    assert hit or end in ("error", "cancel")
+
+
+def main(where: str, *which: str) -> int:
+    """Tries cells, and says of each how it went; how many went wrong."""
+    wrong = 0
+    with s3_server() if where == "s3" else contextlib.nullcontext("") as s3:
+        for cell in cells():
+            if any(wanted not in ("-", had) for wanted, had in zip(which, cell, strict=False)):
+                continue
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    said = "well" if trial(Path(folder), *cell, s3) else "well, and not reached"
+                except AssertionError as e:
+                    said, wrong = f"WRONG {e}", wrong + 1
+            sys.stdout.write(f"{where}: {', '.join(cell)}: {said} ({time.monotonic() - began:.0f} s)\n")
+            sys.stdout.flush()
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:] or ("local",)))
