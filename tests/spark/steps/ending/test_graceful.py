@@ -36,7 +36,7 @@ class Job:
             each.mkdir(parents=True)
 
     def submit(self) -> Any:
-        p = pipeline(f"--checkpoint_dir={self.state}")
+        p = pipeline(f"--checkpoint_dir={self.state}", "--allow_unsafe_triggers")
         numbers = fed(p, self.source) | "Read" >> beam.Map(lambda n, to: note(n, to) or n, str(self.read))
         keyed = numbers | "First" >> beam.ParDo(Tells("first", self.calls, 1000)) | beam.Map(lambda n: ("k", n))
         counted = keyed | "Second" >> beam.ParDo(TellsAndCounts("second", self.calls, ("k", 50_000)))
