@@ -180,7 +180,7 @@ MASTERS = {
     "worker": ("local[2,8]",),
     "executor": ("local-cluster[2,1,1024]",),
 }
-TEST_KILLS = {"driver": 3, "worker": 3, "executor": 1}
+TEST_KILLS = {"driver": 1, "worker": 1, "executor": 1}
 
 
 @pytest.mark.contract("STORE-01", "STORE-02", "STORE-04", "STORE-05")
@@ -192,6 +192,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(what: str, tmp_pat
     victim.check()
 
 
+@pytest.mark.long
 @pytest.mark.contract("END-02", "STORE-04", "STORE-05", "API-05")
 def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) -> None:
     victim = Victim(tmp_path, seed=3, by_folder=True)

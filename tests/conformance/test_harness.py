@@ -36,7 +36,13 @@ def _of_modules() -> Iterator[type[suites.Conformance]]:
 
 @pytest.mark.parametrize(
     "case",
-    [*_on_empty_runner(), *(pytest.param(case, marks=pytest.mark.long) for case in _of_modules())],
+    [
+        *(
+            pytest.param(case, marks=[pytest.mark.long] if case.__name__ == "PortableEmpty" else [])
+            for case in _on_empty_runner()
+        ),
+        *(pytest.param(case, marks=pytest.mark.long) for case in _of_modules()),
+    ],
     ids=lambda case: case.__name__,
 )
 def test_no_test_passes_on_a_runner_that_does_nothing(case: type[suites.Conformance]) -> None:

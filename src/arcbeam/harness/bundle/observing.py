@@ -35,11 +35,13 @@ class ObservingOperation(BlockOperation):
 
     Attributes:
         name: of the observer.
+        watched: somebody asks what was seen; on a bounded input nobody does.
     """
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, observing: Observing) -> None:
         super().__init__(name, spec, factory, input_coder)
         self.name = observer_name(name.transform_id)
+        self.watched = False
         self._fn = fn
         self._max_skew, self._quantile = observing.max_skew, observing.quantile
         self._latest: int | None = None
@@ -74,8 +76,9 @@ class ObservingOperation(BlockOperation):
                 times = self._fn.times_of(block.values)
                 if times is not None:
                     block = Block(block.values, Each(times), block.windows, block.panes)
-                times = block.micros if type(block.micros) is Each else (block.micros,)
-                self._see(times if self._quantile is None else [*times] * (len(block) // len(times)), len(block))
+                if self.watched:
+                    times = block.micros if type(block.micros) is Each else (block.micros,)
+                    self._see(times if self._quantile is None else [*times] * (len(block) // len(times)), len(block))
                 self._outputs[0].emit(block)
             except BaseException as e:
                 self._runner._reraise_augmented(e)

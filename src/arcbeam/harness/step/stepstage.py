@@ -75,6 +75,8 @@ class StepStage:
         self.stable = stage.stable
         self.stateful = [op for op in self.processor.sdk.ops.values() if isinstance(op, StatefulOperation)]
         self.observers = [op for op in self.processor.sdk.ops.values() if isinstance(op, ObservingOperation)]
+        for observer in self.observers:
+            observer.watched = True
         taker = root.output_blocks.only_taker
         self.driven = taker if isinstance(taker, StatefulOperation) else None
         if self.driven is not None:
