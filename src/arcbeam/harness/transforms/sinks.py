@@ -1,13 +1,15 @@
-"""Writing files, block by block: text and Avro records, and rows on their way into Parquet files.
+"""Writing files, block by block: text and Avro records, rows on their way into Parquet files, and part files.
 
 Owns two operations in place of DoFns of the SDK's own, which take an element at a time. Each keeps the SDK's DoFn, and
 leaves to it whatever is not the common case: the first element, which opens a file, full buffers, what fails. Which
-file is written is the SDK's business. Its internals that are leaned on are held by a contract test.
+file is written is the SDK's business. Its internals that are leaned on are held by a contract test. A third is for
+DoFns of ours that take lists (`arcbeam.model.lists`), as those of part files.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 from apache_beam.coders.coders import ToBytesCoder
@@ -17,6 +19,7 @@ from apache_beam.runners.worker import operations
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation, dofn_runner
 from arcbeam.harness.transforms.values import Given
+from arcbeam.model.lists import TakesLists
 
 
 class _Collecting(BlockOperation):
@@ -164,6 +167,52 @@ class TableOperation(_Collecting):
         return len(rows)
 
 
+class ListOperation(_Collecting):
+    """A DoFn that takes lists of values of the same window."""
+
+    @staticmethod
+    def takes(fn: Any) -> bool:
+        """Whether a DoFn is one that this can stand for."""
+        return isinstance(fn, TakesLists)
+
+    def _take(self, block: Block) -> None:
+        with self.scoped_process_state:
+            for values, windows in _by_windows(block):
+                for window in windows:
+                    try:
+                        out = list(self._fn.take(values, window))
+                    except BaseException as e:
+                        self._runner._reraise_augmented(e)
+                    for each in out:
+                        self.output(each)
+
+    def _collect(self, block: Block, place: int) -> int:
+        raise NotImplementedError("blocks are taken whole")
+
+
+def _by_windows(block: Block) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
+    """The values of a block that share their windows, and those."""
+    if type(block.windows) is not Each:
+        yield block.values, block.windows
+        return
+    # Mostly equal windows are the same object, and the same as those of the element before.
+    found: dict[int, tuple[list[Any], tuple[Any, ...]]] = {}
+    before: Any = None
+    for value, windows in zip(block.values, block.windows, strict=True):
+        if windows is not before:
+            before = windows
+            values, _ = found.setdefault(id(windows), ([], windows))
+        values.append(value)
+    equal: dict[tuple[Any, ...], list[Any]] = {}
+    for values, windows in found.values():
+        if windows in equal:
+            equal[windows] += values
+        else:
+            equal[windows] = values
+    for windows, values in equal.items():
+        yield values, windows
+
+
 def operation_for(fn: Any) -> type[_Collecting] | None:
     """The operation that stands for a DoFn; None if there is none."""
-    return next((kind for kind in (SinkOperation, TableOperation) if kind.takes(fn)), None)
+    return next((kind for kind in (SinkOperation, TableOperation, ListOperation) if kind.takes(fn)), None)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import apache_beam as beam
-from apache_beam.transforms.core import DoFn
 from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.io.parts.naming import Span, check_destination
@@ -22,6 +21,7 @@ from arcbeam.io.parts.spans import span_of
 from arcbeam.io.parts.successes import success_of
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
+from arcbeam.model.lists import TakesLists
 
 _MOST_OPEN: Final = 100
 """Files that a task has open at once. The one that was written to longest ago is closed for the next."""
@@ -47,7 +47,7 @@ class _Numbers:
 _numbers = _Numbers()
 
 
-class WriteHere(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     """Writes records into parts, and puts out ((span, destination), part file) as plain values when its bundle ends.
 
     Args:
@@ -61,10 +61,6 @@ class WriteHere(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._open: OrderedDict[Of, tuple[PartWriter, Any]] = OrderedDict()
         self._done: list[tuple[PartFile, Any]] = []
 
-    def get_input_batch_type(self, input_element_type: Any) -> Any:
-        """Any list of records."""
-        return list[input_element_type]
-
     def setup(self) -> None:
         """See `beam.DoFn`."""
         self._staging = self._work.staging()
@@ -76,15 +72,18 @@ class WriteHere(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._open.clear()
         self._done = []
 
-    @DoFn.yields_elements  # type: ignore[untyped-decorator]
-    def process_batch(self, batch: list[Any], window: Any = DoFn.WindowParam) -> Iterable[Any]:
-        """Records of one window."""
+    def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
+        """See `take`."""
+        return self.take([element], window)
+
+    def take(self, values: list[Any], window: Any) -> Iterable[Any]:
+        """See `TakesLists`."""
         span = span_of(window, self._coder)
         if self._destination is None:
-            self._write(span, "", window, batch)
+            self._write(span, "", window, values)
             return ()
         by_destination = defaultdict(list)
-        for record in batch:
+        for record in values:
             by_destination[self._destination(record)].append(record)
         for destination, records in by_destination.items():
             self._write(span, destination, window, records)

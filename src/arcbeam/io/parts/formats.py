@@ -179,6 +179,13 @@ class Text(Lines):
         """See `Lines`."""
         return ("\n".join(records) + "\n").encode()
 
+    def encode(self, records: Sequence[Any]) -> list[bytes]:
+        """See `Format`."""
+        try:
+            return [(record + "\n").encode() for record in records]
+        except Exception:
+            return super().encode(records)
+
     def encoded(self, record: Any) -> bytes:
         """See `Lines`."""
         if not isinstance(record, str):

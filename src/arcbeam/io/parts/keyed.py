@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder, IterableCoder, TupleCoder, VarIntCoder
-from apache_beam.transforms.core import DoFn
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.utils.timestamp import Timestamp
@@ -32,6 +31,7 @@ from arcbeam.io.parts.spans import span_of
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
 from arcbeam.model.hashing import key_hash
+from arcbeam.model.lists import TakesLists
 
 _RECORDS: Final = 4_096
 """Of a chunk, about."""
@@ -46,14 +46,14 @@ Chunk = list[bytes]
 class _Chunk:
     """Records on their way to the same place."""
 
-    __slots__ = ("records", "size", "timestamp")
+    __slots__ = ("records", "size")
 
-    def __init__(self, timestamp: int) -> None:
+    def __init__(self) -> None:
         self.records: Chunk = []
-        self.size, self.timestamp = 0, timestamp
+        self.size = 0
 
 
-class Chunks(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
+class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     """Encodes records, and puts them out as ((destination, shard), chunk).
 
     Args:
@@ -65,54 +65,48 @@ class Chunks(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, work: Work, destination: Destination | None, shards: int) -> None:
         self._encode, self._destination, self._shards = work.format.encode, destination, shards
 
-    def get_input_batch_type(self, input_element_type: Any) -> Any:
-        """Any list of records."""
-        return list[input_element_type]
-
     def start_bundle(self) -> None:
         """Nothing waits."""
         self._chunks: dict[tuple[Any, Key], _Chunk] = {}
         self._known: set[str] = set()
 
-    @DoFn.yields_elements  # type: ignore[untyped-decorator]
-    def process_batch(
-        self, batch: list[Any], window: Any = DoFn.WindowParam, timestamp: Any = DoFn.TimestampParam
-    ) -> Iterable[Any]:
-        """Records of one window."""
+    def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
+        """See `take`."""
+        return self.take([element], window)
+
+    def take(self, values: list[Any], window: Any) -> Iterable[Any]:
+        """See `TakesLists`."""
         if self._destination is None:
-            return self._add("", window, timestamp.micros, batch)
+            return self._add("", window, values)
         by_destination = defaultdict(list)
-        for record in batch:
+        for record in values:
             by_destination[self._destination(record)].append(record)
-        return list(
-            chain.from_iterable(
-                self._add(self._checked(destination), window, timestamp.micros, records)
-                for destination, records in by_destination.items()
-            )
-        )
+        return [
+            chunk
+            for destination, records in by_destination.items()
+            for chunk in self._add(self._checked(destination), window, records)
+        ]
 
     def _checked(self, destination: str) -> str:
         if destination not in self._known:
             self._known.add(check_destination(destination))
         return destination
 
-    def _add(self, destination: str, window: Any, timestamp: int, records: list[Any]) -> list[Any]:
+    def _add(self, destination: str, window: Any, records: list[Any]) -> list[Any]:
         encoded = self._encode(records)
         if self._shards == 1:
-            return self._keep((destination, 0), window, timestamp, encoded)
+            return self._keep((destination, 0), window, encoded)
         by_shard = defaultdict(list)
         for record in encoded:
             by_shard[key_hash(record) % self._shards].append(record)
-        full = (self._keep((destination, shard), window, timestamp, some) for shard, some in by_shard.items())
-        return list(chain.from_iterable(full))
+        return [chunk for shard, some in by_shard.items() for chunk in self._keep((destination, shard), window, some)]
 
-    def _keep(self, key: Key, window: Any, timestamp: int, encoded: Chunk) -> list[Any]:
+    def _keep(self, key: Key, window: Any, encoded: Chunk) -> list[Any]:
         chunk = self._chunks.get((window, key))
         if chunk is None:
-            chunk = self._chunks[window, key] = _Chunk(timestamp)
+            chunk = self._chunks[window, key] = _Chunk()
         chunk.records += encoded
         chunk.size += sum(map(len, encoded))
-        chunk.timestamp = min(chunk.timestamp, timestamp)
         if len(chunk.records) < _RECORDS and chunk.size < _BYTES:
             return []
         del self._chunks[window, key]
@@ -126,7 +120,8 @@ class Chunks(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     @staticmethod
     def _windowed(window: Any, key: Key, chunk: _Chunk) -> Any:
-        return WindowedValue((key, chunk.records), Timestamp(micros=chunk.timestamp), (window,))
+        # No part has another time than the end of its window: it holds no watermark that its window does not hold.
+        return WindowedValue((key, chunk.records), window.max_timestamp(), (window,))
 
 
 def chunk_coder() -> Any:
