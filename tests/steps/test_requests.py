@@ -155,6 +155,33 @@ def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
         world.desk.ask(Asked.CANCEL)
 
 
+@pytest.mark.contract("END-03")
+def test_who_tells_the_process_to_end_suspends_the_job_without_a_savepoint() -> None:
+    world = Steered("more", "more", "more")
+    ticket = world.desk.ask(Asked.SUSPEND)
+    world.play()
+    assert world.driver.end == End(EndState.STOPPED)
+    assert world.log.head.mode is CommitMode.SUSPENDED
+    assert ticket.answer == Answer(Said.DONE, "the job is suspended with step 1", 1)
+    assert world.pins == []
+
+
+@pytest.mark.contract("END-02", "END-03")
+def test_a_drain_behind_a_suspension_is_refused_whether_it_runs_or_is_over() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.SUSPEND, "pause"), (Asked.DRAIN, "last"), (Asked.SUSPEND, "other")]}
+    world.play()
+    done, *refused = world.answers()
+    assert done == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    for answer, name in zip(refused, ("last", "other"), strict=True):
+        assert answer is not None
+        assert answer.said is Said.REFUSED
+        assert f"the job is suspending already, to savepoint 'pause': nothing comes of '{name}'" in answer.text
+    assert world.driver.end == End(EndState.STOPPED)
+    with pytest.raises(RequestRefusedError, match=r"is suspended since step 2\n.*resume it first"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+
+
 def test_a_cancelled_job_says_so() -> None:
     world = Steered("more", "more")
     world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.CANCEL, "")]}

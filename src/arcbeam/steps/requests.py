@@ -95,7 +95,7 @@ class RequestDesk:
             held = self._open()
             for ticket in held:
                 ticket.request = replace(ticket.request, step=head.step, epoch=head.epoch)
-                if ticket.request.what is not Asked.CANCEL:
+                if _names(ticket.request.what, ticket.request.savepoint):
                     try:
                         files.refuse_name(head, ticket.request.savepoint)
                     except RequestRefusedError as e:
@@ -107,6 +107,10 @@ class RequestDesk:
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
         """Asks something, from this process. It may come before the driver has taken the job over.
 
+        Args:
+            what: is asked.
+            savepoint: the name of the step with which it is done; a suspension needs none ("").
+
         Raises:
             RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
         """
@@ -114,7 +118,7 @@ class RequestDesk:
             if self._closed:
                 raise RequestRefusedError(f"nothing comes of '{what}': the job does not run any more")
             head = self._head
-            if head is not None and what is not Asked.CANCEL:
+            if head is not None and _names(what, savepoint):
                 files.refuse_name(head, savepoint)
             self._asked += 1
             step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
@@ -262,6 +266,8 @@ class RequestDesk:
         made = pin if pin is not None and pin.step > request.step else None
         if request.what is Asked.DRAIN and head.mode is CommitMode.DRAINING:
             self._settle(ticket, Answer(Said.DONE, "the job is draining", head.step))
+        elif request.what is Asked.SUSPEND and not request.savepoint and head.mode is CommitMode.SUSPENDED:
+            self._settle(ticket, Answer(Said.DONE, f"the job is suspended with step {head.step}", head.step))
         elif made is not None:
             self._settle(ticket, Answer(Said.DONE, f"savepoint '{made.name}' is step {made.step}", made.step))
         elif proposed is not None and proposed.step == head.step and request.savepoint in proposed.savepoints:
@@ -291,6 +297,11 @@ class RequestDesk:
             ticket.settled.set()
             if not ticket.filed:
                 self._tickets.pop(ticket.request.id, None)
+
+
+def _names(what: Asked, savepoint: str) -> bool:
+    """Whether a request is for a step with a name."""
+    return what is not Asked.CANCEL and not (what is Asked.SUSPEND and not savepoint)
 
 
 def _last(request: Request, end: End | None, why: str, head: Manifest | None) -> Answer:
