@@ -24,6 +24,7 @@ from arcbeam.jobs import commands as job_commands
 from arcbeam.jobs import steering
 from arcbeam.output import JsonOutput, Output, TextOutput
 from arcbeam.script import run_script, tell
+from arcbeam.view.savepointscommand import savepoints
 from arcbeam.view.statuscommand import status
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _start(options: Mapping[str, Any]) -> None:
 main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
 main.command()(speaks(inspect))
 main.command()(speaks(status))
+main.command()(speaks(savepoints))
 main.command()(speaks(job_commands.serving(_executors, _start)))
 main.command()(speaks(job_commands.jobs))
 for command in (steering.savepoint, steering.drain, steering.suspend, steering.cancel):

@@ -132,7 +132,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
     from arcbeam.store.log.requests import Asked
 
     if is_folder(job):
-        _asked_of_folder(out, job, Asked.CANCEL, "", seconds)
+        asked_of_folder(out, job, Asked.CANCEL, "", seconds)
         if seconds > 0:
             out.text(f"{job} is CANCELLED", id=job, state="CANCELLED")
         return
@@ -149,7 +149,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
 def _savepoint(out: Output, what: Asked, job: str, name: str, server: Callable[[], JobClient], seconds: float) -> str:
     """Asks for what ends with a savepoint; its path, "" if nobody waits for it."""
     if is_folder(job):
-        return _asked_of_folder(out, job, what, name, seconds)
+        return asked_of_folder(out, job, what, name, seconds)
     with server() as client:
         return client.ask(what, job, name, _some(seconds))
 
@@ -176,7 +176,7 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
         return _STATES.get(mode(), "")
 
     # Whoever wants no more than that it drains has it if it does already.
-    if (name or mode() != "draining") and not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
+    if (name or mode() != "draining") and not asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
         return ""
     out.progress(f"{shown_job(folder)} is draining", id=shown_job(folder), state="DRAINING")
     if seconds <= 0:
@@ -185,8 +185,16 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     return _within(seconds - (time.monotonic() - began), state, every=_STATE_SECONDS) or "DRAINING"
 
 
-def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float) -> str:
+def asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float, new: str = "") -> str:
     """Asks the job in a folder, and waits until that is settled.
+
+    Args:
+        out: is told that nobody waits.
+        folder: of the job.
+        what: is asked.
+        name: of a savepoint; "" for one that says when this was.
+        seconds: to wait at most; 0: not at all.
+        new: as in `requests.Request`.
 
     Returns:
         The savepoint's path, or what stands for it; "" if nobody waits.
@@ -202,7 +210,7 @@ def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: 
 
     name = "" if what is requests.Asked.CANCEL else name or named_now(what)
     blobs = opened(folder)
-    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000))
+    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new)
     if seconds <= 0:
         out.text(f"{shown_job(folder)} is asked for '{what}'", id=shown_job(folder), request=request.id)
         return ""

@@ -74,21 +74,28 @@ def opening(
     if was is not newest:
         abandoned += (Abandoned(origin.step + 1, newest.step),)
     return replace(
-        origin,
+        held(origin, newest, Timestamp(max(asked.now, head.time)), epoch, token),
         job=head.job,
-        step=newest.step + 1,
-        epoch=epoch,
-        token=token,
-        parent=newest.token if isinstance(newest, Manifest) else "",
-        kind=Kind.OPENING,
         mode=origin.mode if finishing or origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
-        time=Timestamp(max(asked.now, head.time)),
-        cut=b"",
         shape=asked.shape,
         watermarks=tuple(of for of in origin.watermarks if of.stage in stages),
         pins=head.pins,
         abandoned=abandoned,
         program=asked.program or origin.program,
+    )
+
+
+def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, epoch: int, token: str) -> Manifest:
+    """An opening behind the newest manifest that holds what another one holds, and changes nothing of it."""
+    return replace(
+        origin,
+        step=newest.step + 1,
+        epoch=epoch,
+        token=token,
+        parent=newest.token if isinstance(newest, Manifest) else "",
+        kind=Kind.OPENING,
+        time=Timestamp(max(now, origin.time)),
+        cut=b"",
     )
 
 
