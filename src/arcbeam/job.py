@@ -246,6 +246,7 @@ class Job:
             options.shards,
             kept.program if kept is not None and store else None,
             kept.files if kept is not None else {},
+            options.allow_dropped_state,
         )
 
     def ask(self, what: Asked, savepoint: str = "") -> Asking:

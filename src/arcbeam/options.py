@@ -43,7 +43,15 @@ _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
 ON_SIGTERM = ("suspend", "drain", "cancel")
 """What `--on_sigterm` may be."""
 
-OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume", "metrics_address")
+OF_THE_RUN = (
+    "runner",
+    "checkpoint_dir",
+    "from_savepoint",
+    "stage_mapping",
+    "allow_dropped_state",
+    "force_resume",
+    "metrics_address",
+)
 """Options that say where one run of one job begins: no other run has them, nor another job."""
 
 
@@ -155,6 +163,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "new name. The names are those of `arcbeam inspect`. May be repeated.",
         )
         steps.add_argument(
+            "--allow_dropped_state",
+            action="store_true",
+            default=False,
+            help="Go on with a job though the pipeline has no place for some of what it has: the state of stages that "
+            "are gone, and what these have not surely published. It is given up for good, and named in a warning.",
+        )
+        steps.add_argument(
             "--force_resume",
             action="store_true",
             default=False,
@@ -255,7 +270,7 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises
-        for name in ("from_savepoint", "stage_mapping", "force_resume"):
+        for name in ("from_savepoint", "stage_mapping", "allow_dropped_state", "force_resume"):
             if getattr(self, name) and not self.checkpoint_dir:
                 raise InvalidPipelineError(
                     f"--{name} is for a job that is gone on with", "name its folder with --checkpoint_dir"

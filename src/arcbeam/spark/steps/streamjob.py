@@ -214,6 +214,8 @@ class StreamRun:
         log = self._log = taken.log
         self._listener.opened()
         self._clock.start_at(log.head.time)
+        for lost in taken.dropped:
+            self.warn(f"given up, as --allow_dropped_state says: {lost}")
         if log.head.mode in ENDED:
             self.warn(
                 f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"

@@ -137,7 +137,8 @@ class StepLog:
                 when the job is not refused, so who is leaves nothing there; and before the epoch begins, so who cannot
                 put it there stops nobody. Where either is another one then, it is called again.
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
-                change what is real, but only what it is called, and by which outputs watermarks are known.
+                change what is real, but only what it is called, and by which outputs watermarks are known; and leave
+                out what is given up on purpose.
             token: gives tokens that nobody else has.
 
         Raises:
