@@ -1,6 +1,7 @@
 """The command line: `arcbeam <command>`, text for people and `--json` for programs.
 
-Owns the commands' names, arguments and exit codes: 0 well, 1 failed with a message, 2 wrong usage, 130 ended by Ctrl-C.
+Owns the commands' names, arguments and exit codes: 0 well, 1 failed with a message, 2 wrong usage, 130 ended by Ctrl-C,
+143 by SIGTERM.
 Each command is one function; it imports what it needs inside, so that `arcbeam doctor` is quick and works when Beam or
 Spark is missing.
 """
@@ -24,6 +25,7 @@ from arcbeam.jobs import steering
 from arcbeam.output import JsonOutput, Output, TextOutput
 from arcbeam.script import run_script, tell
 from arcbeam.view.partscommand import parts
+from arcbeam.view.savepointscommand import savepoints
 from arcbeam.view.statuscommand import status
 
 if TYPE_CHECKING:
@@ -142,15 +144,21 @@ def resume(
 
     The pipeline, its options and its files are those that the job was submitted with, and has kept there: the script is
     not needed. OPTIONS are pipeline options that take the place of earlier ones, as --spark_master. Runs until the job
-    ends; Ctrl-C cancels it, and it can be resumed again.
+    ends; Ctrl-C cancels it, SIGTERM suspends it (or as its --on_sigterm says), and it can be resumed again.
     """
     from arcbeam.resume import resume as go_on
 
     more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
     result = go_on(path, more, name=name, savepoint=savepoint)
     out.progress(f"{result.job_id} goes on", id=result.job_id, state=result.state)
-    state = result.wait_until_finish()
-    out.text(f"{result.job_id} is {state}", id=result.job_id, state=state)
+    ended: SystemExit | None = None
+    try:
+        result.wait_until_finish()
+    except SystemExit as e:
+        ended = e
+    out.text(f"{result.job_id} is {result.state}", id=result.job_id, state=result.state)
+    if ended is not None:
+        raise ended
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
@@ -176,6 +184,7 @@ main.command(context_settings={"ignore_unknown_options": True})(speaks(explain))
 main.command()(speaks(inspect))
 main.command()(speaks(status))
 main.command(context_settings={"ignore_unknown_options": True})(speaks(parts))
+main.command()(speaks(savepoints))
 main.command()(speaks(job_commands.serving(_executors, _start)))
 main.command()(speaks(job_commands.jobs))
 for command in (steering.savepoint, steering.drain, steering.suspend, steering.cancel):

@@ -18,6 +18,7 @@ from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
 from arcbeam.job import Follower, Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, Submission
+from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.program import kept_program
@@ -165,6 +166,15 @@ class SparkExecutor:
         with self._lock:
             job = self._job
         return None if job is None else MetricsNow(job.attempted(), job.metrics())
+
+    def end(self, again: threading.Event) -> None:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        if job is None:
+            self.cancel()
+        else:
+            bring_to_end(job, again)
 
     def cancel(self) -> None:
         """See `PipelineExecutor`."""

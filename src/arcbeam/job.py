@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.metrics import JobMetrics
+from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
@@ -128,8 +129,11 @@ class Job:
 
     Attributes:
         id: unique.
+        on_sigterm: how it ends when the process is told to end.
+        sigterm_seconds: how long that may take.
 
     Raises:
+        InvalidPipelineError: it is to be suspended then, and keeps nothing to go on with.
         SetupError: there is no Spark to run it on.
     """
 
@@ -144,6 +148,7 @@ class Job:
     ) -> None:
         self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
         self._plan, self._options, self._prelude = plan, options, prelude
+        self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._run: BatchRun | streamjob.StreamRun | None = None
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
@@ -156,6 +161,11 @@ class Job:
     def cancelled(self) -> bool:
         """Whether somebody asked for the end."""
         return self._cancelled.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its run is over."""
+        return self._ended.is_set()
 
     @property
     def state(self) -> str:
@@ -237,6 +247,7 @@ class Job:
             options.shards,
             kept.program if kept is not None and store else None,
             kept.files if kept is not None else {},
+            options.allow_dropped_state,
         )
 
     def ask(self, what: Asked, savepoint: str = "") -> Asking:
@@ -254,11 +265,7 @@ class Job:
                 f"{self.id} cannot be asked for '{what}': it does not run in steps",
                 "only a job in steps can be asked: one with an unbounded input, or submitted with --streaming",
             )
-        while not self._begun.wait(0.1):
-            if self._ended.is_set():
-                raise RequestRefusedError(f"nothing comes of '{what}': {self.id} did not begin to run")
-        run = self._run
-        assert isinstance(run, streamjob.StreamRun)
+        run = self._begun_run(what)
         if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
             raise RequestRefusedError(
                 f"{self.id} cannot be asked for '{what}': its state is in a folder that goes with it",
@@ -269,6 +276,28 @@ class Job:
             return Asking(drain, "")
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
         return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "")
+
+    def _begun_run(self, what: Asked) -> streamjob.StreamRun:
+        """The run, when it has begun."""
+        while not self._begun.wait(0.1):
+            if self._ended.is_set():
+                raise RequestRefusedError(f"nothing comes of '{what}': {self.id} did not begin to run")
+        run = self._run
+        assert isinstance(run, streamjob.StreamRun)
+        return run
+
+    def ask_to_end(self) -> None:
+        """See `arcbeam.jobs.termination.Endable`.
+
+        A suspension that nobody asked for by name gets none: the job goes on from where it is. A job that is stopped
+        every night would have one savepoint more each time, whose files stay.
+        """
+        run = self._begun_run(Asked.SUSPEND)
+        if self.on_sigterm is OnSigterm.DRAIN:
+            if run.draining() is None:
+                run.ask(Asked.DRAIN, named_now(Asked.DRAIN)).heard.wait()
+        else:
+            Asking(run.ask(Asked.SUSPEND), "").wait()
 
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
@@ -333,6 +362,21 @@ class Job:
 
     def _say(self, level: int, text: str) -> None:
         self._messages.append(Message(time.time(), level, text))
+
+
+def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:
+    """How a job ends when its process is told to: see `--on_sigterm`."""
+    if plan.bounded:
+        return OnSigterm.CANCEL
+    if options.on_sigterm is None:
+        return OnSigterm.SUSPEND if options.checkpoint_dir else OnSigterm.CANCEL
+    how = OnSigterm(options.on_sigterm)
+    if how is OnSigterm.SUSPEND and not options.checkpoint_dir:
+        raise InvalidPipelineError(
+            "--on_sigterm=suspend is for a job that can go on: this one keeps its state in a folder that goes with it",
+            "give it a --checkpoint_dir",
+        )
+    return how
 
 
 def session_options(options: ArcbeamOptions) -> SessionOptions:

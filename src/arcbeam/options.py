@@ -36,11 +36,22 @@ _ALL = "all"
 
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb", "shutdown_seconds")
 """Options that mean nothing at zero or below."""
-_NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds")
+_NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
 """Options that mean nothing below zero."""
 
 
-OF_THE_RUN = ("runner", "checkpoint_dir", "from_savepoint", "stage_mapping", "force_resume", "metrics_address")
+ON_SIGTERM = ("suspend", "drain", "cancel")
+"""What `--on_sigterm` may be."""
+
+OF_THE_RUN = (
+    "runner",
+    "checkpoint_dir",
+    "from_savepoint",
+    "stage_mapping",
+    "allow_dropped_state",
+    "force_resume",
+    "metrics_address",
+)
 """Options that say where one run of one job begins: no other run has them, nor another job."""
 
 
@@ -123,6 +134,20 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             help="Where the job tells its figures in Prometheus' text form while it runs: a port of this machine, "
             "reached from nowhere else, or host:port (default: nowhere).",
         )
+        batch.add_argument(
+            "--on_sigterm",
+            default=None,
+            help="What becomes of the job when the process that drives it is told to end: suspend, drain or cancel "
+            "(default: suspend with --checkpoint_dir, else cancel). A bounded pipeline that does not run in steps is "
+            "cancelled. A second SIGTERM cancels.",
+        )
+        batch.add_argument(
+            "--sigterm_seconds",
+            type=float,
+            default=25.0,
+            help="Seconds after a SIGTERM behind which the job is cancelled if it has not ended as it should (default "
+            "25: Kubernetes kills after 30).",
+        )
         steps = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
         steps.add_argument(
             "--checkpoint_dir",
@@ -143,6 +168,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             default=None,
             help="A stage that is called otherwise than when the job last ran, old=new: its state goes on under the "
             "new name. The names are those of `arcbeam inspect`. May be repeated.",
+        )
+        steps.add_argument(
+            "--allow_dropped_state",
+            action="store_true",
+            default=False,
+            help="Go on with a job though the pipeline has no place for some of what it has: the state of stages that "
+            "are gone, and what these have not surely published. It is given up for good, and named in a warning.",
         )
         steps.add_argument(
             "--force_resume",
@@ -245,11 +277,15 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises
-        for name in ("from_savepoint", "stage_mapping", "force_resume"):
+        for name in ("from_savepoint", "stage_mapping", "allow_dropped_state", "force_resume"):
             if getattr(self, name) and not self.checkpoint_dir:
                 raise InvalidPipelineError(
                     f"--{name} is for a job that is gone on with", "name its folder with --checkpoint_dir"
                 )
+        if self.on_sigterm not in (None, *ON_SIGTERM):
+            raise InvalidPipelineError(
+                f"--on_sigterm={self.on_sigterm} is nothing that a job can do", f"give one of {', '.join(ON_SIGTERM)}"
+            )
         if self.spark_master and self.spark_remote:
             raise InvalidPipelineError(
                 "--spark_master and --spark_remote are both given", "give the one that the pipeline is to run on"

@@ -6,6 +6,7 @@ Owns the `Output` interface and its two forms. Knows nothing of what is said.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TextIO
@@ -74,6 +75,8 @@ class TextOutput:
     def progress(self, text: str, **fields: Any) -> None:
         """One line that overwrites the one before; off a terminal, a line each time."""
         if self._err.isatty():
+            # What does not fit would not be overwritten.
+            text = text[: shutil.get_terminal_size().columns - 1]
             print("\r" + text.ljust(self._progress_width), end="", file=self._err, flush=True)
             self._progress_width = len(text)
         else:

@@ -12,6 +12,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 from arcbeam.errors import JobCancelledError, UserCodeError
 from arcbeam.job import Asking, Job, Message
 from arcbeam.jobs.metrics import JobMetrics
+from arcbeam.jobs.termination import SIGTERMS, TERMINATED
 from arcbeam.model.plan import Plan
 from arcbeam.steps.status import Status
 from arcbeam.store.log.requests import Asked
@@ -35,6 +36,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         # SUBTLE: not the thread's `join`: one that Ctrl-C interrupts takes the thread for ended (Python 3.11).
         self._ended = threading.Event()
         threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True).start()
+        SIGTERMS.add(job)
 
     def _work(self) -> None:
         try:
@@ -62,12 +64,18 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
 
         Raises:
             UserCodeError, JobFailedError, …: why the job failed.
+            SystemExit: with code 143, if a SIGTERM to this process has suspended or cancelled the job: what the program
+                does with a job that is done is not to be done. One that was drained for it is DRAINED, as ever.
         """
+        SIGTERMS.add(self._job)
         try:
             self._ended.wait(None if duration is None else duration / 1000)
         except KeyboardInterrupt:
             self.cancel()
             raise
+        told = self._ended.is_set() and SIGTERMS.ended(self._job)
+        if told and self._state in (PipelineState.STOPPED, PipelineState.CANCELLED):
+            raise SystemExit(TERMINATED)
         if self._error is not None and self._state != PipelineState.CANCELLED:
             if isinstance(self._error, UserCodeError):
                 # It holds the user's own traceback; ours, which would grow each time it is raised, helps nobody.

@@ -41,6 +41,7 @@ class Fake:
     checked: list[Submission] = field(default_factory=list)
     cancel_error: Exception | None = None
     cancelling: Callable[[], None] | None = None
+    ending: Callable[[threading.Event], None] | None = None
     goes_on: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     answer: Callable[[], None] = lambda: None
@@ -83,6 +84,12 @@ class Executor:
 
     def metrics(self) -> MetricsNow | None:
         return self._fake.now
+
+    def end(self, again: threading.Event) -> None:
+        if self._fake.ending is None:
+            self.cancel()
+        else:
+            self._fake.ending(again)
 
     def cancel(self) -> None:
         if self._fake.cancel_error:

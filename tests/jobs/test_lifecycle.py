@@ -193,7 +193,7 @@ def test_cancelling_that_does_not_work_is_told(jobs: Jobs, fake: Fake) -> None:
     id = start(jobs)
     assert jobs.cancel(id) is JobState.CANCELLING
     told = (event.text for event in jobs.follow(id) if isinstance(event, MessageLogged))
-    assert "cancelling did not work: RuntimeError('no connection')" in next(told)
+    assert "'cancel' did not work: RuntimeError('no connection')" in next(told)
     fake.cancelled.set()
     states(jobs, id)
     fake.cancel_error = None
@@ -348,6 +348,35 @@ def test_a_server_that_stops_leaves_what_can_go_on(open_jobs: Callable[[], Jobs]
     assert jobs.registry.job(id).state is JobState.RUNNING
     assert fake.cancelled.is_set()
     assert "goes on when it starts again" in str(jobs.registry.events(id, 0))
+
+
+@pytest.mark.contract("END-03", "API-02")
+@pytest.mark.parametrize("end", [JobState.STOPPED, JobState.DRAINED])
+def test_a_job_that_is_suspended_because_the_server_stops_goes_on_with_the_next(
+    open_jobs: Callable[[], Jobs], fake: Fake, end: JobState
+) -> None:
+    told: list[bool] = []
+
+    def run(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        assert fake.cancelled.wait(WAIT)
+        return end
+
+    def ending(again: threading.Event) -> None:
+        told.append(again.is_set())
+        fake.cancelled.set()
+
+    jobs = open_jobs()
+    fake.goes_on, fake.behave, fake.ending = True, run, ending
+    id = start(jobs)
+    until(jobs, id, JobState.RUNNING)
+    jobs.close(WAIT)
+    assert told == [False]
+    assert jobs.registry.job(id).state is (JobState.RUNNING if end is JobState.STOPPED else end)
+    fake.behave = succeed
+    jobs = open_jobs()
+    jobs.resume()
+    assert states(jobs, id)[-1] is (JobState.DONE if end is JobState.STOPPED else end)
 
 
 @pytest.mark.contract("END-03")

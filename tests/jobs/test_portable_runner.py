@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import pytest
 from apache_beam.metrics import monitoring_infos
 from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import Unsupported, UnsupportedPipelineError, UserCodeError
 from arcbeam.jobs.environments import embedded
-from arcbeam.jobs.execution import FileKind, JobEvents, Level, Submission
-from tests.jobs.fakes import Fake, serving
+from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, Submission
+from tests.jobs.fakes import WAIT, Fake, serving
 
 pytestmark = pytest.mark.contract("API-02")
 
@@ -112,6 +114,37 @@ def test_cancel(submit: Callable[..., Any], fake: Fake) -> None:
     with pytest.raises(RuntimeError, match="CANCELLED"):
         result.wait_until_finish()
     assert result.state == "CANCELLED"
+
+
+@pytest.mark.contract("END-02", "END-03", "API-06")
+@pytest.mark.parametrize("end", [JobState.DRAINED, JobState.STOPPED])
+def test_a_job_that_is_drained_or_suspended(
+    submit: Callable[..., Any], fake: Fake, caplog: pytest.LogCaptureFixture, end: JobState
+) -> None:
+    asked = threading.Event()
+    fake.answer = asked.set
+
+    def run(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        assert asked.wait(WAIT)
+        if end is JobState.DRAINED:
+            events.turned(JobState.DRAINING)
+        return end
+
+    fake.behave = run
+    result = submit()
+    if end is JobState.DRAINED:
+        # Over the SDK's own stub: its result has no method for it.
+        result._job_service.Drain(job_pb.DrainJobRequest(job_id=result._job_id), timeout=WAIT)
+    else:
+        asked.set()
+    # To the SDK everything but DONE is a failure; how it ended is told.
+    with caplog.at_level("INFO"), pytest.raises(RuntimeError, match=f"failed in state {end}"):
+        result.wait_until_finish()
+    assert result.state == end
+    if end is JobState.DRAINED:  # the SDK reads messages to the end only where nothing can follow
+        told = [record.getMessage().rpartition(" ")[2] for record in caplog.records if "state changed" in record.msg]
+        assert told[-2:] == ["DRAINING", "DRAINED"]
 
 
 @pytest.mark.contract("API-04")

@@ -6,15 +6,18 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from arcbeam import cli
+from arcbeam.engine.plan.reports import Counts, Restrictions
 from arcbeam.jobs import steering
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.proposals import draft
 from arcbeam.store.blobs import backends
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -23,6 +26,8 @@ from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.jobs.fakes import WAIT, Client, Fake
+from tests.steps.jobs import LAYOUT, READERS, proposal, reported, staged
+from tests.steps.jobs import opened as steps_opened
 from tests.store.samples import opened
 
 pytestmark = pytest.mark.contract("OPS-02")
@@ -85,6 +90,46 @@ def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> No
     result = invoke("suspend", str(tmp_path / "job"))
     assert result.exit_code == 1
     assert "is drained since step 1" in result.stderr
+
+
+@pytest.mark.contract("END-02")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_left_of_a_drain_is_told_whenever_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    steps = [
+        staged("read", 0, 0, restrictions=Restrictions(2, 12.0)),
+        staged("read", 0, 0, restrictions=Restrictions(2, 12.0)),
+        staged("read", 0, 5, counts=Counts(fired=1200), leftover=True),
+    ]
+    log = steps_opened(FolderBlobs(tmp_path / "job", sync=False))
+    # It drains, and one more step is made for each look.
+    modes = iter([*[CommitMode.DRAINING] * len(steps), CommitMode.DRAINED])
+
+    def step(seconds: float = 0.0) -> None:
+        mode, number = next(modes), log.head.step + 1
+        mine = steps[number - 1] if mode is CommitMode.DRAINING else staged("read", 0, 9)
+        command = replace(proposal(number, 0, reported(mine, level=0)), mode=mode, drains_to="last")
+        log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
+
+    step()
+    monkeypatch.setattr(steering.time, "sleep", step)
+    result = invoke("drain", str(tmp_path / "job"), *(["--json"] if as_json else []))
+    assert result.exit_code == 0, result.output
+    told = result.stderr.splitlines()
+    if as_json:
+        found = [json.loads(line)["progress"] for line in told]
+        assert [each.get("step") for each in found] == [None, 1, 3], "nothing twice"
+        assert {each["state"] for each in found} == {"DRAINING"}
+        assert (found[1]["restrictions"], found[1]["backlog"]) == (2, 12.0)
+        assert json.loads(result.stdout)["state"] == "DRAINED"
+    else:
+        assert len(told) == 3
+        assert "is draining, step 1: 2 restriction(s) of 'read' not done (size 12)" in told[1]
+        assert (
+            "step 3: 'read' has more than a step's time takes, in 1 shard(s); 1,200 timer(s) of 'read' fired" in told[2]
+        )
+        assert result.stdout.endswith(" is DRAINED\n")
 
 
 def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path) -> None:
@@ -185,7 +230,8 @@ def assert_soon(happens: threading.Event) -> None:
     assert happens.wait(WAIT)
 
 
-def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
+def test_jobs_of_a_server(client: Client, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steering, "_STATE_SECONDS", 0.05)
     at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
     fake.behave = fake.until_cancelled
     id = client.run()
@@ -206,6 +252,18 @@ def test_jobs_of_a_server(client: Client, fake: Fake) -> None:
         assert f"'{command}' of {id} was not done within 0.05 s" in result.stderr
         assert "the job server goes on with it" in result.stderr
     slow.set()
-    fake.answer = fake.cancelled.set
-    assert invoke("drain", id, at).stdout == f"{id} is CANCELLED\n"
+    # While it drains, it is told how it stands; then it ends.
+    fake.status = {
+        "step": 8,
+        "stages": [{"stage": "Read", "restrictions": 1, "backlog": 3.0}],
+        "causes": [{"text": "the watermark is at 5: restriction 1.0 of 'a'"}],
+    }
+    asked = iter([None, fake.cancelled.set])
+    fake.answer = lambda: (next(asked) or (lambda: None))()
+    result = invoke("drain", id, at)
+    assert result.stdout == f"{id} is CANCELLED\n"
+    assert (
+        f"{id} is draining, step 8: 1 restriction(s) of 'Read' not done (size 3); restriction 1.0 of 'a'"
+        in result.stderr.splitlines()
+    )
     assert "there is no job 'j-9'" in invoke("suspend", "j-9", at).stderr

@@ -24,7 +24,7 @@ NOW = Timestamp(1_000)
 
 
 class Steered(World):
-    """A driver with a desk. `at` says what is asked when a step is run."""
+    """A driver with a desk. `at` says what is asked when a step is run: a name, and behind a space a new one."""
 
     def __init__(self, *reports: str, blobs: MemoryBlobs | None = None) -> None:
         super().__init__(*reports, blobs=blobs)
@@ -47,7 +47,8 @@ class Steered(World):
     def run(self, order: StepOrder) -> None:
         step = order.plan.step
         for what, name in self.at.pop(step, []):
-            self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked))))
+            name, _, new = name.partition(" ")
+            self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked)), new))
         self.desk.look()
         if step == self.fails:
             self.put(StepFailed(Timestamp(0), step, order.plan.attempt, "user error", again=False))
@@ -71,6 +72,61 @@ def test_a_savepoint_is_made_by_the_next_commit_and_told_when_it_is_there() -> N
     assert world.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
     assert files.waiting(world.blobs) == []
     assert world.answers() == [None], "a last answer is read once"
+
+
+@pytest.mark.contract("STORE-05", "OPS-02")
+def test_savepoints_are_renamed_and_deleted_by_the_next_commit_in_the_order_in_which_it_was_asked() -> None:
+    world = Steered("more", "more", "more", "more")
+    world.at = {
+        1: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")],
+        2: [(Asked.RENAME, "a c"), (Asked.DELETE, "b")],
+        3: [(Asked.RENAME, "c a"), (Asked.RENAME, "c b")],
+    }
+    world.play()
+    assert world.pins == [("a", 1)]
+    *made, renamed, deleted, back, late = world.answers()
+    assert [answer and answer.said for answer in made] == [Said.DONE] * 2
+    assert renamed == Answer(Said.DONE, "savepoint 'c' is step 1", 1)
+    assert deleted == Answer(Said.DONE, "there is no savepoint 'b' any more", 2)
+    assert back == Answer(Said.DONE, "savepoint 'a' is step 1", 1)
+    assert late == Answer(Said.REFUSED, "the savepoints are what they were with step 3: 'rename c b' could not be done")
+    assert "step 3 does not become savepoint 'rename c b'" in " ".join(world.story)
+
+
+@pytest.mark.contract("STORE-04", "STORE-05")
+def test_a_name_that_was_changed_by_a_driver_that_died_before_it_could_say_so() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", "more", blobs=blobs)
+    world.at = {1: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")], 2: [(Asked.RENAME, "a c"), (Asked.DELETE, "b")]}
+    while world.pins != [("c", 1)]:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked[2:]
+    following.play()
+    assert [answer and answer.said for answer in following.answers()] == [Said.DONE] * 2
+    assert following.pins == [("c", 1)]
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_no_savepoint_is_called_as_the_one_that_a_drain_ends_with() -> None:
+    world = Steered("more", "more", "more", "more")
+    world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [(Asked.DRAIN, "last")], 3: [(Asked.RENAME, "a last")]}
+    world.play()
+    *_, refused = world.answers()
+    assert refused == Answer(Said.REFUSED, "the job drains to savepoint 'last': no other one gets that name")
+    assert [name for name, _ in world.pins] == ["a", "last"]
+
+
+@pytest.mark.parametrize("name", ["delete a", "rename a b"])
+def test_what_changes_a_name_is_no_name(name: str) -> None:
+    world = Steered("more", "more", "more")
+    world.at = {1: [(Asked.SAVEPOINT, "a")]}
+    while not world.pins:
+        world.driver.handle(world.todo.pop(0))
+    with pytest.raises(RequestRefusedError, match="is no name for a savepoint"):
+        files.ask(world.blobs, Asked.SAVEPOINT, name, NOW)
+    with pytest.raises(RequestRefusedError, match="is no name for a savepoint"):
+        world.desk.ask(Asked.SAVEPOINT, name)
 
 
 def test_two_requests_at_once_for_one_name() -> None:
@@ -153,6 +209,33 @@ def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
         files.ask(world.blobs, Asked.DRAIN, "late", NOW)
     with pytest.raises(RequestRefusedError, match="does not run any more"):
         world.desk.ask(Asked.CANCEL)
+
+
+@pytest.mark.contract("END-03")
+def test_who_tells_the_process_to_end_suspends_the_job_without_a_savepoint() -> None:
+    world = Steered("more", "more", "more")
+    ticket = world.desk.ask(Asked.SUSPEND)
+    world.play()
+    assert world.driver.end == End(EndState.STOPPED)
+    assert world.log.head.mode is CommitMode.SUSPENDED
+    assert ticket.answer == Answer(Said.DONE, "the job is suspended with step 1", 1)
+    assert world.pins == []
+
+
+@pytest.mark.contract("END-02", "END-03")
+def test_a_drain_behind_a_suspension_is_refused_whether_it_runs_or_is_over() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.SUSPEND, "pause"), (Asked.DRAIN, "last"), (Asked.SUSPEND, "other")]}
+    world.play()
+    done, *refused = world.answers()
+    assert done == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    for answer, name in zip(refused, ("last", "other"), strict=True):
+        assert answer is not None
+        assert answer.said is Said.REFUSED
+        assert f"the job is suspending already, to savepoint 'pause': nothing comes of '{name}'" in answer.text
+    assert world.driver.end == End(EndState.STOPPED)
+    with pytest.raises(RequestRefusedError, match=r"is suspended since step 2\n.*resume it first"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
 
 
 def test_a_cancelled_job_says_so() -> None:

@@ -16,7 +16,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.steps.proposals import draft
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.standing import Since, standing_of
-from arcbeam.steps.status import Cause, status_of
+from arcbeam.steps.status import Cause, status_of, undone
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.manifestfile import decode, encode
 from arcbeam.store.manifest.values import Manifest
@@ -208,3 +208,20 @@ def test_a_manifest_of_an_earlier_version_has_watermarks_and_no_reasons() -> Non
     assert [stage.input for stage in status.stages] == [1, 1, 1]
     assert status.causes == ()
     assert status_of(opened(MemoryBlobs()).head).stages == ()
+
+
+@pytest.mark.contract("END-02")
+def test_what_is_left_to_do_is_in_a_line_however_much_it_is() -> None:
+    stages = [{"stage": f"s{n}", "restrictions": 1, "backlog": 0.5, "step": {}} for n in range(6)]
+    assert undone({"stages": stages}).endswith("1 restriction(s) of 's3' not done (size 0.5); and 2 more")
+    waits = {
+        "stage": "late",
+        "next_event": None,
+        "next_due": 1_000_000,
+        "parked": ["rates has something"],
+        "step": None,
+    }
+    assert undone({"stages": [waits], "causes": []}) == (
+        "'late' waits until 1970-01-01T00:00:01Z; elements of 'late' wait until rates has something"
+    )
+    assert undone({}) == undone({"stages": [{"stage": "s"}]}) == ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
-from arcbeam.model.commits import CommitMode
+from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.steps.progress import Progress, progress_of, times_of
@@ -73,6 +73,52 @@ def test_a_stage_under_another_name_keeps_its_state_number_and_watermarks() -> N
     assert taken(blobs, plan("total")).numbers["total"] == 2
     with pytest.raises(IncompatibleStateError, match="stage 'last' has state of another kind"):
         taken(blobs, plan("last", "others"), TakeOver(renamed={"total": "last"}))
+
+
+def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -> None:
+    blobs = begun()
+    with pytest.raises(IncompatibleStateError, match=r"- stage 'sum' has state, .*(?s:.)*with --allow_dropped_state"):
+        taken(blobs, plan("total"))
+    drop = TakeOver(drop=True)
+    job = taken(blobs, plan("total"), drop)
+    assert job.dropped == ("stage 'sum' has state, and the pipeline has no such stage",)
+    assert [of.stage for of in job.log.head.shape.stages] == ["read", "total"]
+    assert job.numbers == {"read": 1, "total": 3}, "its rows are still there: nobody gets its number"
+    # It comes back, and does not find what it had.
+    back = taken(blobs, plan(), drop)
+    assert back.dropped == ("stage 'total' has state, and the pipeline has no such stage",)
+    assert back.numbers["sum"] not in (1, 2)
+    assert taken(blobs, plan(), drop).dropped == (), "who is started again with it gives up no more"
+    with pytest.raises(IncompatibleStateError, match="stage 'sum' has state of another kind"):
+        taken(blobs, plan(shape="others"), drop)
+    # The savepoint has it all.
+    assert taken(blobs, plan(), TakeOver("safe")).numbers["sum"] == 2
+
+
+@pytest.mark.contract("END-01", "END-06")
+@pytest.mark.parametrize("mode", [CommitMode.RUNNING, CommitMode.SUSPENDED, CommitMode.DONE])
+def test_what_no_stage_can_publish_any_more_is_refused_by_name_or_given_up_by_name(mode: CommitMode) -> None:
+    blobs = begun()
+    log = taken(blobs, plan()).log
+    parts = (Committable("sum", b"a"), Committable("sum", b"b"), Committable("read", b"c"))
+    log.propose(replace(log.draft(Timestamp(4)), mode=mode, committables=parts))
+    before = dict(blobs.data)
+    with pytest.raises(IncompatibleStateError) as refused:
+        taken(blobs, plan("total"))
+    assert refused.value.message.splitlines()[1:] == [
+        "  - stage 'sum' has state, and the pipeline has no such stage",
+        "  - stage 'sum' has 2 committable(s) that may not be published, and the pipeline has no such stage",
+    ]
+    assert blobs.data == before
+    assert taken(blobs, plan()).log.head.committables == parts
+    renamed = taken(blobs, plan("total"), TakeOver(renamed={"sum": "total"})).log.head.committables
+    assert [of.stage for of in renamed] == ["total", "total", "read"], "under another name it is published"
+    job = taken(blobs, plan("last"), TakeOver(drop=True))
+    assert job.log.head.committables == parts[2:]
+    assert [line.partition(" and ")[0] for line in job.dropped] == [
+        "stage 'total' has state,",
+        "stage 'total' has 2 committable(s) that may not be published,",
+    ]
 
 
 def test_a_savepoint_from_before_is_gone_on_with_under_the_new_name() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from arcbeam.errors import SetupError
+from arcbeam.jobs.termination import relayed
 from arcbeam.output import Output, TextOutput
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def serving(
         """Serve Beam's Job API: pipelines come with --runner=PortableRunner --job_endpoint=localhost:PORT.
 
         OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
-        with Ctrl-C or SIGTERM, and cancels the jobs that run then; jobs in steps go on when the server starts again.
+        with Ctrl-C or SIGTERM, and cancels the jobs that run then; jobs in steps are suspended (or as their
+        --on_sigterm says), and go on when the server starts again. A second signal cancels these, too.
         """
         from arcbeam.jobs.environments import EMBEDDED_TYPE
         from arcbeam.jobs.server import JobServer, ServerSettings
@@ -92,7 +94,7 @@ def serving(
             insecure=insecure,
             defaults=_defaults(options),
         )
-        with _signalled() as stopped:
+        with _signalled() as (stopped, again):
 
             def ready() -> None:
                 out.progress("starting Spark", state="starting")
@@ -115,7 +117,7 @@ def serving(
                 stopped.wait()
             finally:
                 out.progress("stopping", state="stopping")
-                server.stop()
+                server.stop(again=again)
 
     return serve
 
@@ -142,18 +144,13 @@ def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:
 
 
 @contextlib.contextmanager
-def _signalled() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; afterwards they do again what they did before."""
-    stopped = threading.Event()
-    earlier: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            earlier[number] = signal.signal(number, lambda *_: stopped.set())
-    try:
-        yield stopped
-    finally:
-        for taken, handler in earlier.items():
-            signal.signal(taken, handler)
+def _signalled() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """An event that the first Ctrl-C or SIGTERM sets, and one that the second sets; afterwards both do again what they
+    did before.
+    """
+    stopped, again = threading.Event(), threading.Event()
+    with relayed(lambda _: (again if stopped.is_set() else stopped).set(), signal.SIGINT, signal.SIGTERM):
+        yield stopped, again
 
 
 @click.option("--running", is_flag=True, help="Only jobs that were started and have not ended.")

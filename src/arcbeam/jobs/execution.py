@@ -6,6 +6,7 @@ Beam, nor how a pipeline is run; `executor` implements the executor, this packag
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
@@ -35,6 +36,23 @@ class JobState(StrEnum):
 
 
 TERMINAL = frozenset({JobState.DONE, JobState.DRAINED, JobState.FAILED, JobState.CANCELLED})
+
+UNDER_WAY = frozenset({JobState.STARTING, JobState.RUNNING, JobState.DRAINING, JobState.CANCELLING})
+
+MAY_BECOME: Mapping[JobState, frozenset[JobState]] = {
+    # Also of a job that ran when the last server ended, and goes on.
+    JobState.STARTING: frozenset({JobState.STOPPED, JobState.STARTING, JobState.RUNNING, JobState.DRAINING}),
+    JobState.RUNNING: frozenset({JobState.STARTING}),
+    JobState.DRAINING: frozenset({JobState.STARTING, JobState.RUNNING}),
+    JobState.CANCELLING: UNDER_WAY - {JobState.CANCELLING},
+    JobState.DONE: UNDER_WAY,
+    JobState.DRAINED: UNDER_WAY,
+    JobState.FAILED: UNDER_WAY,
+    JobState.CANCELLED: UNDER_WAY | {JobState.STOPPED},
+    # Suspended.
+    JobState.STOPPED: UNDER_WAY,
+}
+"""For each state, those that it may follow."""
 
 
 class Level(IntEnum):
@@ -218,6 +236,15 @@ class PipelineExecutor(Protocol):
 
     def metrics(self) -> MetricsNow | None:
         """The metrics of the run as they are now; None if there are none yet. From any thread."""
+        ...
+
+    def end(self, again: threading.Event) -> None:
+        """The process is told to end: has a run in steps end as its options say (`--on_sigterm`), in the time that they
+        allow, and cancels it if it has not. Waits for that. From any thread.
+
+        Args:
+            again: is set when nobody waits any longer: it is cancelled then.
+        """
         ...
 
     def cancel(self) -> None:

@@ -18,11 +18,14 @@ import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError, SubmissionError
 from arcbeam.jobs.execution import (
+    MAY_BECOME,
+    UNDER_WAY,
     Artifacts,
     ExecutorFactory,
     FileKind,
@@ -47,23 +50,6 @@ PREPARED_SECONDS = 24 * 3600
 
 MESSAGES_PER_JOB = 10_000
 """Beyond so many, only warnings and errors of a job are kept, and twice as many of them."""
-
-_UNDER_WAY = frozenset({JobState.STARTING, JobState.RUNNING, JobState.DRAINING, JobState.CANCELLING})
-
-_MAY_BECOME: Mapping[JobState, frozenset[JobState]] = {
-    # Also of a job that ran when the last server ended, and goes on.
-    JobState.STARTING: frozenset({JobState.STOPPED, JobState.STARTING, JobState.RUNNING, JobState.DRAINING}),
-    JobState.RUNNING: frozenset({JobState.STARTING}),
-    JobState.DRAINING: frozenset({JobState.STARTING, JobState.RUNNING}),
-    JobState.CANCELLING: _UNDER_WAY - {JobState.CANCELLING},
-    JobState.DONE: _UNDER_WAY,
-    JobState.DRAINED: _UNDER_WAY,
-    JobState.FAILED: _UNDER_WAY,
-    JobState.CANCELLED: _UNDER_WAY | {JobState.STOPPED},
-    # Suspended.
-    JobState.STOPPED: _UNDER_WAY,
-}
-"""For each state, those that it may follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +100,14 @@ class Jobs:
         known = {record.id: record for record in self.registry.jobs()}
         kept = {record.id for record in known.values() if record.state is JobState.STOPPED}
         for record in known.values():
-            if record.state in _UNDER_WAY - {JobState.CANCELLING} and self._goes_on(record):
+            if record.state in UNDER_WAY - {JobState.CANCELLING} and self._goes_on(record):
                 self._resumed.append(record.id)
                 kept.add(record.id)
             elif record.state is JobState.CANCELLING:
                 text = "the job was cancelled: the job server ended before it could say so"
                 self.registry.log(record.id, Level.ERROR, text, self.now())
                 self._move(record.id, JobState.CANCELLED)
-            elif record.state in _UNDER_WAY:
+            elif record.state in UNDER_WAY:
                 self.registry.log(
                     record.id,
                     Level.ERROR,
@@ -157,7 +143,7 @@ class Jobs:
                 id, Level.WARNING, "the job server had ended: this job goes on from what it has committed", self.now()
             )
             try:
-                self._start(id, self._plain(self.registry.job(id).options), (*_UNDER_WAY,))
+                self._start(id, self._plain(self.registry.job(id).options), (*UNDER_WAY,))
             except ArcbeamError as error:
                 self.registry.log(id, Level.ERROR, error_text(error), self.now())
                 self._move(id, JobState.FAILED)
@@ -296,22 +282,24 @@ class Jobs:
             else:
                 self._move(id, JobState.CANCELLING)
         if live is not None:
-            self._interrupt(id, live.executor)
+            self._beside(id, "cancel", live.executor.cancel)
         return self.registry.job(id).state
 
-    def _interrupt(self, id: str, executor: PipelineExecutor) -> None:
+    def _beside(self, id: str, what: str, end: Callable[[], None]) -> threading.Thread:
         """Has a run end; on a thread, because that takes as long as the run does."""
 
-        def interrupt() -> None:
+        def work() -> None:
             try:
-                executor.cancel()
+                end()
             except Exception as error:
-                _LOG.exception("cancelling %s", id)
+                _LOG.exception("'%s' of %s", what, id)
                 with contextlib.suppress(ArcbeamError, sqlite3.Error):
-                    said = f"cancelling did not work: {texts.said(repr, error)}"
+                    said = f"'{what}' did not work: {texts.said(repr, error)}"
                     self.registry.log(id, Level.ERROR, said, self.now())
 
-        threading.Thread(target=interrupt, name=f"cancel-{id}", daemon=True).start()
+        thread = threading.Thread(target=work, name=f"{what}-{id}", daemon=True)
+        thread.start()
+        return thread
 
     def ask(self, id: str, what: Asked, savepoint: str = "") -> str:
         """Asks something of a job that runs in steps; see `PipelineExecutor.ask`.
@@ -385,14 +373,21 @@ class Jobs:
             if not events:
                 self.registry.wait(version, seconds=5.0)
 
-    def close(self, grace: float) -> None:
-        """Ends what runs and waits for it, some seconds at most; new jobs are refused.
+    def close(self, grace: float, again: threading.Event | None = None) -> None:
+        """Ends what runs and waits for it; new jobs are refused.
 
-        What can go on when the next server starts is as it was; all else is cancelled.
+        What can go on when the next server starts ends as its options say (`--on_sigterm`), and is as it was, if it was
+        not drained; all else is cancelled.
+
+        Args:
+            grace: seconds to wait for what was cancelled, at most; who ends in another way has its own time.
+            again: is set when nobody waits for that any longer: all is cancelled then.
         """
+        again = again or threading.Event()
         with self._lock:
             self._closed = True
             live = dict(self._live)
+        ending: list[threading.Thread] = []
         for id, each in live.items():
             record = self.registry.job(id)
             if record.state is not JobState.CANCELLING and self._goes_on(record):
@@ -400,16 +395,18 @@ class Jobs:
                 self.registry.log(
                     id, Level.WARNING, "the job server is stopping: this job goes on when it starts again", self.now()
                 )
-                self._interrupt(id, each.executor)
+                ending.append(self._beside(id, "end", partial(each.executor.end, again)))
                 continue
             self.registry.log(id, Level.WARNING, "the job server is stopping: this job is cancelled", self.now())
             self.cancel(id)
+        for thread in ending:
+            thread.join()
         deadline = time.monotonic() + grace
         for each in live.values():
             each.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _move(self, id: str, to: JobState) -> bool:
-        moved = self.registry.transition(id, to, _MAY_BECOME[to], self.now())
+        moved = self.registry.transition(id, to, MAY_BECOME[to], self.now())
         if moved:
             _LOG.info("job %s is %s", id, to)
         return moved
@@ -427,7 +424,8 @@ class Jobs:
             _LOG.exception("the end of %s could not be recorded", submission.job_id)
 
     def _end(self, id: str, error: BaseException | None, state: JobState = JobState.DONE) -> None:
-        left = id in self._left and isinstance(error, JobCancelledError)
+        # Also one that was suspended: the next server finds it running, and has it go on.
+        left = id in self._left and (isinstance(error, JobCancelledError) or state is JobState.STOPPED)
         if not left and (error is not None or state is not JobState.STOPPED):
             # Before the last state: whoever sees that finds the files gone.
             shutil.rmtree(self.folder(id), ignore_errors=True)

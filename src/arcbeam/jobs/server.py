@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -138,9 +139,9 @@ class JobServer:
             return f"{socket.gethostname()}:{self.port}"
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
-    def stop(self, grace: float = 10.0) -> None:
-        """Ends running jobs, waits for that (some seconds at most), and closes everything; see `Jobs.close`."""
-        self.jobs.close(grace)
+    def stop(self, grace: float = 10.0, again: threading.Event | None = None) -> None:
+        """Ends running jobs, waits for that, and closes everything; see `Jobs.close`."""
+        self.jobs.close(grace, again)
         self._server.stop(1.0).wait()
         self._registry.close()
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from arcbeam.errors import JobFailedError, RequestRefusedError, SetupError
+from arcbeam.errors import ArcbeamError, JobFailedError, RequestRefusedError, SetupError
 from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.output import Output
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from arcbeam.jobs.client import JobClient
     from arcbeam.store.blobs.durable import DurableBlobs
     from arcbeam.store.log.requests import Answer, Asked, Request
+    from arcbeam.store.manifest.values import Manifest
 
 T = TypeVar("T")
 
@@ -98,7 +99,8 @@ def drain(
     """Have JOB finish what it has, and take in nothing more: all windows and timers fire. Waits for its end.
 
     JOB is the id of a job in steps at the job server, or the folder or URL of one (its --checkpoint_dir). A job that
-    drains goes on draining whatever happens to whoever runs it.
+    drains goes on draining whatever happens to whoever runs it. What is left to do is told whenever that changes: which
+    restrictions are not done, what fires; with --json an object a line, on stderr.
     """
     if is_folder(job):
         state = _drained(out, job, name, seconds)
@@ -109,7 +111,7 @@ def drain(
             state = client.drain(job, _some(seconds))
             if state in ("DRAINING", "RUNNING"):
                 out.progress(f"{job} is draining", id=job, state="DRAINING")
-                state = client.end(job, seconds) or state
+                state = _followed(_Draining(out, job), client, job, seconds) or state
     if state in ("DRAINING", "RUNNING"):
         raise JobFailedError(
             f"{shown_job(job)} drains, and has not ended within {seconds:g} s", "it goes on: look again later"
@@ -132,7 +134,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
     from arcbeam.store.log.requests import Asked
 
     if is_folder(job):
-        _asked_of_folder(out, job, Asked.CANCEL, "", seconds)
+        asked_of_folder(out, job, Asked.CANCEL, "", seconds)
         if seconds > 0:
             out.text(f"{job} is CANCELLED", id=job, state="CANCELLED")
         return
@@ -149,7 +151,7 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
 def _savepoint(out: Output, what: Asked, job: str, name: str, server: Callable[[], JobClient], seconds: float) -> str:
     """Asks for what ends with a savepoint; its path, "" if nobody waits for it."""
     if is_folder(job):
-        return _asked_of_folder(out, job, what, name, seconds)
+        return asked_of_folder(out, job, what, name, seconds)
     with server() as client:
         return client.ask(what, job, name, _some(seconds))
 
@@ -163,20 +165,26 @@ def _some(seconds: float) -> float:
 
 def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     """Drains the job in a folder; its state then, "" if nobody waits for it."""
+    from arcbeam.model.commits import CommitMode
+    from arcbeam.steps.status import as_record, status_of
     from arcbeam.store.log.chain import known, read_newest
     from arcbeam.store.log.requests import Asked
 
-    began, blobs = time.monotonic(), opened(folder)
+    began, blobs, told = time.monotonic(), opened(folder), _Draining(out, shown_job(folder))
 
-    def mode() -> str:
+    def head() -> Manifest | None:
         newest = read_newest(blobs)
-        return "" if newest is None else str(known(newest).mode)
+        return None if newest is None else known(newest)
 
     def state() -> str:
-        return _STATES.get(mode(), "")
+        newest = head()
+        if newest is not None and newest.mode is CommitMode.DRAINING:
+            told.stands(as_record(status_of(newest)))
+        return "" if newest is None else _STATES.get(newest.mode, "")
 
     # Whoever wants no more than that it drains has it if it does already.
-    if (name or mode() != "draining") and not _asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
+    drains = (newest := head()) is not None and newest.mode is CommitMode.DRAINING
+    if (name or not drains) and not asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
         return ""
     out.progress(f"{shown_job(folder)} is draining", id=shown_job(folder), state="DRAINING")
     if seconds <= 0:
@@ -185,8 +193,55 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     return _within(seconds - (time.monotonic() - began), state, every=_STATE_SECONDS) or "DRAINING"
 
 
-def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float) -> str:
+class _Draining:
+    """Tells what a job that drains has still to do, whenever that is something else.
+
+    Args:
+        out: is told.
+        job: as people may see it.
+    """
+
+    def __init__(self, out: Output, job: str) -> None:
+        self._out, self._job, self._told = out, job, ""
+
+    def stands(self, record: Mapping[str, Any]) -> None:
+        """A look at where the job stands; see `arcbeam.steps.status.as_record`."""
+        from arcbeam.steps.status import undone
+
+        left = undone(record)
+        if left and left != self._told:
+            self._told = left
+            figures = {name: record.get(name) for name in ("step", "restrictions", "backlog")}
+            text = f"{self._job} is draining, step {record.get('step')}: {left}"
+            self._out.progress(text, id=self._job, state="DRAINING", **figures, left=left)
+
+
+def _followed(told: _Draining, client: JobClient, job: str, seconds: float) -> str:
+    """Waits for the end of a job of a server that drains; its last state by then."""
+    deadline, tells = time.monotonic() + seconds, True
+    while True:
+        left = deadline - time.monotonic()
+        state = client.end(job, max(0.0, min(_STATE_SECONDS, left)))
+        if state not in ("", "DRAINING", "RUNNING") or left <= _STATE_SECONDS:
+            return state
+        if tells:
+            try:
+                told.stands(client.status(job))
+            except ArcbeamError:
+                # It may have ended; and other servers than ours have no such call.
+                tells = False
+
+
+def asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: float, new: str = "") -> str:
     """Asks the job in a folder, and waits until that is settled.
+
+    Args:
+        out: is told that nobody waits.
+        folder: of the job.
+        what: is asked.
+        name: of a savepoint; "" for one that says when this was.
+        seconds: to wait at most; 0: not at all.
+        new: as in `requests.Request`.
 
     Returns:
         The savepoint's path, or what stands for it; "" if nobody waits.
@@ -202,7 +257,7 @@ def _asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: 
 
     name = "" if what is requests.Asked.CANCEL else name or named_now(what)
     blobs = opened(folder)
-    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000))
+    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new)
     if seconds <= 0:
         out.text(f"{shown_job(folder)} is asked for '{what}'", id=shown_job(folder), request=request.id)
         return ""

@@ -25,7 +25,7 @@ from arcbeam.steps.progress import remembered
 from arcbeam.steps.proposals import draft
 from arcbeam.steps.seams import Decision
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, InvalidManifestError, StoreError
-from arcbeam.store.log.savepoints import pinned, unpinned
+from arcbeam.store.log.savepoints import changed, unpinned
 from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.store.log.sweep import KEEP, Sweeper, Swept
 from arcbeam.store.manifest.values import Manifest
@@ -106,7 +106,7 @@ class LogCommits:
             manifest = unpinned(manifest, name)
         for name in command.savepoints:
             try:
-                manifest = pinned(manifest, name)
+                manifest = changed(manifest, name)
             except StoreError as e:
                 self._warn(f"step {command.step} does not become savepoint '{name}': {e}")
         return manifest

@@ -28,6 +28,7 @@ from arcbeam.engine.progress import (
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.progress import progress_of
 from arcbeam.steps.seams import Clock, Inbox
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import requests as files
@@ -38,6 +39,9 @@ _EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
     Asked.SAVEPOINT: SavepointRequested,
     Asked.DRAIN: DrainRequested,
     Asked.SUSPEND: SuspendRequested,
+    # To the machine they are names that the next commit is to have.
+    Asked.DELETE: SavepointRequested,
+    Asked.RENAME: SavepointRequested,
 }
 
 
@@ -95,17 +99,20 @@ class RequestDesk:
             held = self._open()
             for ticket in held:
                 ticket.request = replace(ticket.request, step=head.step, epoch=head.epoch)
-                if ticket.request.what is not Asked.CANCEL:
-                    try:
-                        files.refuse_name(head, ticket.request.savepoint)
-                    except RequestRefusedError as e:
-                        self._settle(ticket, Answer(Said.REFUSED, str(e)))
+                try:
+                    files.refuse_name(head, ticket.request)
+                except RequestRefusedError as e:
+                    self._settle(ticket, Answer(Said.REFUSED, str(e)))
         for ticket in held:
             if not ticket.settled.is_set():
                 self._inbox.put(self._event(ticket.request))
 
     def ask(self, what: Asked, savepoint: str = "") -> Ticket:
         """Asks something, from this process. It may come before the driver has taken the job over.
+
+        Args:
+            what: is asked.
+            savepoint: the name of the step with which it is done; a suspension needs none ("").
 
         Raises:
             RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
@@ -114,11 +121,11 @@ class RequestDesk:
             if self._closed:
                 raise RequestRefusedError(f"nothing comes of '{what}': the job does not run any more")
             head = self._head
-            if head is not None and what is not Asked.CANCEL:
-                files.refuse_name(head, savepoint)
             self._asked += 1
             step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
             ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, step, epoch), filed=False)
+            if head is not None:
+                files.refuse_name(head, ticket.request)
             self._tickets[ticket.request.id] = ticket
         if head is not None:
             self._inbox.put(self._event(ticket.request))
@@ -180,21 +187,22 @@ class RequestDesk:
             if request.epoch != head.epoch:
                 return Answer(Said.REFUSED, f"the driver that was to be cancelled is gone: this is epoch {head.epoch}")
             return None
-        pin = head.pin(request.savepoint)
-        if pin is not None and pin.step > request.step:
-            # The driver before this one has made it, and died before it could say so.
-            return Answer(Said.DONE, f"savepoint '{pin.name}' is step {pin.step}", pin.step)
+        if (done := _made(request, head)) is not None:
+            # By the driver before this one, which died before it could say so.
+            return done
         try:
-            files.refuse_name(head, request.savepoint)
+            files.refuse_name(head, request)
         except RequestRefusedError as e:
             return Answer(Said.REFUSED, str(e))
+        if request.new and request.new == progress_of(head).drains_to:
+            return Answer(Said.REFUSED, f"the job drains to savepoint '{request.new}': no other one gets that name")
         return None
 
     def _event(self, request: Request) -> Event:
         now = self._clock.now()
         if request.what is Asked.CANCEL:
             return CancelRequested(now)
-        return _EVENTS[request.what](now, request.savepoint)
+        return _EVENTS[request.what](now, request.wish)
 
     def _tell(self, blobs: DurableBlobs) -> None:
         """Leaves in the folder what was not said there yet."""
@@ -228,14 +236,10 @@ class RequestDesk:
             self._head = head
             warned = [command.text for command in commands if isinstance(command, Warn)]
             match event:
-                case SavepointRequested(_, name):
-                    self._taken(Asked.SAVEPOINT, name, warned)
-                case DrainRequested(_, name):
-                    self._taken(Asked.DRAIN, name, warned)
-                case SuspendRequested(_, name):
-                    self._taken(Asked.SUSPEND, name, warned)
+                case SavepointRequested(_, wish) | DrainRequested(_, wish) | SuspendRequested(_, wish):
+                    self._taken(type(event), wish, warned)
                 case CancelRequested():
-                    self._taken(Asked.CANCEL, "", [])
+                    self._taken(CancelRequested, "", [])
                 case CommitDecided():
                     for ticket in self._open():
                         self._committed(ticket, head)
@@ -247,27 +251,25 @@ class RequestDesk:
     def _open(self) -> list[Ticket]:
         return [ticket for ticket in self._tickets.values() if not ticket.settled.is_set()]
 
-    def _taken(self, what: Asked, name: str, warned: Iterable[str]) -> None:
+    def _taken(self, kind: type[Event], wish: str, warned: Iterable[str]) -> None:
         why = "; ".join(warned)
         for ticket in self._open():
             request = ticket.request
-            if (request.what, request.savepoint) == (what, name) and ticket.answer is None:
+            if (_EVENTS.get(request.what, CancelRequested), request.wish) == (kind, wish) and ticket.answer is None:
                 self._settle(ticket, Answer(Said.REFUSED, why) if why else Answer(Said.TAKEN, "a driver is at it"))
 
     def _committed(self, ticket: Ticket, head: Manifest) -> None:
         request, proposed = ticket.request, self._proposed
         if ticket.answer is None or request.what is Asked.CANCEL:
             return
-        pin = head.pin(request.savepoint)
-        made = pin if pin is not None and pin.step > request.step else None
         if request.what is Asked.DRAIN and head.mode is CommitMode.DRAINING:
             self._settle(ticket, Answer(Said.DONE, "the job is draining", head.step))
-        elif made is not None:
-            self._settle(ticket, Answer(Said.DONE, f"savepoint '{made.name}' is step {made.step}", made.step))
-        elif proposed is not None and proposed.step == head.step and request.savepoint in proposed.savepoints:
-            self._settle(
-                ticket, Answer(Said.REFUSED, f"step {head.step} did not become savepoint '{request.savepoint}'")
-            )
+        elif request.what is Asked.SUSPEND and not request.savepoint and head.mode is CommitMode.SUSPENDED:
+            self._settle(ticket, Answer(Said.DONE, f"the job is suspended with step {head.step}", head.step))
+        elif (made := _made(request, head)) is not None:
+            self._settle(ticket, made)
+        elif proposed is not None and proposed.step == head.step and request.wish in proposed.savepoints:
+            self._settle(ticket, Answer(Said.REFUSED, _unmade(request, head)))
 
     def close(self, end: End | None, why: str = "") -> None:
         """The driver does nothing any more.
@@ -291,6 +293,29 @@ class RequestDesk:
             ticket.settled.set()
             if not ticket.filed:
                 self._tickets.pop(ticket.request.id, None)
+
+
+def _made(request: Request, head: Manifest) -> Answer | None:
+    """The answer to a request whose name the head has, or does not have any more; None if it is not so."""
+    pin = head.pin(request.savepoint)
+    match request.what:
+        case Asked.DELETE:
+            if pin is None:
+                return Answer(Said.DONE, f"there is no savepoint '{request.savepoint}' any more", head.step)
+        case Asked.RENAME:
+            new = head.pin(request.new)
+            if pin is None and new is not None:
+                return Answer(Said.DONE, f"savepoint '{request.new}' is step {new.step}", new.step)
+        case _:
+            if pin is not None and pin.step > request.step:
+                return Answer(Said.DONE, f"savepoint '{pin.name}' is step {pin.step}", pin.step)
+    return None
+
+
+def _unmade(request: Request, head: Manifest) -> str:
+    if request.what in (Asked.DELETE, Asked.RENAME):
+        return f"the savepoints are what they were with step {head.step}: {request.wish!r} could not be done"
+    return f"step {head.step} did not become savepoint '{request.savepoint}'"
 
 
 def _last(request: Request, end: End | None, why: str, head: Manifest | None) -> Answer:

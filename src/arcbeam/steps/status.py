@@ -22,6 +22,9 @@ from arcbeam.store.manifest.values import ENDED, Manifest
 _SOON: Final = Duration(10_000_000)
 """Who waits no longer than that by the clock is polled; who waits longer has deferred itself."""
 
+_TOLD: Final = 4
+"""So much of what is left to do is in a line."""
+
 _PARTS: Final = ("seconds", "plan", "spark", "user", "commit")
 
 
@@ -158,6 +161,31 @@ class Status:
 def as_record(status: Status) -> dict[str, Any]:
     """A status as JSON's values; times are microseconds since 1970."""
     return asdict(status)
+
+
+def undone(record: Mapping[str, Any]) -> str:
+    """What a job that drains has still to do, as of its newest step, in a line; "" if nothing is known of it.
+
+    Args:
+        record: of a status; one of another version may have less.
+    """
+    doing: list[str] = []
+    for stage in record.get("stages", ()):
+        name, step = repr(stage["stage"]), stage.get("step") or {}
+        if live := stage.get("restrictions"):
+            doing.append(f"{live} restriction(s) of {name} not done (size {stage['backlog']:g})")
+        if shards := stage.get("leftover"):
+            doing.append(f"{name} has more than a step's time takes, in {shards} shard(s)")
+        if fired := step.get("fired"):
+            doing.append(f"{fired:,} timer(s) of {name} fired")
+        elif waits := [stage[at] for at in ("next_event", "next_due") if stage.get(at) is not None]:
+            doing.append(f"{name} waits until {shown_time(min(waits))}")
+        if stage.get("parked"):
+            doing.append(f"elements of {name} wait until {stage['parked'][0]}")
+    more = [f"and {len(doing) - _TOLD} more"] if len(doing) > _TOLD else []
+    # Which restriction it is, or timer, is said of what a watermark waits for.
+    cause = next((each["text"].partition(": ")[2] for each in record.get("causes", ()) if each.get("text")), "")
+    return "; ".join([*doing[:_TOLD], *more, *([cause] if cause else [])])
 
 
 def status_of(manifest: Manifest) -> Status:

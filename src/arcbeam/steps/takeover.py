@@ -6,7 +6,8 @@ not have. Must not know what runs its steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,9 +21,17 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
+from arcbeam.store.log.opening import misfit
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.programfile import Program
-from arcbeam.store.manifest.values import ENDED, Manifest, OutputWatermark, StageWatermarks
+from arcbeam.store.manifest.values import (
+    ENDED,
+    JobShape,
+    Manifest,
+    OutputWatermark,
+    StageWatermarks,
+    differences,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class TakeOver:
         shards: that it must have; None: those that it has.
         program: what runs it from here on, to be kept in its folder; None: as before.
         files: the local files that the program names, by name.
+        drop: what belongs to no stage of the pipeline any more, of state and of what is to be published, is given up.
     """
 
     savepoint: str = ""
@@ -44,6 +54,7 @@ class TakeOver:
     shards: int | None = None
     program: Program | None = None
     files: Mapping[str, Path] = field(default_factory=dict)
+    drop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,13 @@ class Taken:
         log: this driver's hold on it.
         shards: of each level.
         numbers: of the pipeline's stages.
+        dropped: what was given up, each in a line.
     """
 
     log: StepLog
     shards: int
     numbers: Mapping[str, int]
+    dropped: tuple[str, ...] = ()
 
 
 def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
@@ -80,8 +93,18 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     had = newest.before if isinstance(newest, UnreadableHead) else newest
     shards = how.shards or (had.shape.shards if had is not None else shards)
 
+    shape = shape_of(plan, shards)
+    dropped: tuple[str, ...] = ()
+
     def adapted(origin: Manifest) -> Manifest:
+        nonlocal dropped
         now_called = renamed(origin, how.renamed)
+        gone, lost = _left(now_called, shape)
+        if how.drop:
+            now_called, dropped = _without(now_called, gone, shape), (*gone.values(), *lost.values())
+        elif lost:
+            # What state there is without a stage is among the differences.
+            raise misfit(blobs, origin, [*differences(now_called.shape, shape), *lost.values()])
         # A job that has ended is only finished, unless it goes on in spite of that.
         if origin.mode not in ENDED or how.force:
             _refuse_new_sources(plan, now_called, blobs)
@@ -92,7 +115,7 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
 
     log = StepLog.open(
         blobs,
-        shape_of(plan, shards),
+        shape,
         now,
         driver=driver,
         savepoint=how.savepoint,
@@ -101,7 +124,46 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         program=kept,
         adapt=adapted,
     )
-    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]))
+    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped)
+
+
+def _left(head: Manifest, shape: JobShape) -> tuple[dict[str, str], dict[str, str]]:
+    """What belongs to no stage of a pipeline: state, and what is to be published; each by stage, in a line."""
+    none = "and the pipeline has no such stage"
+    stages = {of.stage for of in shape.stages}
+    state = {
+        of.stage: f"stage '{of.stage}' has state, {none}"
+        for of in head.shape.stages
+        if of.shape and of.stage not in stages
+    }
+    many = Counter(of.stage for of in head.committables if of.stage not in stages)
+    unpublished = {
+        stage: f"stage '{stage}' has {number} committable(s) that may not be published, {none}"
+        for stage, number in many.items()
+    }
+    return state, unpublished
+
+
+def _without(head: Manifest, gone: Collection[str], shape: JobShape) -> Manifest:
+    """The manifest without the state of some stages, and without what only stages that are not there could publish.
+
+    SUBTLE: rows of state are known by their stage's number, and stay. So nobody may get that number again, also no
+    stage that is called so later: it is kept under a name that none has.
+    """
+    stages = {of.stage for of in shape.stages}
+    progress = progress_of(head)
+    numbers = {
+        f"{stage} (dropped at step {head.step})" if stage in gone else stage: number
+        for stage, number in progress.numbers.items()
+    }
+    return replace(
+        head,
+        shape=replace(head.shape, stages=tuple(of for of in head.shape.stages if of.stage not in gone)),
+        holds=tuple(of for of in head.holds if of.stage not in gone),
+        residuals=tuple(of for of in head.residuals if of.stage not in gone),
+        committables=tuple(of for of in head.committables if of.stage in stages),
+        progress=replace(progress, numbers=numbers).encoded() if gone else head.progress,
+    )
 
 
 def _with_outputs(plan: Plan, head: Manifest) -> Manifest:

@@ -128,7 +128,7 @@ def _job_lines(record: Record) -> Iterator[str]:
     state = sum(record["state_bytes"].values()), sum(record["state_entries"].values())
     yield (
         f"rate {rate}; backlog: {record['restrictions']} restriction(s) of size {record['backlog']:g}; "
-        f"state: {_bytes(state[0])}, {state[1]:,} rows"
+        f"state: {bytes_shown(state[0])}, {state[1]:,} rows"
     )
 
 
@@ -152,8 +152,8 @@ def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
         "-" if since is None else str(since["step"]),
         of_each(lambda out: shown(out["watermark"])),
         of_each(times),
-        f"{step.get('read', 0):,} ({_bytes(stage['bytes_in'])})",
-        of_each(lambda out: f"{out['elements']:,} ({_bytes(out['bytes'])})"),
+        f"{step.get('read', 0):,} ({bytes_shown(stage['bytes_in'])})",
+        of_each(lambda out: f"{out['elements']:,} ({bytes_shown(out['bytes'])})"),
         f"{total.get('late', 0):,}",
         "; ".join(waits) or "-",
     )
@@ -184,7 +184,8 @@ def shown(time: int) -> str:
     return when.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _bytes(size: float) -> str:
+def bytes_shown(size: float) -> str:
+    """A number of bytes for people."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

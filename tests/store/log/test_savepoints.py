@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
 
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import DamagedFileError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.blobs.errors import (
+    DamagedFileError,
+    FencedError,
+    IndeterminateError,
+    InvalidManifestError,
+    MissingFileError,
+    StoreError,
+)
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
-from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.savepoints import (
+    called,
+    change_stopped,
+    changed,
+    copy_savepoint,
+    deletion,
+    pinned,
+    renaming,
+    unpinned,
+)
+from arcbeam.store.log.steplog import Committed, Conflict, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import Pin
@@ -124,3 +145,87 @@ def test_side_inputs_are_copied_and_checked(memory: DurableBlobs, tmp_path: Path
     memory.put(name, b"right")
     copied = copy_savepoint(memory, log.head, "safe", target, tmp_path / "s")
     assert (copied.side_files, target.get(name)) == ((side,), b"right")
+
+
+@pytest.mark.contract("STORE-07")
+def test_names_that_change_while_the_driver_sweeps_lose_no_file_that_is_needed(job: StepLog, tmp_path: Path) -> None:
+    sweeper = Sweeper(job, keep=2)
+    (file,) = [info.name for info in job.blobs.list("shards")]
+
+    def steps(*changes: str) -> None:
+        """Each change in a commit, with a sweep behind it; then steps, until none is kept that has the old names."""
+        for what in (*changes, *("",) * 4):
+            draft = job.draft(Timestamp(9))
+            job.propose(changed(draft, what) if what else draft)
+            sweeper.sweep()
+
+    steps(renaming("safe", "kept"), "new", renaming("kept", "safe"), deletion("new"), renaming("safe", "last"))
+    assert [pin.name for pin in job.head.pins] == ["last"]
+    assert inspect(job.blobs, savepoint="last", check=True).problems == ()
+    # Somebody goes back to it, and gives it up: what was its alone is the head's.
+    job = opened(job.blobs, savepoint="last")
+    sweeper = Sweeper(job, keep=2)
+    steps(deletion("last"))
+    assert job.head.pins == ()
+    assert [info.name for info in job.blobs.list("shards")] == [file]
+    assert inspect(job.blobs, check=True).problems == ()
+    job.propose(job.draft(Timestamp(9), shards=()))
+    steps()
+    assert list(job.blobs.list("shards")) == []
+
+
+def test_another_name_is_a_name_that_nobody_has(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1)), "a"))
+    log.propose(pinned(log.draft(Timestamp(2)), "delete"))
+    draft = log.draft(Timestamp(3))
+    for name, new, why in (
+        ("x", "y", "no savepoint 'x'"),
+        ("a", "delete", "exists already"),
+        ("a", "b c", "is no name"),
+    ):
+        with pytest.raises(StoreError, match=why):
+            called(draft, name, new)
+    log.propose(called(draft, "a", "b"))
+    assert log.head.pins == (Pin("b", 1, Timestamp(1)), Pin("delete", 2, Timestamp(2)))
+    # What was kept for none of its names cannot be had again.
+    late = replace(log.draft(Timestamp(4)), pins=(*log.head.pins, Pin("c", 3, Timestamp(3))))
+    with pytest.raises(InvalidManifestError, match="savepoint 'c' is of step 3, which is not this one"):
+        log.propose(late)
+
+
+def test_a_job_that_may_be_running_is_changed_by_force_alone(memory: DurableBlobs) -> None:
+    with pytest.raises(StoreError, match="there is no job"):
+        change_stopped(memory, deletion("a"), Timestamp(0))
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1)), "a"))
+    with pytest.raises(RequestRefusedError, match="is running: somebody may run it"):
+        change_stopped(memory, deletion("a"), Timestamp(0))
+    assert list(memory.list("epochs/")) == list(memory.list("epochs/"))[:1], "who runs it can still delete"
+    assert change_stopped(memory, deletion("a"), Timestamp(0), force=True).pins == ()
+    assert isinstance(log.propose(log.draft(Timestamp(2))), Conflict)
+
+
+@pytest.mark.contract("STORE-03")
+def test_who_goes_on_with_a_stopped_job_meanwhile_is_not_fenced_out(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(pinned(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED), "a"))
+    went_on: list[StepLog] = []
+    inner = memory
+
+    class Meanwhile:
+        """Another driver goes on with the job when the epoch has begun."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+        def create(self, name: str, data: bytes) -> bool:
+            made = inner.create(name, data)
+            if name.startswith("epochs/") and not went_on:
+                went_on.append(opened(inner))
+            return made
+
+    with pytest.raises(FencedError):
+        change_stopped(Meanwhile(), deletion("a"), Timestamp(2))  # type: ignore[arg-type]
+    assert isinstance(went_on[0].propose(went_on[0].draft(Timestamp(3))), Committed)
+    assert [pin.name for pin in went_on[0].head.pins] == ["a"]

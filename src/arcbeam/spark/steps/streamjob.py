@@ -50,7 +50,7 @@ from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
-from arcbeam.steps.status import Status, status_of
+from arcbeam.steps.status import Status, as_record, status_of, undone
 from arcbeam.steps.takeover import TakeOver, take_over
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.errors import StoreError
@@ -217,6 +217,8 @@ class StreamRun:
         log = self._log = taken.log
         self._listener.opened()
         self._clock.start_at(log.head.time)
+        for lost in taken.dropped:
+            self.warn(f"given up, as --allow_dropped_state says: {lost}")
         if log.head.mode in ENDED:
             self.warn(
                 f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"
@@ -273,7 +275,12 @@ class StreamRun:
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
         return {**found, **{name: round(seconds, 4) for name, seconds in parts.items()}}
 
-    def _told(self, reports: Sequence[BundleReport]) -> dict[str, Any]:
+    def _left(self) -> str:
+        """What a job that drains has still to do; "" of others."""
+        status = self.status() if self._mode is Mode.DRAINING else None
+        return "" if status is None else undone(as_record(status))
+
+    def _told(self, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
         """A step in one line, for programs; times are microseconds since 1970."""
         status = self.status()
         assert status is not None
@@ -290,6 +297,8 @@ class StreamRun:
             "watermark": status.watermark,
             "behind": status.behind,
             "waits": status.causes[0].text if status.causes else "",
+            "mode": status.mode,
+            "left": left,
         }
 
     # `Sinks`.
@@ -325,8 +334,10 @@ class StreamRun:
         self._committing = time.monotonic() - self._proposed
         reports, line = self._tally.committed(event.step, self._machine.head.times, self._took, ran=self._ran)
         if reports:
+            left = self._left()
+            line = f"{line}; draining: {left}" if left else line
             if _LOG.isEnabledFor(logging.INFO):
-                _LOG.info("%s", f"{self._plan.name}: {line}" if watched() else json.dumps(self._told(reports)))
+                _LOG.info("%s", f"{self._plan.name}: {line}" if watched() else json.dumps(self._told(reports, left)))
             self._listener.stepped(line)
         for report in reports:
             self._listener.reported(report)

@@ -6,6 +6,7 @@ Owns what is gathered from manifests. Must not know how it is shown.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -93,6 +94,92 @@ class RequestReport:
     what: str
     savepoint: str
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointReport:
+    """A savepoint.
+
+    Attributes:
+        mode: how the job stood with it: suspended, drained, …; "" if its manifest cannot be read.
+        epoch: of the driver that made it; None as above.
+        files, size: all that it needs of state and side inputs, and its bytes.
+        own: bytes that neither the newest step nor another savepoint needs.
+        stages: those that have state in it.
+        to_publish: how many committables it has.
+        program: what it is resumed with; None: its script is needed, or what was kept cannot be read.
+        problem: why its manifest, or program, cannot be read; "" if they can.
+    """
+
+    name: str
+    step: int
+    time: Timestamp
+    mode: str = ""
+    epoch: int | None = None
+    files: int = 0
+    size: int = 0
+    own: int = 0
+    stages: tuple[str, ...] = ()
+    to_publish: int = 0
+    program: ProgramReport | None = None
+    problem: str = ""
+
+
+def savepoints(blobs: DurableBlobs) -> tuple[SavepointReport, ...]:
+    """The savepoints of a job, by step.
+
+    Args:
+        blobs: the job's folder.
+
+    Raises:
+        StoreError: there is no job; its newest manifest cannot be read, nor one before it.
+    """
+    newest = read_newest(blobs)
+    if newest is None:
+        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+    head = known(newest)
+    found: dict[int, Manifest | str] = {head.step: head}
+    for pin in head.pins:
+        if pin.step not in found:
+            try:
+                found[pin.step] = read_manifest(blobs, pin.step)
+            except (MissingFileError, DamagedFileError, NewerFormatError) as e:
+                found[pin.step] = str(e)
+    sizes = {step: _sizes(each) for step, each in found.items() if isinstance(each, Manifest)}
+    # Of each step, by how many it is kept: as the newest, and by names.
+    kept = Counter([head.step, *(pin.step for pin in head.pins)])
+    return tuple(_savepoint(blobs, pin, found[pin.step], sizes, alone=kept[pin.step] == 1) for pin in head.pins)
+
+
+def _sizes(manifest: Manifest) -> dict[str, int]:
+    """The files that a manifest names, with their sizes."""
+    sizes = {file.name: file.size for shard in manifest.shards for file in shard.files}
+    return sizes | {side.name: side.size for side in manifest.side_files}
+
+
+def _savepoint(
+    blobs: DurableBlobs, pin: Pin, manifest: Manifest | str, sizes: Mapping[int, Mapping[str, int]], *, alone: bool
+) -> SavepointReport:
+    if isinstance(manifest, str):
+        return SavepointReport(pin.name, pin.step, pin.time, problem=manifest)
+    damaged: list[str] = []
+    program = _program(blobs, manifest, (pin,), damaged)
+    mine = sizes[pin.step]
+    others = {name for step, each in sizes.items() if step != pin.step for name in each}
+    return SavepointReport(
+        pin.name,
+        pin.step,
+        pin.time,
+        str(manifest.mode),
+        manifest.epoch,
+        len(mine),
+        sum(mine.values()),
+        sum(size for name, size in mine.items() if name not in others) if alone else 0,
+        tuple(of.stage for of in manifest.shape.stages if of.shape),
+        len(manifest.committables),
+        program,
+        "".join(damaged),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Owns the decision, and every reason to refuse. Must not know how the manifest be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from arcbeam.model.commits import CommitMode
@@ -59,36 +59,52 @@ def opening(
     finishing = origin.mode in ENDED and asked.finish and was is newest and not asked.force
     if origin.mode in ENDED and not asked.force and not finishing:
         raise StoreError(
-            f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with",
-            "begin a new job in another folder, or resume with force if its end was not meant",
+            f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with. Its "
+            "sources are at their end, so nothing more is read; all its windows and timers have fired, so whatever "
+            "came now would be late",
+            "begin a new job in another folder; or go back to a savepoint from before; or, if you want it to go on all "
+            "the same (its end was not meant, the pipeline has more to do), give --force_resume",
         )
     wrong = differences(origin.shape, asked.shape)
     if wrong:
-        raise IncompatibleStateError(
-            f"the state in '{blobs}' (step {origin.step}) does not fit this pipeline:\n"
-            + "\n".join(f"  - {line}" for line in wrong),
-            "resume with a pipeline that has the same stateful stages, or begin a new job in another folder",
-        )
+        raise misfit(blobs, origin, wrong)
     stages = {of.stage for of in asked.shape.stages}
     abandoned = origin.abandoned
     if was is not newest:
         abandoned += (Abandoned(origin.step + 1, newest.step),)
     return replace(
-        origin,
+        held(origin, newest, Timestamp(max(asked.now, head.time)), epoch, token),
         job=head.job,
-        step=newest.step + 1,
-        epoch=epoch,
-        token=token,
-        parent=newest.token if isinstance(newest, Manifest) else "",
-        kind=Kind.OPENING,
         mode=origin.mode if finishing or origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
-        time=Timestamp(max(asked.now, head.time)),
-        cut=b"",
         shape=asked.shape,
         watermarks=tuple(of for of in origin.watermarks if of.stage in stages),
         pins=head.pins,
         abandoned=abandoned,
         program=asked.program or origin.program,
+    )
+
+
+def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> IncompatibleStateError:
+    """The error for what does not fit a pipeline, each in a line."""
+    return IncompatibleStateError(
+        f"the state in '{blobs}' (step {origin.step}) does not fit this pipeline:\n"
+        + "\n".join(f"  - {line}" for line in wrong),
+        "resume with a pipeline that has the same stateful stages (--stage_mapping, if they are called otherwise), or "
+        "begin a new job in another folder; with --allow_dropped_state what belongs to no stage is given up",
+    )
+
+
+def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, epoch: int, token: str) -> Manifest:
+    """An opening behind the newest manifest that holds what another one holds, and changes nothing of it."""
+    return replace(
+        origin,
+        step=newest.step + 1,
+        epoch=epoch,
+        token=token,
+        parent=newest.token if isinstance(newest, Manifest) else "",
+        kind=Kind.OPENING,
+        time=Timestamp(max(now, origin.time)),
+        cut=b"",
     )
 
 

@@ -21,7 +21,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import known, read_newest
-from arcbeam.store.log.savepoints import checked_name
+from arcbeam.store.log.savepoints import changed, checked_name, deletion, renaming
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
 from arcbeam.store.manifest.values import ENDED, Manifest
 
@@ -36,6 +36,10 @@ class Asked(StrEnum):
     DRAIN = "drain"
     SUSPEND = "suspend"
     CANCEL = "cancel"
+    DELETE = "delete"
+    """A savepoint's name."""
+    RENAME = "rename"
+    """A savepoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,11 @@ class Request:
     Attributes:
         id: unique; later ones are greater, as far as clocks agree.
         what: of the job.
-        savepoint: the name that a step is to get; "" for a cancellation.
+        savepoint: the name that a step is to get; of a savepoint that is there, where its name is to be another, or
+            none; "" for a cancellation.
         step: the newest one when it was asked: a savepoint of that name of a later step is the answer to this.
         epoch: of the driver that ran the job then.
+        new: the name that a savepoint is to get instead; "" for all else.
     """
 
     id: str
@@ -55,6 +61,17 @@ class Request:
     savepoint: str
     step: int
     epoch: int
+    new: str = ""
+
+    @property
+    def wish(self) -> str:
+        """What is asked of the next commit; see `savepoints.changed`. "" for a cancellation."""
+        match self.what:
+            case Asked.DELETE:
+                return deletion(self.savepoint)
+            case Asked.RENAME:
+                return renaming(self.savepoint, self.new)
+        return self.savepoint
 
 
 class Said(StrEnum):
@@ -86,17 +103,19 @@ class Answer:
         return self.said is not Said.TAKEN
 
 
-def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp) -> Request:
+def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: str = "") -> Request:
     """Leaves a request in a job's folder.
 
     Args:
         blobs: the job's folder.
         what: is asked.
-        savepoint: the name that is asked for; "" for a cancellation.
+        savepoint: as in `Request`.
         now: the time.
+        new: as in `Request`.
 
     Raises:
-        RequestRefusedError: the job has ended, or is suspended; the savepoint's name is none, or taken.
+        RequestRefusedError: the job has ended, or is suspended; the savepoint's name is none, or taken, or, where one
+            is to be deleted or renamed, not there.
         StoreError: there is no job; what it says cannot be read.
     """
     newest = read_newest(blobs)
@@ -106,28 +125,33 @@ def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp) -> Req
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
         more = "resume it first" if head.mode is CommitMode.SUSPENDED else "there is nothing left to steer"
         raise RequestRefusedError(f"the job in '{blobs}' is {head.mode} since step {head.step}", more)
-    if what is not Asked.CANCEL:
-        refuse_name(head, savepoint)
-    request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.step, head.epoch)
+    request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.step, head.epoch, new)
+    refuse_name(head, request)
     record = {
         "version": VERSION,
         "what": request.what,
         "savepoint": request.savepoint,
         "step": request.step,
         "epoch": request.epoch,
+        "new": request.new,
     }
     blobs.put(request_name(request.id), json.dumps(record).encode())
     return request
 
 
-def refuse_name(head: Manifest, savepoint: str) -> None:
-    """Refuses a name that no step can get any more.
+def refuse_name(head: Manifest, request: Request) -> None:
+    """Refuses a request for a name that no step can get any more, and for a change of one that there is not.
 
     Raises:
-        RequestRefusedError: it is none, or taken.
+        RequestRefusedError: the name is none, is taken, or is not there.
     """
+    if request.what is Asked.CANCEL or (request.what is Asked.SUSPEND and not request.savepoint):
+        return
     try:
-        checked_name(head, savepoint)
+        if request.what in (Asked.DELETE, Asked.RENAME):
+            changed(head, request.wish)
+        else:
+            checked_name(head, request.savepoint)
     except StoreError as e:
         raise RequestRefusedError(e.message, e.remedy) from None
 
@@ -172,8 +196,10 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
     try:
         if record["version"] > VERSION:
             raise ValueError(f"its format is {record['version']}; this version of arcbeam reads up to {VERSION}")
-        found = Request(id, Asked(record["what"]), record["savepoint"], record["step"], record["epoch"])
-        if not isinstance(found.savepoint, str) or type(found.step) is not int or type(found.epoch) is not int:
+        what, new = Asked(record["what"]), record.get("new", "")
+        found = Request(id, what, record["savepoint"], record["step"], record["epoch"], new)
+        texts = isinstance(found.savepoint, str) and isinstance(found.new, str)
+        if not texts or type(found.step) is not int or type(found.epoch) is not int:
             raise ValueError(f"it is no request: {record!r}")
         return found
     except (KeyError, TypeError) as e:

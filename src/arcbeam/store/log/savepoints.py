@@ -1,6 +1,7 @@
 """Savepoints: steps with a name, kept until the name is given up; and copies of them that need nothing else.
 
-Owns names and copying. That a savepoint's files are kept is the sweep's (`sweep`), resuming is `StepLog.open`'s.
+Owns names, their changes, and copying. That a savepoint's files are kept is the sweep's (`sweep`), resuming is
+`StepLog.open`'s.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
-from arcbeam.errors import InvalidPipelineError
+from arcbeam.errors import InvalidPipelineError, RequestRefusedError
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.backends import below, shown
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
@@ -29,12 +32,12 @@ from arcbeam.store.log.chain import (
     newest_epoch,
     read_manifest,
 )
-from arcbeam.store.log.opening import no_savepoint
-from arcbeam.store.log.steplog import new_token
+from arcbeam.store.log.opening import held, no_savepoint
+from arcbeam.store.log.steplog import StepLog, new_token
 from arcbeam.store.log.verification import read_side_file
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import floor_name, manifest_name
-from arcbeam.store.manifest.values import Kind, Manifest, Pin
+from arcbeam.store.manifest.values import ENDED, Kind, Manifest, Pin
 from arcbeam.store.shards.shardfile import ShardFileReader, local_reader
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -105,8 +108,84 @@ def unpinned(draft: Manifest, name: str) -> Manifest:
         StoreError: there is no such savepoint.
     """
     if draft.pin(name) is None:
-        raise StoreError(f"there is no savepoint '{name}'", f"there are: {', '.join(p.name for p in draft.pins)}")
+        there = ", ".join(pin.name for pin in draft.pins) or "none"
+        raise StoreError(f"there is no savepoint '{name}'", f"there are: {there}")
     return replace(draft, pins=tuple(pin for pin in draft.pins if pin.name != name))
+
+
+def called(draft: Manifest, name: str, new: str) -> Manifest:
+    """The draft, with another name for a savepoint.
+
+    Raises:
+        StoreError: there is no such savepoint; the new name is taken, or is none.
+    """
+    unpinned(draft, name)  # raises
+    checked_name(draft, new)
+    return replace(draft, pins=tuple(replace(pin, name=new) if pin.name == name else pin for pin in draft.pins))
+
+
+def deletion(name: str) -> str:
+    """What gives a savepoint's name up, where a name is asked for; see `changed`."""
+    return f"delete {name}"
+
+
+def renaming(name: str, new: str) -> str:
+    """What gives a savepoint another name, where a name is asked for; see `changed`."""
+    return f"rename {name} {new}"
+
+
+def changed(draft: Manifest, what: str) -> Manifest:
+    """The draft with what was asked for: a name, for the step itself; or a `deletion` or `renaming` of one that is.
+
+    Names have no spaces. So whoever has a step made for the sake of a name, and does not care which, has them all.
+
+    Raises:
+        StoreError: a name is none, is taken, or is not there.
+    """
+    match what.split(" "):
+        case ["delete", name]:
+            return unpinned(draft, name)
+        case ["rename", name, new]:
+            return called(draft, name, new)
+    return pinned(draft, what)
+
+
+def change_stopped(
+    blobs: DurableBlobs, what: str, now: Timestamp, *, driver: str = "", force: bool = False
+) -> Manifest:
+    """Deletes or renames a savepoint of a job that nobody runs: by an opening that holds what the head holds.
+
+    The job stands as it stood, suspended or at its end; who goes on with it does so as before. Files that nobody needs
+    are swept by who goes on with it.
+
+    Args:
+        blobs: the job's folder.
+        what: a `deletion` or `renaming`.
+        now: the time.
+        driver: who this is, for people.
+        force: also if the job may be running: whoever runs it is fenced out.
+
+    Returns:
+        The opening.
+
+    Raises:
+        StoreError: there is no such job or savepoint, the new name is none, or taken.
+        RequestRefusedError: somebody may run the job.
+        FencedError: somebody took the job over meanwhile.
+    """
+
+    def following(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
+        if newest is None:
+            raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+        if isinstance(newest, UnreadableHead):
+            raise newest.error
+        if not force and newest.mode not in ENDED | {CommitMode.SUSPENDED}:
+            raise RequestRefusedError(
+                f"the job in '{blobs}' is {newest.mode}: somebody may run it", "ask whoever runs it, by a request"
+            )
+        return held(changed(newest, what), newest, now, epoch, token)
+
+    return StepLog.take(blobs, following, now, driver=driver).head
 
 
 def copy_savepoint(

@@ -74,6 +74,9 @@ class Unknown:
 
 Outcome = Committed | Conflict | Unknown
 
+First = Callable[[Manifest | UnreadableHead | None, str, int, str], Manifest]
+"""Makes a driver's first manifest: of the newest one, the program, the epoch and a token."""
+
 
 def new_token() -> str:
     """A token that nobody else has."""
@@ -134,7 +137,8 @@ class StepLog:
                 when the job is not refused, so who is leaves nothing there; and before the epoch begins, so who cannot
                 put it there stops nobody. Where either is another one then, it is called again.
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
-                change what is real, but only what it is called, and by which outputs watermarks are known.
+                change what is real, but only what it is called, and by which outputs watermarks are known; and leave
+                out what is given up on purpose.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -145,10 +149,41 @@ class StepLog:
             MissingFileError: files of a job are there, and none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
-        # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
         asked = Asked(shape, now, savepoint, force, finish, "", adapt)
-        kept_for = _refuse(blobs, asked)
-        asked = replace(asked, program=program(*kept_for))
+
+        def first(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
+            return opening(blobs, newest, replace(asked, program=program), epoch, token)
+
+        return cls.take(blobs, first, now, driver=driver, program=program, token=token)
+
+    @classmethod
+    def take(
+        cls,
+        blobs: DurableBlobs,
+        first: First,
+        now: Timestamp,
+        *,
+        driver: str = "",
+        program: Callable[[int, str], str] = lambda epoch, before: "",
+        token: Callable[[], str] = new_token,
+    ) -> StepLog:
+        """Takes a job over with whatever first manifest; see `open`, which is the way to go on with one.
+
+        Args:
+            blobs: the job's folder.
+            first: gives the opening, of the newest manifest, the program, the epoch and a token. What it raises
+                refuses the job; it may be called several times.
+            now: the time.
+            driver: who this is, for people.
+            program: as in `open`.
+            token: gives tokens that nobody else has.
+
+        Raises:
+            FencedError, DamagedFileError, NewerFormatError, MissingFileError, IndeterminateError: as `open`.
+        """
+        # SUBTLE: an epoch that has begun stops who runs the job from deleting. So what can be refused is, before.
+        kept_for = _refuse(blobs, first)
+        kept = program(*kept_for)
         epoch = _begin_epoch(blobs, driver, now, token())
         floor = floor_below(blobs, epoch - 1)
         blobs.put(floor_name(epoch, 0), floor_data(floor))
@@ -163,8 +198,8 @@ class StepLog:
             if isinstance(newest, UnreadableHead) and has_begun(blobs, epoch + 1):
                 raise _taking_over(blobs, epoch)
             if kept_for != (kept_for := (epoch, _program_of(newest))):
-                asked = replace(asked, program=program(*kept_for))
-            manifest = opening(blobs, newest, asked, epoch, own)
+                kept = program(*kept_for)
+            manifest = first(newest, kept, epoch, own)
             outcome = _create(blobs, manifest, encode(manifest))
             match outcome:
                 case Committed():
@@ -285,7 +320,7 @@ class StepLog:
         self.floor, self._slot = step, slot
 
 
-def _refuse(blobs: DurableBlobs, asked: Asked) -> tuple[int, str]:
+def _refuse(blobs: DurableBlobs, first: First) -> tuple[int, str]:
     """Raises what opening the job would; writes nothing.
 
     Returns:
@@ -296,7 +331,7 @@ def _refuse(blobs: DurableBlobs, asked: Asked) -> tuple[int, str]:
     with contextlib.suppress(IndeterminateError):
         newest = find_newest(blobs, floor_below(blobs, epoch))
         with contextlib.suppress(MissingFileError):
-            opening(blobs, newest, asked, epoch + 1, "-")
+            first(newest, "", epoch + 1, "-")
     return epoch + 1, _program_of(newest)
 
 

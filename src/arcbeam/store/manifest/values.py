@@ -192,7 +192,7 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
     """Why the second cannot follow the first, in whole; empty if it can.
 
     A watermark never falls. A file is either the head's or was written for this very step: so what a step's manifest
-    does not name, no later one will. The savepoints are the head's, less or more.
+    does not name, no later one will. The savepoints are the head's, less or more, or called otherwise.
     """
     wrong = []
     if head.mode in ENDED:
@@ -259,9 +259,11 @@ def _pins(head: Manifest, following: Manifest) -> Iterator[str]:
     names = [pin.name for pin in following.pins]
     if len(names) != len(set(names)):
         yield f"a savepoint's name is there twice: {', '.join(sorted(n for n in set(names) if names.count(n) > 1))}"
+    kept = {(pin.step, pin.time) for pin in head.pins}
     for pin in following.pins:
-        # SUBTLE: only the step itself can be pinned anew: the files of earlier ones may be swept already.
-        if pin not in head.pins and pin.step != following.step:
+        # SUBTLE: only the step itself can be pinned anew: the files of earlier ones may be swept already, but for those
+        # that have a name, which may be another one from here on.
+        if (pin.step, pin.time) not in kept and pin.step != following.step:
             yield f"savepoint '{pin.name}' is of step {pin.step}, which is not this one"
 
 
