@@ -150,7 +150,7 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         waiting.write((fires, last, listed, lefts, rights))
         for then, other in partners:
             pair = key, ((other, value) if is_right else (value, other))
-            yield pair if then <= at else beam.window.TimestampedValue(pair, Timestamp(micros=then))
+            yield beam.window.TimestampedValue(pair, time if then <= at else Timestamp(micros=then))
 
     def _listed_lefts(self, left: Any, first: int, latest: int) -> list[tuple[int, Any]]:
         """The left elements in the list that are between two times. They have had a partner then."""
