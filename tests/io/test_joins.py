@@ -11,7 +11,7 @@ from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Duration
 
 from arcbeam.engine.grouping.groupings import WindowedElement
-from arcbeam.io import JoinWithin
+from arcbeam.io import JoinWithin, joins
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
@@ -63,11 +63,18 @@ def _said(pair: Any, time: Any = beam.DoFn.TimestampParam) -> Any:
     return pair[0], *pair[1], time.micros
 
 
+MOST = [joins.MOST, 0, 3]
+"""How many elements of a key are in one value, before they go to lists."""
+
+
 @pytest.mark.contract("WM-08")
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize(("before", "after"), BOUNDS)
-def test_all_partners_find_each_other_in_batch(before: int, after: int, how: str) -> None:
-    for seed in range(3):
+def test_all_partners_find_each_other_in_batch(
+    before: int, after: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, most in enumerate(MOST):
+        monkeypatch.setattr(joins, "MOST", most)
         of = sides(seed)
         with Driven() as p:
             joined(p, of, before, after, how)
@@ -75,7 +82,9 @@ def test_all_partners_find_each_other_in_batch(before: int, after: int, how: str
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])
-def test_partners_are_of_one_window(how: str) -> None:
+@pytest.mark.parametrize("most", MOST)
+def test_partners_are_of_one_window(how: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joins, "MOST", most)
     of = sides(7)
     with Driven() as p:
         joined(p, of, 8, 8, how, size=10)
@@ -86,9 +95,10 @@ def test_partners_are_of_one_window(how: str) -> None:
 @pytest.mark.parametrize("how", ["inner", "left"])
 @pytest.mark.parametrize(("before", "after"), BOUNDS)
 @pytest.mark.parametrize("seed", range(3))
-def test_all_partners_find_each_other_in_steps_and_nothing_waits_longer_than_it_must(
-    before: int, after: int, how: str, seed: int
+def test_all_partners_find_each_other_in_steps_and_nothing_waits_behind_the_last(
+    before: int, after: int, how: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(joins, "MOST", MOST[seed])
     of, chance = sides(seed), random.Random(seed)
 
     def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
@@ -101,7 +111,8 @@ def test_all_partners_find_each_other_in_steps_and_nothing_waits_longer_than_it_
             shard.run(Step([(key, [one]) for key, one in now], watermark))
             watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
             shard.settle(Step((), watermark))
-        shard.settle(Step((), Timestamp(3000 * SECOND)))
+        # The last element of any side, and how long it waits: then nothing is there, whatever came when.
+        shard.settle(Step((), Timestamp((40 + max(0, before, after)) * SECOND + 1)))
         assert not shard.left_over()
 
     with Stepped(cut) as p:

@@ -6,21 +6,14 @@ Owns who is a duplicate of whom, and that one is forgotten when none can come an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BooleanCoder, VarIntCoder
-from apache_beam.transforms.userstate import (
-    OrderedListStateSpec,
-    ReadModifyWriteStateSpec,
-    TimeDomain,
-    TimerSpec,
-    on_timer,
-)
+from apache_beam.coders import BooleanCoder, FastPrimitivesCoder
+from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWriteStateSpec, on_timer
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-_BEGINNING: Final = Timestamp(micros=-(1 << 63))
+from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
 
 
 class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -30,8 +23,9 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
     the same key was put out whose time is at most `delay` earlier or later; it comes to nothing. All others are put out
     as they are, at once, with their time and window.
 
-    What was put out is remembered until the watermark is more than `delay` behind its time, so the input needs a
-    watermark that moves. An element that comes later than that still goes out, though its like may have.
+    What was put out is remembered until the watermark is more than `delay` behind its time, at least: where elements of
+    a key keep coming, up to twice as long, and some longer if they come out of order. So the input needs a watermark
+    that moves. An element that comes later than that still goes out, though its like may have.
 
     Only elements of the same window are duplicates; mostly that is the global window.
 
@@ -80,11 +74,12 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         keys: the key is what is put out, not the value.
     """
 
+    RECENT = ReadModifyWriteStateSpec("recent", FastPrimitivesCoder())
+    """Of what was put out, in microseconds: the latest time; the latest of those in the list (None: it is empty); all
+    that are not in the list."""
     KEPT = OrderedListStateSpec("kept", BooleanCoder())
-    """The times of what was put out; the values say nothing."""
-    NEXT = ReadModifyWriteStateSpec("next", VarIntCoder())
-    """When the first of them is to be forgotten, in microseconds."""
-    FORGET = TimerSpec("forget", TimeDomain.WATERMARK)
+    """More times; the values say nothing."""
+    FORGET = forget_timer()
 
     def __init__(self, delay: int, keys: bool) -> None:
         self._delay, self._keys = delay, keys
@@ -94,42 +89,48 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         element: tuple[Any, Any],
         time: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
+        recent: Any = beam.DoFn.StateParam(RECENT),
         kept: Any = beam.DoFn.StateParam(KEPT),
-        next_at: Any = beam.DoFn.StateParam(NEXT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
         """An element: a duplicate, or not."""
         at, delay = time.micros, self._delay
-        near = kept.read_range(Timestamp(micros=at - delay), Timestamp(micros=at + delay + 1))
-        if any(True for _ in near):
+        last, listed, times = recent.read() or (None, None, [])
+        if any(-delay <= at - then <= delay for then in times):
             return
+        if listed is not None and any(True for _ in kept.read_range(*between(at - delay, at + delay))):
+            return
+        if last is None:
+            last = at
+            fire_at(forget, at + delay, window)
+        last = max(last, at)
+        times = [*times, at]
+        if len(times) > MOST:
+            for then in times:
+                kept.add((Timestamp(micros=then), True))
+            listed, times = last, []
+        recent.write((last, listed, times))
         key, value = element
         yield key if self._keys else value
-        kept.add((time, True))
-        # Nothing comes behind the end of a window.
-        until = min(at + delay, window.max_timestamp().micros)
-        known = next_at.read()
-        if known is None or until < known:
-            next_at.write(until)
-            forget.set(Timestamp(micros=until))
 
     @on_timer(FORGET)  # type: ignore[untyped-decorator]
     def forgotten(
         self,
         time: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
+        recent: Any = beam.DoFn.StateParam(RECENT),
         kept: Any = beam.DoFn.StateParam(KEPT),
-        next_at: Any = beam.DoFn.StateParam(NEXT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> None:
         """The watermark has passed the time up to which some could have had duplicates."""
-        last = window.max_timestamp().micros
-        now = min(time.micros, last)
-        kept.clear_range(_BEGINNING, Timestamp(micros=now + 1 if now == last else now - self._delay + 1))
-        left = next((then.micros for then, _ in islice(kept.read(), 1)), None)
-        if left is None:
-            next_at.clear()
-        else:
-            until = min(left + self._delay, last)
-            next_at.write(until)
-            forget.set(Timestamp(micros=until))
+        now, (last, listed, times) = time.micros, recent.read()
+        all_over = is_over(last + self._delay, now, window)
+        over = last if all_over else now - self._delay
+        if listed is not None:
+            kept.clear_range(*between(BEGINNING, over))
+        if all_over:
+            recent.clear()
+            return
+        times = [then for then in times if then > over]
+        recent.write((last, None if listed is None or listed <= over else listed, times))
+        fire_at(forget, last + self._delay, window)

@@ -6,21 +6,14 @@ Owns how long an element waits for its partners, and that it is forgotten then. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, Final, Literal
 
 import apache_beam as beam
-from apache_beam.coders import FastPrimitivesCoder, VarIntCoder
-from apache_beam.transforms.userstate import (
-    OrderedListStateSpec,
-    ReadModifyWriteStateSpec,
-    TimeDomain,
-    TimerSpec,
-    on_timer,
-)
+from apache_beam.coders import FastPrimitivesCoder
+from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWriteStateSpec, on_timer
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-_BEGINNING: Final = Timestamp(micros=-(1 << 63))
+from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
 
 
 class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -34,7 +27,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     An element waits in the state as long as a partner may come, by the watermark: a left one until `after` behind its
     time, a right one until `before` behind its own. So both inputs need watermarks that move. What comes too late for
-    that still finds the partners that wait.
+    that still finds the partners that are there: where elements of a key keep coming, those are forgotten some at a
+    time, after up to twice as long, and some longer if they come out of order.
 
     Both inputs are of keys and values and have the same windows, which do not merge; only elements of the same window
     are partners. Mostly that is the global window; what comes out can be put into others.
@@ -100,12 +94,13 @@ def _common_key(*sides: Any) -> Any:
 class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """Elements are (key, (whether it is a right one, value)); what waits is known by its time, in microseconds."""
 
+    WAITING = ReadModifyWriteStateSpec("waiting", FastPrimitivesCoder())
+    """When the timer fires; when the last is to be forgotten, of all and of those in the lists (None: these are empty);
+    (time, whether it has had a partner, value) of the left ones, (time, value) of the right ones."""
     LEFT = OrderedListStateSpec("left", FastPrimitivesCoder())
-    """(Whether it has had a partner, value.)"""
+    """(Whether it has had a partner, value)."""
     RIGHT = OrderedListStateSpec("right", FastPrimitivesCoder())
-    NEXT = ReadModifyWriteStateSpec("next", VarIntCoder())
-    """When the first of all that wait is to be forgotten."""
-    FORGET = TimerSpec("forget", TimeDomain.WATERMARK)
+    FORGET = forget_timer()
 
     def __init__(self, before: int, after: int, how: str) -> None:
         self._before, self._after, self._outer = before, after, how == "left"
@@ -117,40 +112,55 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         element: tuple[Any, tuple[bool, Any]],
         time: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
         left: Any = beam.DoFn.StateParam(LEFT),
         right: Any = beam.DoFn.StateParam(RIGHT),
-        next_at: Any = beam.DoFn.StateParam(NEXT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
         """An element, and the partners that wait for it."""
         key, (is_right, value) = element
-        at = time.micros
+        at: int = time.micros
+        fires, last, listed, lefts, rights = waiting.read() or (None, at, None, [], [])
         if is_right:
-            first, behind = Timestamp(micros=at - self._after), Timestamp(micros=at + self._before + 1)
-            partners = list(left.read_range(first, behind))
-            for then, (_, other) in partners:
-                yield beam.window.TimestampedValue((key, (other, value)), max(then, time))
-            if self._outer and not all(had for _, (had, _) in partners):
-                left.clear_range(first, behind)
-                for then, (_, other) in partners:
-                    left.add((then, (True, other)))
-            right.add((time, value))
+            first, latest = at - self._after, at + self._before
+            partners = [(then, other) for then, _, other in lefts if first <= then <= latest]
+            if partners and self._outer:
+                lefts = [(then, had or first <= then <= latest, other) for then, had, other in lefts]
+            if listed is not None:
+                partners += self._listed_lefts(left, first, latest)
+            rights = [*rights, (at, value)]
             until = at + self._right_waits
         else:
-            found = False
-            for then, other in right.read_range(
-                Timestamp(micros=at - self._before), Timestamp(micros=at + self._after + 1)
-            ):
-                found = True
-                yield beam.window.TimestampedValue((key, (value, other)), max(then, time))
-            left.add((time, (found, value)))
+            first, latest = at - self._before, at + self._after
+            partners = [(then, other) for then, other in rights if first <= then <= latest]
+            if listed is not None:
+                partners += [(then.micros, other) for then, other in right.read_range(*between(first, latest))]
+            lefts = [*lefts, (at, bool(partners), value)]
             until = at + self._left_waits
-        # Nothing comes behind the end of a window.
-        until = min(until, window.max_timestamp().micros)
-        known = next_at.read()
-        if known is None or until < known:
-            next_at.write(until)
-            forget.set(Timestamp(micros=until))
+        last = max(last, until)
+        # One without partners comes out at its very time; all others may wait for the last.
+        if fires is None or (self._outer and until < fires and not is_right and not partners):
+            fires = fire_at(forget, until, window)
+        if len(lefts) + len(rights) > MOST:
+            for then, had, other in lefts:
+                left.add((Timestamp(micros=then), (had, other)))
+            for then, other in rights:
+                right.add((Timestamp(micros=then), other))
+            lefts, rights, listed = [], [], last
+        waiting.write((fires, last, listed, lefts, rights))
+        for then, other in partners:
+            pair = key, ((other, value) if is_right else (value, other))
+            yield beam.window.TimestampedValue(pair, time if then <= at else Timestamp(micros=then))
+
+    def _listed_lefts(self, left: Any, first: int, latest: int) -> list[tuple[int, Any]]:
+        """The left elements in the list that are between two times. They have had a partner then."""
+        there = between(first, latest)
+        found = list(left.read_range(*there))
+        if self._outer and not all(had for _, (had, _) in found):
+            left.clear_range(*there)
+            for then, (_, other) in found:
+                left.add((then, (True, other)))
+        return [(then.micros, other) for then, (_, other) in found]
 
     @on_timer(FORGET)  # type: ignore[untyped-decorator]
     def forgotten(
@@ -158,32 +168,53 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         key: Any = beam.DoFn.KeyParam,
         time: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
         left: Any = beam.DoFn.StateParam(LEFT),
         right: Any = beam.DoFn.StateParam(RIGHT),
-        next_at: Any = beam.DoFn.StateParam(NEXT),
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
         """The watermark has passed the time up to which some could have found partners."""
-        last = window.max_timestamp().micros
-        now = min(time.micros, last)
-        lefts_before, rights_before = (
-            Timestamp(micros=now + 1 if now == last else now - waits + 1)
-            for waits in (self._left_waits, self._right_waits)
-        )
-        if self._outer:
-            for _, (had_one, value) in left.read_range(_BEGINNING, lefts_before):
-                if not had_one:
-                    yield key, (value, None)
-        left.clear_range(_BEGINNING, lefts_before)
-        right.clear_range(_BEGINNING, rights_before)
-        waits = [
-            then.micros + waits
-            for side, waits in ((left, self._left_waits), (right, self._right_waits))
-            for then, _ in islice(side.read(), 1)
-        ]
-        if waits:
-            until = min(min(waits), last)
-            next_at.write(until)
-            forget.set(Timestamp(micros=until))
+        _, last, listed, lefts, rights = waiting.read()
+        now = time.micros
+        all_over = is_over(last, now, window)
+        left_over, right_over = (last, last) if all_over else (now - self._left_waits, now - self._right_waits)
+        alone = [other for then, had, other in lefts if then <= left_over and not had]
+        if listed is not None:
+            up_to = between(BEGINNING, left_over)
+            if self._outer:
+                alone += [other for _, (had, other) in left.read_range(*up_to) if not had]
+            left.clear_range(*up_to)
+            right.clear_range(*between(BEGINNING, right_over))
+        if all_over:
+            waiting.clear()
         else:
-            next_at.clear()
+            lefts = [each for each in lefts if each[0] > left_over]
+            rights = [each for each in rights if each[0] > right_over]
+            listed = None if listed is None or listed <= now else listed
+            fires = last
+            if self._outer:
+                without = [then + self._left_waits for then, had, _ in lefts if not had]
+                if listed is not None:
+                    without += self._first_without(left, left_over + 1, listed - self._left_waits)
+                fires = min(without, default=last)
+            waiting.write((fire_at(forget, fires, window), last, listed, lefts, rights))
+        if self._outer:
+            for value in alone:
+                yield key, (value, None)
+
+    def _first_without(self, left: Any, first: int, latest: int) -> list[int]:
+        """When the first left element in the list is over that has had no partner; nothing if there is none.
+
+        There may be many: they are looked through in parts, each twice as long as the one before.
+        """
+        part = max(1, self._left_waits // _PARTS)
+        while first <= latest:
+            for then, (had, _) in left.read_range(*between(first, first + part - 1)):
+                if not had:
+                    return [then.micros + self._left_waits]
+            first, part = first + part, 2 * part
+        return []
+
+
+_PARTS: Final = 64
+"""The first part that is looked through is this part of the time for which an element waits."""

@@ -19,10 +19,13 @@ class Done:
 
     bytes: int = 100
     elements: int = 1_000
+    seconds: float = 7.0
 
 
 def budget_of(done: Done, elements: int, bytes: int = 1_000_000, time: Duration = HOUR) -> TaskBudget:
-    return TaskBudget(StepBudget(time, elements, bytes), lambda: done.bytes, lambda: done.elements)
+    return TaskBudget(
+        StepBudget(time, elements, bytes), lambda: done.bytes, lambda: done.elements, lambda: done.seconds
+    )
 
 
 @pytest.mark.contract("SDF-06")
@@ -54,6 +57,37 @@ def test_what_came_by_the_exchange_uses_up_nothing() -> None:
         done.elements += 1
         assert part.exhausted()
     assert budget.exhausted()
+
+
+def test_the_timers_of_what_came_have_as_long_as_that_took() -> None:
+    done = Done()
+    budget = budget_of(done, 1_000, time=Duration(8_000_000))
+    part = budget.part(1 / 2)
+    done.seconds += 60  # what came
+    assert not part.exhausted()
+    done.seconds += 59
+    assert not part.exhausted()
+    done.seconds += 1
+    assert part.exhausted()
+    # Others have what they would have had.
+    part = budget.part(1.0)
+    done.seconds += 1
+    assert not part.exhausted()
+    done.seconds += 4
+    assert part.exhausted()
+
+
+def test_restrictions_have_no_longer_for_what_was_done_before() -> None:
+    done = Done()
+    part = budget_of(done, 1_000, time=Duration(8_000_000)).part(1.0)
+    done.seconds += 60
+    one = part.part(1 / 2)
+    assert not one.exhausted()
+    done.seconds += 4
+    assert one.exhausted()
+    assert not part.exhausted()
+    done.seconds += 8
+    assert part.exhausted()
 
 
 @pytest.mark.contract("SDF-06")

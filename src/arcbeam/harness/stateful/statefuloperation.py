@@ -352,7 +352,10 @@ class StatefulOperation(BlockOperation):
                 if (results := call(*args, **kwargs)) is not None:
                     take(results)
         elif self._plain and method is None:
-            emitter.take_from(self._results(key, values, args))
+            # Where times differ, as mostly in a stream, each is by itself.
+            emitter.take_from(
+                call((key, values[0]), *args[1:]) if len(values) == 1 else self._results(key, values, args)
+            )
         elif asked.elements == [0] and not kwargs:
             rest = args[1:]
             for value in values:

@@ -23,6 +23,8 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 NO_KEY: Final = b""
+_JOINED_BYTES: Final = 64 * 1024
+"""What comes to a key up to this size (encoded) may be one block."""
 _EAGER_BYTES: Final = 1 << 20
 """The values of a pane up to this size (encoded) are given to user code as a list, more of them as an iterable."""
 
@@ -128,29 +130,40 @@ def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iter
 
 
 def keyed_elements(
-    rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int
+    rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int, *, join: bool = False
 ) -> Iterator[tuple[bytes, Elements]]:
-    """What comes to a stage with keys: each encoded key with its values.
+    """What comes to a stage with keys: each encoded key with its values, as they were written.
 
     Args:
         rows: in ascending order of bucket.
         coder: of blocks of values.
         codec: of values.
         memory: bytes of a bucket to hold; beyond it they move to a local file.
+        join: what has come to a key from several tasks is one, if it is little.
     """
     stamps: Stamps[tuple[Window, ...] | None] = Stamps(coder)
-    for key, chunks in key_groups(rows, memory):
-        for payload in chunks[b""]:
-            known = stamps.of(payload)
-            if known is not None:
-                yield key, EncodedElements(payload, *known, codec)
-                continue
-            blocks = list(coder.read(payload))
-            for block in blocks:
-                came = BlockElements(block, codec, payload if len(blocks) == 1 else None)
-                if came.packed is not None:
-                    stamps.add(payload, block, came.windows)
-                yield key, came
+
+    def came(payload: bytes) -> Iterator[BlockElements | EncodedElements]:
+        known = stamps.of(payload)
+        if known is not None:
+            yield EncodedElements(payload, *known, codec)
+            return
+        blocks = list(coder.read(payload))
+        for block in blocks:
+            elements = BlockElements(block, codec, payload if len(blocks) == 1 else None)
+            if elements.packed is not None:
+                stamps.add(payload, block, elements.windows)
+            yield elements
+
+    for key, windows in key_groups(rows, memory):
+        chunks = windows[b""]
+        if join and chunks.size <= _JOINED_BYTES:
+            parts = [each for payload in chunks for each in came(payload)]
+            yield key, parts[0] if len(parts) == 1 else BlockElements(Block.join([each.block for each in parts]), codec)
+            continue
+        for payload in chunks:
+            for elements in came(payload):
+                yield key, elements
 
 
 class Packed:

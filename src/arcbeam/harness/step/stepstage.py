@@ -119,7 +119,10 @@ class StepStage:
             rows: of the shard, in ascending order of bucket.
         """
         if self.keyed:
-            return keyed_elements(rows, self._blocks, self.codec, self.processor.settings.group_memory_bytes)
+            # A key with state is entered once. What is kept stays as it came.
+            join = isinstance(self.kind, Stateful) and not self.codec.waits
+            memory = self.processor.settings.group_memory_bytes
+            return keyed_elements(rows, self._blocks, self.codec, memory, join=join)
         return plain_elements(rows, self._blocks, self.codec)
 
     def scripted(self, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:

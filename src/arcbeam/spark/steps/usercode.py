@@ -226,17 +226,26 @@ class TaskBudget:
     """How much a task may do; see `arcbeam.engine.step.bundles.Budget`.
 
     A part begins when it is first asked. What is done before that, with what has come by the exchange, cannot be left:
-    if that counted, a task that has much of it would fire next to nothing, step after step.
+    if that counted, a task that has much of it would fire next to nothing, step after step. The timers of what has come
+    have as long as that took, at least: such a step is a long one in any case, and what is left costs more, since it is
+    written to the state, and found again by another step.
 
     Args:
         budget: of the step.
         sent: bytes that the task has sent so far.
         written: elements that its user code has put out so far.
+        clock: seconds.
     """
 
-    def __init__(self, budget: StepBudget, sent: Callable[[], int], written: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        budget: StepBudget,
+        sent: Callable[[], int],
+        written: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._left = _Amount(budget.time / 1e6, budget.elements, budget.bytes)
-        self._sent, self._written = sent, written
+        self._meter = _Meter(clock, written, sent)
         self._part: _Part | None = None
 
     def exhausted(self) -> bool:
@@ -247,7 +256,7 @@ class TaskBudget:
     def part(self, fraction: float) -> _Part:
         """See `Budget`: one at a time, the last one ends with that."""
         self._settle()
-        part = self._part = _Part(lambda: self._left.part(fraction), self._sent, self._written)
+        part = self._part = _Part(lambda: self._left.part(fraction), self._meter, self._meter.seconds())
         return part
 
     def _settle(self) -> None:
@@ -261,31 +270,40 @@ class _Part:
 
     Args:
         amount: how much it has, asked for when it begins.
-        sent, written: of the task.
+        meter: of the task.
+        since: when what comes by the exchange began to be delivered; None if it is not for what came.
     """
 
-    def __init__(self, amount: Callable[[], _Amount], sent: Callable[[], int], written: Callable[[], int]) -> None:
-        self._amount, self._sent, self._written = amount, sent, written
+    def __init__(self, amount: Callable[[], _Amount], meter: _Meter, since: float | None = None) -> None:
+        self._amount, self._meter, self._since = amount, meter, since
         self._began: _Amount | None = None
+        # Seconds beside its amount.
+        self._extra = 0.0
         self._until = self._elements = self._bytes = 0.0
 
     def exhausted(self) -> bool:
         """See `Budget`."""
         if self._began is None:
-            began = self._began = self._now()
-            self._until, self._elements, self._bytes = began.plus(self._amount())
-        return time.monotonic() >= self._until or self._sent() >= self._bytes or self._written() >= self._elements
+            began = self._began = self._meter.read()
+            amount = self._amount()
+            if self._since is not None:
+                self._extra = max(0.0, began.seconds - self._since - amount.seconds)
+            self._until, self._elements, self._bytes = began.plus(amount)
+            self._until += self._extra
+        meter = self._meter
+        return meter.seconds() >= self._until or meter.bytes() >= self._bytes or meter.elements() >= self._elements
 
     def part(self, fraction: float) -> _Part:
-        """See `Budget`."""
-        return _Part(lambda: self._amount().part(fraction), self._sent, self._written)
+        """See `Budget`. Whoever asks for one has restrictions, not timers of what has come."""
+        self._since = None
+        return _Part(lambda: self._amount().part(fraction), self._meter)
 
     def used(self) -> _Amount:
-        """What was done since it began."""
-        return _NOTHING if self._began is None else self._now().minus(self._began)
-
-    def _now(self) -> _Amount:
-        return _Amount(time.monotonic(), self._written(), self._sent())
+        """What was done since it began, of its amount."""
+        if self._began is None:
+            return _NOTHING
+        used = self._meter.read().minus(self._began)
+        return used._replace(seconds=max(0.0, used.seconds - self._extra))
 
 
 class _Amount(NamedTuple):
@@ -306,3 +324,14 @@ class _Amount(NamedTuple):
 
 
 _NOTHING: Final = _Amount(0.0, 0, 0)
+
+
+class _Meter(NamedTuple):
+    """What a task has done so far, and the time."""
+
+    seconds: Callable[[], float]
+    elements: Callable[[], float]
+    bytes: Callable[[], float]
+
+    def read(self) -> _Amount:
+        return _Amount(self.seconds(), self.elements(), self.bytes())
