@@ -24,12 +24,12 @@ pytestmark = pytest.mark.contract("STORE-05")
 
 
 def plan(sum: str = "sum", shape: str = "cells", source: str = "read") -> Plan:
-    """A source, and a stage that keeps something."""
+    """A source, and a stage that keeps something; both publish."""
     return Plan(
         "job",
         (
-            Stage("s0", "read", (), b"", None, (0,), uid=source),
-            Stage("s1", "sum", (), b"", 0, (), uid=sum, shape=shape),
+            Stage("s0", "read", (), b"", None, (0,), uid=source, publishers=(f"{source}/publish",)),
+            Stage("s1", "sum", (), b"", 0, (), uid=sum, shape=shape, publishers=(f"{sum}/publish",)),
         ),
         (Channel(0, "rows", Routing.KEYED, "", "", ("s0",), ("s1",)),),
         bounded=False,
@@ -97,27 +97,30 @@ def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -
 
 @pytest.mark.contract("END-01", "END-06")
 @pytest.mark.parametrize("mode", [CommitMode.RUNNING, CommitMode.SUSPENDED, CommitMode.DONE])
-def test_what_no_stage_can_publish_any_more_is_refused_by_name_or_given_up_by_name(mode: CommitMode) -> None:
+def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name(mode: CommitMode) -> None:
     blobs = begun()
     log = taken(blobs, plan()).log
-    parts = (Committable("sum", b"a"), Committable("sum", b"b"), Committable("read", b"c"))
+    parts = tuple(Committable(f"{who}/publish", data) for who, data in (("sum", b"a"), ("sum", b"b"), ("read", b"c")))
     log.propose(replace(log.draft(Timestamp(4)), mode=mode, committables=parts))
     before = dict(blobs.data)
     with pytest.raises(IncompatibleStateError) as refused:
         taken(blobs, plan("total"))
     assert refused.value.message.splitlines()[1:] == [
         "  - stage 'sum' has state, and the pipeline has no such stage",
-        "  - stage 'sum' has 2 committable(s) that may not be published, and the pipeline has no such stage",
+        "  - 'sum/publish' has 2 committable(s) that may not be published, and the pipeline has no such publisher",
     ]
     assert blobs.data == before
     assert taken(blobs, plan()).log.head.committables == parts
-    renamed = taken(blobs, plan("total"), TakeOver(renamed={"sum": "total"})).log.head.committables
-    assert [of.stage for of in renamed] == ["total", "total", "read"], "under another name it is published"
+    how = TakeOver(renamed={"sum": "total", "sum/publish": "total/publish"})
+    renamed = taken(blobs, plan("total"), how).log.head.committables
+    publishers = ["total/publish", "total/publish", "read/publish"]
+    assert [of.stage for of in renamed] == publishers, "under another name it is published"
+    assert taken(blobs, plan("total"), how).log.head.committables == renamed
     job = taken(blobs, plan("last"), TakeOver(drop=True))
     assert job.log.head.committables == parts[2:]
     assert [line.partition(" and ")[0] for line in job.dropped] == [
         "stage 'total' has state,",
-        "stage 'total' has 2 committable(s) that may not be published,",
+        "'total/publish' has 2 committable(s) that may not be published,",
     ]
 
 

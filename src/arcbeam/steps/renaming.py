@@ -6,7 +6,7 @@ ever, behind this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from arcbeam.steps.progress import progress_of
@@ -15,8 +15,8 @@ from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.manifest.values import Manifest
 
 
-def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
-    """The manifest with stages under other names. Names that were given before are passed over.
+def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
+    """The manifest with stages and publishers under other names. Names that were given before are passed over.
 
     SUBTLE: the opening has to hold this, not the first step behind it: a driver that died between the two would leave
     state under a name that no pipeline has.
@@ -24,6 +24,7 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
     Args:
         head: what is gone on from.
         names: new names, by those that the job has.
+        publishers: of the pipeline that goes on; the job knows those only that have something to publish.
 
     Raises:
         IncompatibleStateError: the job has no such stage; or a new name is another stage's.
@@ -31,6 +32,7 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
     known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers) | set(progress_of(head).seen)
     if not known:
         return head
+    known |= {of.stage for of in head.committables}
     turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
     if turned:
         # Who gives a mapping again must find it applied.
@@ -38,7 +40,7 @@ def renamed(head: Manifest, names: Mapping[str, str]) -> Manifest:
             f"{', '.join(map(repr, turned))} would get the name of a stage that gets another one itself",
             "call one of them by a name that is new",
         )
-    strange = sorted(old for old, new in names.items() if old not in known and new not in known)
+    strange = sorted(old for old, new in names.items() if not {old, new} & known and new not in publishers)
     if strange:
         raise IncompatibleStateError(
             f"there is no stage {', '.join(map(repr, strange))} to be called otherwise",

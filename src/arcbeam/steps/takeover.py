@@ -96,12 +96,14 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     shape = shape_of(plan, shards)
     dropped: tuple[str, ...] = ()
 
+    publishers = {name for stage in plan.stages for name in stage.publishers}
+
     def adapted(origin: Manifest) -> Manifest:
         nonlocal dropped
-        now_called = renamed(origin, how.renamed)
-        gone, lost = _left(now_called, shape)
+        now_called = renamed(origin, how.renamed, publishers)
+        gone, lost = _left(now_called, shape, publishers)
         if how.drop:
-            now_called, dropped = _without(now_called, gone, shape), (*gone.values(), *lost.values())
+            now_called, dropped = _without(now_called, gone, publishers), (*gone.values(), *lost.values())
         elif lost:
             # What state there is without a stage is among the differences.
             raise misfit(blobs, origin, [*differences(now_called.shape, shape), *lost.values()])
@@ -127,30 +129,28 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped)
 
 
-def _left(head: Manifest, shape: JobShape) -> tuple[dict[str, str], dict[str, str]]:
-    """What belongs to no stage of a pipeline: state, and what is to be published; each by stage, in a line."""
-    none = "and the pipeline has no such stage"
+def _left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What belongs to nobody in a pipeline: state, by stage, and what is to be published, by publisher; in a line."""
     stages = {of.stage for of in shape.stages}
     state = {
-        of.stage: f"stage '{of.stage}' has state, {none}"
+        of.stage: f"stage '{of.stage}' has state, and the pipeline has no such stage"
         for of in head.shape.stages
         if of.shape and of.stage not in stages
     }
-    many = Counter(of.stage for of in head.committables if of.stage not in stages)
+    many = Counter(of.stage for of in head.committables if of.stage not in publishers)
     unpublished = {
-        stage: f"stage '{stage}' has {number} committable(s) that may not be published, {none}"
-        for stage, number in many.items()
+        name: f"'{name}' has {number} committable(s) that may not be published, and the pipeline has no such publisher"
+        for name, number in many.items()
     }
     return state, unpublished
 
 
-def _without(head: Manifest, gone: Collection[str], shape: JobShape) -> Manifest:
-    """The manifest without the state of some stages, and without what only stages that are not there could publish.
+def _without(head: Manifest, gone: Collection[str], publishers: Collection[str]) -> Manifest:
+    """The manifest without the state of some stages, and without what only publishers that are not there could publish.
 
     SUBTLE: rows of state are known by their stage's number, and stay. So nobody may get that number again, also no
     stage that is called so later: it is kept under a name that none has.
     """
-    stages = {of.stage for of in shape.stages}
     progress = progress_of(head)
     numbers = {
         f"{stage} (dropped at step {head.step})" if stage in gone else stage: number
@@ -161,7 +161,7 @@ def _without(head: Manifest, gone: Collection[str], shape: JobShape) -> Manifest
         shape=replace(head.shape, stages=tuple(of for of in head.shape.stages if of.stage not in gone)),
         holds=tuple(of for of in head.holds if of.stage not in gone),
         residuals=tuple(of for of in head.residuals if of.stage not in gone),
-        committables=tuple(of for of in head.committables if of.stage in stages),
+        committables=tuple(of for of in head.committables if of.stage in publishers),
         progress=replace(progress, numbers=numbers).encoded() if gone else head.progress,
     )
 

@@ -32,12 +32,12 @@ from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import default_parallelism, interrupt
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
+from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
+from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.spark.tasks.openstages import HOLDERS
-from arcbeam.spark.tasks.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.pulse import pulsing, unreported
-from arcbeam.spark.tasks.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.task import OpenGraceful, StageTask
-from arcbeam.spark.tasks.teardown import tear_down_workers
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam.batch")

@@ -20,7 +20,7 @@ from pyspark import daemon  # which PySpark, is decided above
 _NEEDED = (
     "arcbeam.spark.tasks.task",
     "arcbeam.harness.bounded.boundedstage",
-    "arcbeam.spark.tasks.teardown",
+    "arcbeam.spark.tasks.ending.teardown",
     "pyspark.worker",
 )
 """Imported for their effect on the forks. By name, because an import that nothing uses is soon tidied away."""

@@ -36,9 +36,9 @@ from arcbeam.spark.steps.leveltask import LevelReport, OpenGraceful, StepJob, er
 from arcbeam.spark.steps.rows import reports_in
 from arcbeam.spark.steps.stepframes import StepFrames
 from arcbeam.spark.tasks.collecting import collected
-from arcbeam.spark.tasks.publishing import SparkPublishing, Sweep
-from arcbeam.spark.tasks.shutdown import Graceful, ShuttingDown
-from arcbeam.spark.tasks.teardown import tear_down_workers
+from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
+from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
+from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Clock, Inbox
 from arcbeam.store.blobs.errors import LostFileError, NewerFormatError, StoreError

@@ -14,7 +14,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
 from arcbeam.spark.batch import boundedjob as batch
-from arcbeam.spark.tasks.teardown import tear_down_workers
+from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 
 
 class Counting(beam.DoFn):
