@@ -167,5 +167,6 @@ WORKS = {
             for kind in ("text", "parquet", "avro")
             for how in ("write", "read")
         ),
+        _way("write-parts", "write: text, as part files", M, 100_000, _file("text", "write")),
     )
 }

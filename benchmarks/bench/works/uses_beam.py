@@ -12,8 +12,9 @@ from apache_beam.transforms.combiners import CountCombineFn
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import CombiningValueStateSpec, TimerSpec, on_timer
 
+from arcbeam.io import WriteParts
 from bench.works import uses, work
-from bench.works.pipelines import Pipeline, Tally, numbers
+from bench.works.pipelines import PARTS, Pipeline, Tally, numbers
 from bench.works.uses import Sale
 
 
@@ -102,6 +103,11 @@ def _write(kind: str) -> Pipeline:
     return build
 
 
+def _write_parts(p: beam.Pipeline, elements: int, folder: str) -> None:
+    # What is published at the end of the job is looked at when it has ended.
+    _ = numbers(p, elements) | beam.Map(uses.line_of) | WriteParts(f"{folder}/{PARTS}")
+
+
 def _read(kind: str) -> Pipeline:
     def build(p: beam.Pipeline, elements: int, folder: str) -> None:
         made = p | _READS[kind](f"{uses.files(kind, elements)}/*")
@@ -121,4 +127,5 @@ PIPELINES: dict[str, Pipeline] = {
     "aggregate-named": _aggregate(lambda: beam.Map(sale).with_output_types(Sale), sum),
     **{f"write-{kind}": _write(kind) for kind in _WRITES},
     **{f"read-{kind}": _read(kind) for kind in _READS},
+    "write-parts": _write_parts,
 }

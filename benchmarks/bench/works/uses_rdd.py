@@ -108,6 +108,7 @@ JOBS: dict[str, Job] = {
     "aggregate-rows": _aggregate_twice,
     "aggregate-named": _aggregate(_sale),
     "write-text": _write("text", None),
+    "write-parts": _write("text", None),
     "write-parquet": _write("parquet", _write_parquet),
     "write-avro": _write("avro", _write_avro),
     "read-text": _read_text,

@@ -1,9 +1,10 @@
 """Part files: written by `WriteParts`, seen whole and once."""
 
 from arcbeam.io.parts.formats import Bytes, Csv, Format, JsonLines, RecordError, Text
+from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.tables import Avro, Parquet
 from arcbeam.io.parts.transform import WriteParts
-from arcbeam.io.parts.work import Part, Roll
+from arcbeam.io.parts.work import Part
 
 __all__ = [
     "Avro",

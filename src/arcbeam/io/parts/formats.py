@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NoReturn
 
+from arcbeam.io.parts.packs import Pack
+
 Write = Callable[[bytes], Any]
 
 _SHOWN: Final = 80
@@ -37,6 +39,10 @@ class Open(ABC):
     @abstractmethod
     def add(self, encoded: Sequence[bytes]) -> None:
         """Adds records as `Format.encode` gave them."""
+
+    def add_pack(self, pack: Pack) -> None:
+        """Adds records as `Format.encode` gave them, packed."""
+        self.add(list(pack))
 
     @abstractmethod
     def add_records(self, records: Sequence[Any]) -> None:
@@ -146,6 +152,9 @@ class _OpenLines(Open):
 
     def add(self, encoded: Sequence[bytes]) -> None:
         self._add(b"".join(encoded))
+
+    def add_pack(self, pack: Pack) -> None:
+        self._add(pack.data)
 
     def add_records(self, records: Sequence[Any]) -> None:
         try:
@@ -321,7 +330,12 @@ class _OpenBytes(Open):
         self._of, self._write = of, write
 
     def add(self, encoded: Sequence[bytes]) -> None:
-        data = b"".join(encoded)
+        self._add(b"".join(encoded))
+
+    def add_pack(self, pack: Pack) -> None:
+        self._add(pack.data)
+
+    def _add(self, data: bytes) -> None:
         self.taken += len(data)
         self._write(data)
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder, IterableCoder, TupleCoder, VarIntCoder
+from apache_beam.coders import TupleCoder, VarIntCoder
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.utils.timestamp import Timestamp
@@ -27,7 +27,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.io.parts.direct import Destination, key_of
 from arcbeam.io.parts.naming import Span, check_destination
+from arcbeam.io.parts.packs import Pack, missing, pack_coder, packed
+from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.spans import span_of
+from arcbeam.io.parts.staging import Staging
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
 from arcbeam.model.hashing import key_hash
@@ -40,7 +43,6 @@ _BYTES: Final = 1 << 20
 
 Key = tuple[str, int]
 """Destination and shard."""
-Chunk = list[bytes]
 
 
 class _Chunk:
@@ -49,7 +51,7 @@ class _Chunk:
     __slots__ = ("records", "size")
 
     def __init__(self) -> None:
-        self.records: Chunk = []
+        self.records: list[bytes] = []
         self.size = 0
 
 
@@ -101,7 +103,7 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
             by_shard[key_hash(record) % self._shards].append(record)
         return [chunk for shard, some in by_shard.items() for chunk in self._keep((destination, shard), window, some)]
 
-    def _keep(self, key: Key, window: Any, encoded: Chunk) -> list[Any]:
+    def _keep(self, key: Key, window: Any, encoded: list[bytes]) -> list[Any]:
         chunk = self._chunks.get((window, key))
         if chunk is None:
             chunk = self._chunks[window, key] = _Chunk()
@@ -121,12 +123,7 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     @staticmethod
     def _windowed(window: Any, key: Key, chunk: _Chunk) -> Any:
         # No part has another time than the end of its window: it holds no watermark that its window does not hold.
-        return WindowedValue((key, chunk.records), window.max_timestamp(), (window,))
-
-
-def chunk_coder() -> Any:
-    """Of a chunk in state."""
-    return IterableCoder(BytesCoder())
+        return WindowedValue((key, packed(chunk.records)), window.max_timestamp(), (window,))
 
 
 class Together(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
@@ -140,8 +137,8 @@ class Together(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._coder = coder
 
     def process(
-        self, element: tuple[Key, Chunk], window: Any = beam.DoFn.WindowParam
-    ) -> Iterator[tuple[tuple[str, str, int], Chunk]]:
+        self, element: tuple[Key, Packed], window: Any = beam.DoFn.WindowParam
+    ) -> Iterator[tuple[tuple[str, str, int], Packed]]:
         """A chunk."""
         (destination, shard), chunk = element
         of = "" if self._coder is None else json.dumps(span_of(window, self._coder).plain())
@@ -164,18 +161,17 @@ class WriteGrouped(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self._staging = self._work.staging()
 
     def process(
-        self, element: tuple[tuple[str, str, int], Iterable[Chunk]], window: Any = beam.DoFn.WindowParam
+        self, element: tuple[tuple[str, str, int], Iterable[Packed]], window: Any = beam.DoFn.WindowParam
     ) -> Iterator[tuple[str, Plain]]:
         """A shard of a window."""
         (of, destination, shard), chunks = element
         span = Span(*json.loads(of)) if of else span_of(window, self._coder)
-        records = chain.from_iterable(chunks)
-        for file in written(self._work, self._staging, span, destination, shard, 0, records):
+        for file in written(self._work, self._staging, span, destination, shard, 0, chunks):
             yield key_of(file), file.plain()
 
 
 def written(
-    work: Work, staging: Any, span: Span, destination: str, shard: int, part: int, records: Iterable[bytes]
+    work: Work, staging: Staging, span: Span, destination: str, shard: int, part: int, packs: Iterable[Packed]
 ) -> Iterator[PartFile]:
     """Writes encoded records, as many parts as it takes.
 
@@ -186,37 +182,29 @@ def written(
         destination: of the records.
         shard: of the records.
         part: number of the first part.
-        records: encoded, in order.
+        packs: the records, in order.
     """
-    for some in _cut(work, records):
-        writer = PartWriter(work, staging, attempt(), span, destination, (shard,), part, named=True)
-        try:
-            while block := list(islice(some, _RECORDS)):
-                writer.add(block)
+    writer: PartWriter | None = None
+    size = 0
+    try:
+        for rest in map(Pack.of, packs):
+            while len(rest):
+                if writer is None:
+                    of = (span, destination, (shard,), part)
+                    writer, part, size = PartWriter(work, staging, attempt(), *of, named=True), part + 1, 0
+                most = missing(work.roll, writer.records, size, rest)
+                some, rest = rest.split(len(rest) if most is None else most)
+                writer.add_pack(some)
+                size += len(some.data)
+                if most is not None:
+                    yield writer.finish()
+                    writer = None
+        if writer is not None:
             yield writer.finish()
-        except BaseException:
+            writer = None
+    finally:
+        if writer is not None:
             writer.abandon()
-            raise
-        part += 1
-
-
-def _cut(work: Work, records: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
-    """The records of one part after the other; each is to be taken to its end."""
-    rest = iter(records)
-    most, size = work.roll.elements, work.roll.bytes
-
-    def one(first: bytes) -> Iterator[bytes]:
-        count, taken = 1, len(first)
-        yield first
-        while (most is None or count < most) and (size is None or taken < size):
-            record = next(rest, None)
-            if record is None:
-                return
-            count, taken = count + 1, taken + len(record)
-            yield record
-
-    for first in rest:
-        yield one(first)
 
 
 class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
@@ -227,7 +215,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         coder: of windows.
     """
 
-    WAITING = BagStateSpec("records", chunk_coder())
+    WAITING = BagStateSpec("records", pack_coder())
     """Encoded records of the part in progress."""
     OPEN = ReadModifyWriteStateSpec("open", TupleCoder([VarIntCoder(), VarIntCoder()]))
     """How many they are, and their bytes."""
@@ -246,7 +234,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def process(
         self,
-        element: tuple[Key, Chunk],
+        element: tuple[Key, Packed],
         window: Any = beam.DoFn.WindowParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         opened: Any = beam.DoFn.StateParam(OPEN),
@@ -258,17 +246,18 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         """A chunk: it waits, and is written as far as it makes parts full."""
         key, chunk = element
         count, size = opened.read() or (0, 0)
-        rest, new = list(chunk), count == 0
-        while (most := self._missing(count, size, rest)) is not None:
-            records = chain(chain.from_iterable(waiting.read()) if count else (), rest[:most])
-            yield from self._write(key, window, part, records)
+        rest, new = Pack.of(chunk), count == 0
+        while (most := missing(self._work.roll, count, size, rest) if len(rest) else None) is not None:
+            some, rest = rest.split(most)
+            packs = chain(waiting.read() if count else (), (some.plain(),))
+            yield from self._write(key, window, part, packs)
             waiting.clear()
-            rest, count, size, new = rest[most:], 0, 0, True
-        if not rest:
+            count, size, new = 0, 0, True
+        if not len(rest):
             self._closed(opened, end, age, idle)
             return
-        waiting.add(rest)
-        opened.write((count + len(rest), size + sum(map(len, rest))))
+        waiting.add(rest.plain())
+        opened.write((count + len(rest), size + len(rest.data)))
         roll = self._work.roll
         if new:
             end.set(window.max_timestamp())
@@ -277,23 +266,10 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         if roll.idle_seconds is not None:
             idle.set(Timestamp.now() + roll.idle_seconds)
 
-    def _missing(self, count: int, size: int, records: Chunk) -> int | None:
-        """How many of some records make the part full; None if all of them do not."""
-        roll = self._work.roll
-        most = None
-        if roll.elements is not None and count + len(records) >= roll.elements:
-            most = roll.elements - count
-        if roll.bytes is not None and size + sum(map(len, records)) >= roll.bytes:
-            for number, record in enumerate(records if most is None else records[:most], 1):
-                size += len(record)
-                if size >= roll.bytes:
-                    return number
-        return most
-
-    def _write(self, key: Key, window: Any, part: Any, records: Iterable[bytes]) -> Iterator[tuple[str, Plain]]:
+    def _write(self, key: Key, window: Any, part: Any, packs: Iterable[Packed]) -> Iterator[tuple[str, Plain]]:
         number = part.read() or 0
         span = span_of(window, self._coder)
-        for file in written(self._work, self._staging, span, *key, number, records):
+        for file in written(self._work, self._staging, span, *key, number, packs):
             number += 1
             yield key_of(file), file.plain()
         part.write(number)
@@ -309,7 +285,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         self, key: Key, window: Any, waiting: Any, opened: Any, part: Any, end: Any, age: Any, idle: Any
     ) -> Iterator[tuple[str, Plain]]:
         if opened.read() is not None:
-            yield from self._write(key, window, part, chain.from_iterable(waiting.read()))
+            yield from self._write(key, window, part, waiting.read())
             waiting.clear()
         self._closed(opened, end, age, idle)
 

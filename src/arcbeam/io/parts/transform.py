@@ -20,12 +20,14 @@ from apache_beam.transforms import window
 
 from arcbeam.io.parts.direct import Number, WriteHere
 from arcbeam.io.parts.formats import Format, Text
-from arcbeam.io.parts.keyed import Chunk, Chunks, Together, WriteGrouped, WriteWaiting
+from arcbeam.io.parts.keyed import Chunks, Together, WriteGrouped, WriteWaiting
 from arcbeam.io.parts.naming import Template, check_name
+from arcbeam.io.parts.packs import Plain as Packed
+from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.publisher import PublishParts
 from arcbeam.io.parts.spans import check_template
 from arcbeam.io.parts.successes import Complete
-from arcbeam.io.parts.work import Part, PartFile, Plain, Roll, Work
+from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
 
 _BYTES: Final = 128 << 20
@@ -157,7 +159,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             chunks = (
                 records
                 | "Chunk" >> _chunks(work, self._destination, shards)
-                | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Chunk])
+                | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
                 # Triggers are for results that are to be seen before their time.
                 | "Windows" >> beam.WindowInto(windowfn if merges else window.GlobalWindows())
             )
@@ -187,7 +189,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
 
 def _chunks(work: Work, destination: Callable[[Any], str] | None, shards: int) -> Any:
-    return beam.ParDo(Chunks(work, destination, shards)).with_output_types(tuple[tuple[str, int], Chunk])
+    return beam.ParDo(Chunks(work, destination, shards)).with_output_types(tuple[tuple[str, int], Packed])
 
 
 def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True) -> None:

@@ -1,6 +1,6 @@
-"""What all that write part files have in common: where, how, when the next one begins; and what a file is, once staged.
+"""What all that write part files have in common: where and how; and what a file is, once it is staged.
 
-Owns `Roll`, the public `Part`, and what of a file travels until it is published. Knows nothing of pipelines.
+Owns the public `Part`, and what of a file travels until it is published. Knows nothing of pipelines.
 """
 
 from __future__ import annotations
@@ -11,39 +11,13 @@ from typing import Any, NamedTuple
 
 from arcbeam.io.parts.formats import Format, Open
 from arcbeam.io.parts.naming import Span, Template
+from arcbeam.io.parts.packs import Pack, Roll
 from arcbeam.io.parts.places import staging_for
 from arcbeam.io.parts.staging import Staged, Staging, Writing
 from arcbeam.model.attempts import Attempt
 
 Plain = dict[str, Any]
 """A committable: what `PartFile` and `Success` are in a manifest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Roll:
-    """When a part is closed, and the next one begins; whichever comes first. A window's end closes its parts anyway.
-
-    Attributes:
-        bytes: as many, before they are compressed, or more by less than a record. None: however many.
-        elements: as many records.
-        seconds: by the clock, since the first record of the part came. In a bounded pipeline nothing is published
-            before the end, so there the clock closes nothing.
-        idle_seconds: by the clock, since the last record of the part came; likewise.
-
-    Raises:
-        ValueError: one is not above zero.
-    """
-
-    bytes: int | None = None
-    elements: int | None = None
-    seconds: float | None = None
-    idle_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("bytes", "elements", "seconds", "idle_seconds"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"Roll({name}={value!r}): it has to be above 0")
 
 
 class Part(NamedTuple):
@@ -193,10 +167,10 @@ class PartWriter:
         self._open.add_records(records)
         self.records += len(records)
 
-    def add(self, encoded: Sequence[bytes]) -> None:
+    def add_pack(self, pack: Pack) -> None:
         """Adds records as the format has encoded them."""
-        self._open.add(encoded)
-        self.records += len(encoded)
+        self._open.add_pack(pack)
+        self.records += len(pack)
 
     def finish(self) -> PartFile:
         """It is staged."""
