@@ -31,7 +31,6 @@ _NO_PIPELINE_YET = (
     "in the engine; ",
     "in the store alone; ",
     "in the store and in simulated",
-    "no DoFn is called yet",
 )
 """Words for what is missing where no pipeline of a user has any of it."""
 _PART = re.compile(r"^- ([A-Z]+-\d\d): (.+)$")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from arcbeam.spark.tasks.openstages import OpenStages
@@ -16,6 +17,7 @@ class Stage:
     def __init__(self, name: str, closed: list[str]) -> None:
         self.name, self._closed = name, closed
         self.processor = self
+        self.stage: Any = None
 
     def needs_teardown(self) -> bool:
         return False
@@ -55,3 +57,15 @@ def test_of_a_job_some_stages_stay_open(tmp_path: Path) -> None:
     get("a", "3", 2)
     assert closed == ["a2"]
     assert get("b", "1") is other
+
+
+def test_the_stages_of_a_job_are_torn_down_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
+    closed: list[str] = []
+    stages, location = OpenStages(), JobLocation(str(tmp_path))
+    for id in ("s1", "s10", "s2", "other"):
+        opened = stages.get("a", id, lambda id=id: Stage(id, closed), location, None, quick=False)
+        opened.stage = SimpleNamespace(id=id)
+    assert [each.name for each in stages.of("a")] == ["s1", "s10", "s2", "other"]
+    assert stages.of("b") == []
+    stages.close_job("a", ("s10", "s2", "s1"))
+    assert closed == ["s10", "s2", "s1", "other"]

@@ -110,14 +110,15 @@ def test_teardown_after_a_failure(tmp_path: Path) -> None:
 
 def test_no_job_where_nobody_needs_one(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(batch, "tear_down_workers", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(batch, "tear_down_workers", lambda *arguments, order: asked.append((arguments, order)))
     with _pipeline() as p:
         _ = p | beam.Create([1]) | beam.Map(str)
     assert not asked
     with _pipeline() as p:
         _ = p | beam.Create([1]) | beam.ParDo(Counting(str(tmp_path)))
-    assert len(asked) == 1
-    tear_down_workers(*asked[0])
+    ((arguments, order),) = asked
+    assert order == sorted(order, reverse=True), "consumers before producers"
+    tear_down_workers(*arguments, order=order)
 
 
 def test_a_worker_that_is_gone_is_not_waited_for_long(spark: Any) -> None:

@@ -171,7 +171,8 @@ class BatchRun:
             with contextlib.suppress(Exception):
                 needed = self._attempted and bool(self._location.list(HOLDERS))
         if needed:
-            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark))
+            order = [stage.id for stage in reversed(self._plan.stages)]
+            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark), order=order)
 
     # Building.
 

@@ -169,13 +169,14 @@ class SparkCluster:
 
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`."""
-        self._worker.submit(self._tear_down)
+        self._worker.submit(self._tear_down, stages)
 
-    def _tear_down(self) -> None:
+    def _tear_down(self, stages: Sequence[str]) -> None:
         errors: tuple[str, ...] = ()
         try:
             last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
-            tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last)
+            order = [self._job.placing.stages[stage].id for stage in stages]
+            tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last, order)
         except Exception as e:
             # The session may be gone, and with it all workers.
             _LOG.debug("nothing could be torn down", exc_info=True)

@@ -12,7 +12,7 @@ import socket
 import sys
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 from arcbeam.spark.tasks import workerlog
@@ -119,9 +119,18 @@ class OpenStages:
         if stage is not None:
             self._close(stage)
 
-    def close_job(self, job: str) -> None:
-        """Tears down what a job left."""
-        for stage in self._jobs.pop(job, OrderedDict[Hashable, Any]()).values():
+    def close_job(self, job: str, order: Sequence[str] = ()) -> None:
+        """Tears down what a job left.
+
+        Args:
+            job: which.
+            order: ids of its stages: these in this order, and before all others.
+        """
+        places = {id: place for place, id in enumerate(order)}
+        stages = list(self._jobs.pop(job, OrderedDict[Hashable, Any]()).values())
+        if places:
+            stages.sort(key=lambda stage: places.get(stage.processor.stage.id, len(places)))
+        for stage in stages:
             self._close(stage)
 
     @staticmethod
@@ -136,9 +145,9 @@ open_stages: Final = OpenStages()
 """Of this process."""
 
 
-def tear_down(job: str) -> str:
-    """Tears down a finished job's stages in this worker; returns the worker's name."""
-    open_stages.close_job(job)
+def tear_down(job: str, order: Sequence[str] = ()) -> str:
+    """Tears down a finished job's stages in this worker, in that order; returns the worker's name."""
+    open_stages.close_job(job, order)
     workerlog.at("", "")
     return worker_name()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,12 +34,14 @@ class TearDownTask:
     Attributes:
         job: whose processors.
         before: called before anything is torn down.
+        order: ids of stages, in the order in which they are torn down in a worker.
         wait: seconds to keep the worker, so that the other tasks land on other workers.
     """
 
     job: str
     wait: float
     before: Callable[[], None] | None = None
+    order: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
@@ -47,13 +49,18 @@ class TearDownTask:
             pass
         if self.before is not None:
             self.before()
-        name = tear_down(self.job)
+        name = tear_down(self.job, self.order)
         time.sleep(self.wait)
         yield pa.RecordBatch.from_arrays([pa.array([name])], names=["worker"])
 
 
 def tear_down_workers(
-    spark: SparkSession, job: str, workers: set[str], slots: int, before: Callable[[], None] | None = None
+    spark: SparkSession,
+    job: str,
+    workers: set[str],
+    slots: int,
+    before: Callable[[], None] | None = None,
+    order: Sequence[str] = (),
 ) -> set[str]:
     """Tears a finished job down.
 
@@ -64,6 +71,7 @@ def tear_down_workers(
             over as many workers as can be expected is all that is done.
         slots: how many tasks Spark runs at once.
         before: called in each worker, before anything is torn down there.
+        order: ids of the job's stages: in each worker they are torn down so.
 
     Returns:
         The workers that did not answer.
@@ -74,7 +82,7 @@ def tear_down_workers(
         # a later attempt holds each for longer, in case they are handed out otherwise.
         tasks = max(slots, len(workers)) * (2 + attempt)
         frame = spark.range(0, tasks, 1, tasks).mapInArrow(
-            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before)).__call__, "worker string"
+            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before, tuple(order))).__call__, "worker string"
         )
         try:
             left -= {str(row[0]) for row in frame.collect()}
