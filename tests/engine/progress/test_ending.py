@@ -185,18 +185,21 @@ def test_stages_prepare_from_sources_to_sinks_each_when_all_above_has_ended_and_
     driver = play("""
         start                       -> run 1.0
         reports read and sum unprepared -> propose 1 running
-        committed                   -> run 2.0 prepare read
+        committed                   -> run 2.0 prepare read; wait 100
         fails                       -> warn; wait 10
-        clock 10                    -> run 2.1 prepare read
-        reports sum unprepared      -> propose 2 running
-        committed                   -> run 3.0 prepare sum
+        clock 10                    -> run 2.1 prepare read; wait 110
+        reports sum unprepared      -> propose 2 running; wait
+        committed                   -> run 3.0 prepare sum; wait 110
+        clock 110                   -> warn
+        clock 111                   -> -
         reports new work            -> propose 3 running
         committed                   -> run 4.0
         reports sum unprepared      -> propose 4 running
         committed                   -> run 5.0 prepare
         reports nothing left        -> propose 5 done
     """)
-    assert driver.warnings == ["worker lost"]
+    assert driver.warnings[0] == "worker lost"
+    assert driver.warnings[1].startswith("step 3 takes long: user code of 'sum' prepares to shut down")
 
 
 @pytest.mark.contract("END-05")

@@ -92,6 +92,24 @@ def test_the_end_is_the_last_step_if_all_is_complete() -> None:
     )
 
 
+def test_nobody_prepares_before_the_script_is_over() -> None:
+    play(
+        """
+        start fresh                 -> run 1.0 initial
+        reports sum unprepared      -> propose 1 running
+        committed                   -> read 0
+        says clock 10               -> run 2.0 with clock
+        reports sum unprepared      -> propose 2 running
+        committed                   -> read 1
+        says end                    -> run 3.0 with end
+        reports sum unprepared      -> propose 3 running
+        committed                   -> run 4.0 prepare sum; wait 100
+        reports nothing left        -> propose 4 done; wait
+        """,
+        scripted(),
+    )
+
+
 def test_a_step_that_fails_is_run_again_with_the_same_event_at_the_same_time() -> None:
     driver = play(
         """

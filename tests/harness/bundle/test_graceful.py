@@ -124,11 +124,13 @@ def test_a_splittable_dofn_and_one_of_batches() -> None:
             return [(3, 100)]
 
     for value_chains in (True, False):
-        with Driven(shards=1, value_chains=value_chains) as p:
+        stages: list[BoundedStage] = []
+        with Driven(shards=1, value_chains=value_chains, prepare=stages.append) as p:
             read = p | beam.Create([3], reshuffle=False) | beam.ParDo(Reads())
             read = read | beam.MapTuple(lambda _, at: at).with_output_types(int)
             _ = read | beam.ParDo(Batches(200)) | Collect()
         assert sorted(p.values()) == [0, 1, 2, 100, 200]
+        assert [offers(stage.processor.stage) for stage in stages if stage.processor.graceful.steps] == [True]
 
 
 @pytest.mark.contract("END-05")

@@ -271,7 +271,24 @@ class JobMachine:
             state.wait(moment)
         if state.phase is Phase.STEPPING and state.head:
             self._step_on(state.head)
+        if state.running and state.running.preparing:
+            self._watch_preparing(state.running)
         ending.go_on(state)
+
+    def _watch_preparing(self, plan: StepPlan) -> None:
+        """Who takes long to prepare is told, and waited for: what it puts out would be lost, and the end not be one."""
+        state = self._state
+        if state.slow_at is None:
+            return
+        if state.now < state.slow_at:
+            state.wait(state.slow_at)
+            return
+        state.slow_at = None
+        who = ", ".join(map(repr, sorted(plan.preparing)))
+        state.warn(
+            f"step {plan.step} takes long: user code of {who} prepares to shut down in it, and nothing goes on before "
+            f"that is done"
+        )
 
     def _step_on(self, head: Head) -> None:
         state = self._state
@@ -344,6 +361,7 @@ class JobMachine:
     ) -> None:
         state = self._state
         state.prompt = prompt
+        state.slow_at = shifted(state.now, state.settings.grace)
         time = state.time(head) if clock is None else clock
         if isinstance(event, AdvanceClock):
             time = shifted(time, event.by)

@@ -61,7 +61,8 @@ class Settings:
         pace: how its time follows what steps take.
         patience: about steps that get nowhere.
         retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
-        grace: how long finalization, shutdown and teardown may take, each, when the job ends.
+        grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a step in which
+            stages prepare for that, before it is told that it takes long.
     """
 
     budget: StepBudget = _BUDGET

@@ -98,6 +98,8 @@ class JobState:
     asked: bool = False
     # The stages that have prepared to shut down in a step that this driver has committed.
     prepared: frozenset[str] = frozenset()
+    # When people are told of a running step in which stages prepare that it takes long; None if they were.
+    slow_at: Timestamp | None = None
     # Committed steps in a row that got nowhere, none of which had to wait for the clock.
     fruitless: int = 0
 
