@@ -50,11 +50,11 @@ def test_a_shutdown_that_raises_or_hangs_is_told_and_the_pipeline_is_done(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = tmp_path / "calls"
-    with caplog.at_level(logging.WARNING, "arcbeam.batch"), pipeline("--shutdown_seconds=4") as p:
+    with caplog.at_level(logging.WARNING, "arcbeam.batch"), pipeline("--shutdown_seconds=6") as p:
         raises = p | beam.Create([1], reshuffle=False) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))
         _ = raises | beam.Reshuffle() | "Hangs" >> beam.ParDo(Tells("hangs", calls, hangs=120.0))
     assert p.result.state == "DONE"
     told = [record.getMessage() for record in caplog.records if "shutting down" in record.getMessage()]
     assert len(told) == 2, told
     assert "Tells of 'Raises' has raised OSError: gone" in told[0]
-    assert "shutdown of 'Hangs' has not answered in 4 s" in told[1]
+    assert "shutdown of 'Hangs' has not answered in 6 s" in told[1]

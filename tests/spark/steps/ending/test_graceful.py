@@ -103,7 +103,7 @@ def test_shutdown_that_raises_or_hangs_is_told_by_name_and_the_job_ends_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls = tmp_path / "calls"
-    with caplog.at_level(logging.WARNING, "arcbeam.steps"), pipeline("--shutdown_seconds=6") as p:
+    with caplog.at_level(logging.WARNING, "arcbeam.steps"), pipeline("--shutdown_seconds=8") as p:
         raises = p | beam.Create([1]) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))
         hangs = raises | beam.Reshuffle() | "Hangs" >> beam.ParDo(Tells("hangs", calls, hangs=120.0))
         _ = hangs | "Again" >> beam.Reshuffle() | "Last" >> beam.ParDo(Tells("last", calls))

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -129,9 +130,9 @@ class ShuttingDown:
             return [f"{of} is not called any more: the {self._seconds:g} s for that are over"]
         try:
             return call()
+        except TimeoutError:
+            return [f"{of} has not answered in {self._seconds:g} s"]
         except Exception as e:
-            if self._is_over():
-                return [f"{of} has not answered in {self._seconds:g} s"]
             _LOG.debug("%s could not be called", of, exc_info=True)
             (why, *_) = texts.said(str, e).strip().splitlines() or [""]
             return [f"{of} could not be called: {type(e).__name__}: {why}"]
@@ -154,30 +155,36 @@ class ShuttingDown:
         return [f"{error} ({worker})" for worker, _, error in self._run(1, task) if error]
 
     def _run(self, tasks: int, task: ShutDownTask) -> list[tuple[str, int, str]]:
+        """What the tasks have told.
+
+        Raises:
+            TimeoutError: the time is over. The Spark job is being cancelled, which nobody waits for: that may take as
+                long as a Python worker takes to be killed.
+        """
         # A tag of its own: who cancels the job's Spark jobs does not mean this one.
         tag = f"{self._job}-shutdown"
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(Guarded(task).__call__, _SCHEMA)
-        with tagged(self._spark, tag, f"{self._job}: shutdown"), self._limited(tag):
-            return [(str(row[0]), int(row[1]), str(row[2])) for row in frame.collect()]
+        told: Future[list[tuple[str, int, str]]] = Future()
 
-    @contextlib.contextmanager
-    def _limited(self, tag: str) -> Iterator[None]:
-        """Cancels the Spark job in the block when the time is over."""
-        ended = threading.Event()
+        def collect() -> None:
+            try:
+                with tagged(self._spark, tag, f"{self._job}: shutdown"):
+                    told.set_result([(str(row[0]), int(row[1]), str(row[2])) for row in frame.collect()])
+            except BaseException as e:
+                told.set_exception(e)
 
-        def look() -> None:
-            while not ended.wait(_LOOK_SECONDS):
-                if self._is_over():
-                    with contextlib.suppress(Exception):
-                        interrupt(self._spark, tag)
+        def cancel() -> None:
+            while not told.done():
+                with contextlib.suppress(Exception):
+                    interrupt(self._spark, tag)
+                time.sleep(_LOOK_SECONDS)
 
-        watch = threading.Thread(target=look, name=tag, daemon=True)
-        watch.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            watch.join()
+        threading.Thread(target=collect, name=tag, daemon=True).start()
+        while not self._is_over():
+            if told in wait([told], _LOOK_SECONDS).done:
+                return told.result()
+        threading.Thread(target=cancel, name=f"{tag}-cancelled", daemon=True).start()
+        raise TimeoutError
 
     def _is_over(self) -> bool:
         return self._given_up.is_set() or time.monotonic() >= self._until
