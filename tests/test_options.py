@@ -10,7 +10,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
+from arcbeam.job import _on_sigterm
+from arcbeam.jobs.termination import OnSigterm
+from arcbeam.model.plan import Plan
+from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions
 
 
 def ours(*arguments: str, **values: Any) -> ArcbeamOptions:
@@ -70,3 +73,35 @@ def test_values_that_cannot_be_meant_are_refused_together() -> None:
         ours("--shards=0", "--bundle_seconds=-1").check()
     with pytest.raises(InvalidPipelineError, match="both given"):
         ours("--spark_master=local", "--spark_remote=local").check()
+
+
+@pytest.mark.contract("END-03", "END-04")
+@pytest.mark.parametrize(
+    ("arguments", "bounded", "how"),
+    [
+        ([], False, "cancel"),
+        (["--checkpoint_dir=/jobs/a"], False, "suspend"),
+        (["--checkpoint_dir=/jobs/a", "--on_sigterm=drain"], False, "drain"),
+        (["--on_sigterm=drain"], False, "drain"),
+        (["--checkpoint_dir=/jobs/a", "--on_sigterm=cancel"], False, "cancel"),
+        (["--checkpoint_dir=/jobs/a"], True, "cancel"),
+        (["--on_sigterm=suspend"], True, "cancel"),
+    ],
+)
+def test_how_a_job_ends_when_its_process_is_told_to(arguments: list[str], how: str, *, bounded: bool) -> None:
+    assert _on_sigterm(Plan("job", (), (), bounded=bounded), ours(*arguments)) == how
+
+
+def test_what_a_job_cannot_do_when_it_is_told_to_end_is_refused() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"--on_sigterm=suspend is for a job that can go on"):
+        _on_sigterm(Plan("job", (), (), bounded=False), ours("--on_sigterm=suspend"))
+    with pytest.raises(InvalidPipelineError, match=r"--on_sigterm=stop .*\n.*one of suspend, drain, cancel"):
+        ours("--on_sigterm=stop").check()
+    with pytest.raises(InvalidPipelineError, match=r"--sigterm_seconds=-1"):
+        ours("--sigterm_seconds=-1").check()
+    assert set(ON_SIGTERM) == {each.value for each in OnSigterm}
+
+
+def test_what_is_for_a_job_that_is_gone_on_with_needs_its_folder() -> None:
+    with pytest.raises(InvalidPipelineError, match=r"--allow_dropped_state is for a job that is gone on with"):
+        ours("--allow_dropped_state").check()

@@ -12,7 +12,7 @@ from apache_beam.runners.runner import PipelineResult, PipelineState
 from arcbeam.errors import JobCancelledError, UserCodeError
 from arcbeam.job import Asking, Job, Message
 from arcbeam.jobs.metrics import JobMetrics
-from arcbeam.jobs.termination import SIGTERMS, TERMINATED
+from arcbeam.jobs.termination import SIGTERMS, TERMINATED, await_event
 from arcbeam.model.plan import Plan
 from arcbeam.steps.status import Status
 from arcbeam.store.log.requests import Asked
@@ -69,7 +69,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         """
         SIGTERMS.add(self._job)
         try:
-            self._ended.wait(None if duration is None else duration / 1000)
+            await_event(self._ended, None if duration is None else duration / 1000)
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -87,7 +87,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         """Ends the job at once, and waits for that. A job in steps can be resumed from what it has committed."""
         if not self._ended.is_set():
             self._job.cancel()
-            self._ended.wait()
+            await_event(self._ended)
         return self.state
 
     def savepoint(self, name: str | None = None) -> str:

@@ -185,11 +185,11 @@ def test_serve_refuses_exposure(tmp_path: Path) -> None:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def served(folder: Path, how: str = "waiting") -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A server in a process of its own, whose jobs run until they are cancelled; and what it said first."""
     code = (
         "from tests.jobs.test_commands import main, waiting\n"
-        f"main(['serve-waiting', '--port=0', '--folder', {str(folder)!r}, '--json', '--', '--shards=3'])\n"
+        f"main(['serve-{how}', '--port=0', '--folder', {str(folder)!r}, '--json', '--', '--shards=3'])\n"
     )
     root = Path(__file__).resolve().parents[2]
     process = subprocess.Popen(
@@ -209,7 +209,20 @@ def waiting() -> Fake:
     return fake
 
 
+def stubborn() -> Fake:
+    """Its jobs go on with the next server, and take their time to end."""
+    fake = waiting()
+
+    def ending(again: threading.Event) -> None:
+        assert again.wait(WAIT)
+        fake.cancelled.set()
+
+    fake.goes_on, fake.ending = True, ending
+    return fake
+
+
 main.command("serve-waiting")(speaks(commands.serving(waiting)))
+main.command("serve-stubborn")(speaks(commands.serving(stubborn)))
 
 
 @pytest.mark.parametrize(
@@ -236,6 +249,23 @@ def test_a_server_that_is_stopped_or_killed(tmp_path: Path, number: int, code: i
         assert client.states(id)[-1] == state
         texts = [m.message_response.message_text for m in client.messages(id)]
         assert any(told in text for text in texts)
+
+
+@pytest.mark.contract("API-02", "END-03")
+def test_a_second_signal_hurries_a_server_that_waits_for_its_jobs(tmp_path: Path) -> None:
+    with (
+        served(tmp_path, "stubborn") as (process, said),
+        connected(grpc.insecure_channel(said["endpoint"])) as client,
+    ):
+        id = client.run()
+        stream = client.jobs.GetStateStream(job_pb.GetJobStateRequest(job_id=id), timeout=WAIT)
+        assert [next(stream).state for _ in range(3)][-1] == job_pb.JobState.RUNNING
+        process.send_signal(signal.SIGTERM)
+        texts = iter(client.jobs.GetMessageStream(job_pb.JobMessagesRequest(job_id=id), timeout=WAIT))
+        assert any("goes on when it starts again" in m.message_response.message_text for m in texts)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
 
 
 def test_defaults_for_jobs() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from arcbeam.errors import RequestRefusedError
-from arcbeam.jobs.termination import OnSigterm, SigtermWatch, bring_to_end, relayed
+from arcbeam.jobs.termination import OnSigterm, SigtermWatch, await_event, bring_to_end, relayed
 from tests.jobs.fakes import WAIT
 
 pytestmark = pytest.mark.contract("END-03", "END-04")
@@ -107,8 +107,17 @@ def test_who_waits_for_a_lock_is_interrupted_all_the_same(watch: SigtermWatch) -
     job = Fake()
     watch.add(job)
     threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    assert job.over.wait(WAIT)
+    assert await_event(job.over)
     assert watch.ended(job)
+
+
+def test_who_waits_as_long_as_he_wants_hears_signals_and_is_told_how_it_went() -> None:
+    event = threading.Event()
+    assert not await_event(event, 0.0)
+    assert not await_event(event, 0.01)
+    event.set()
+    assert await_event(event)
+    assert await_event(event, 0.0)
 
 
 def test_a_handler_of_the_users_stays(watch: SigtermWatch) -> None:

@@ -183,6 +183,29 @@ def test_who_asks_again_for_a_drain_waits_until_it_is_committed_too() -> None:
     assert world.desk.draining() is None
 
 
+@pytest.mark.contract("END-02", "STORE-04")
+def test_a_job_whose_driver_dies_while_it_drains_goes_on_draining_to_the_same_savepoint() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {1: [(Asked.DRAIN, "last")]}
+    while world.log.head.mode is not CommitMode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("more", "nothing left", blobs=blobs)
+    following.asked = world.asked
+    following.at = {3: [(Asked.SUSPEND, "pause")]}
+    drains = following.desk.draining()
+    assert drains is not None
+    assert drains.settled.is_set()
+    following.play()
+    assert following.driver.end == End(EndState.DRAINED)
+    assert (following.log.head.mode, [name for name, _ in following.pins]) == (CommitMode.DRAINED, ["last"])
+    done, refused = following.answers()
+    assert done is not None
+    assert done.said is Said.DONE, "who asked the driver that died is told by the next one"
+    assert refused is not None
+    assert "the job is draining already, to savepoint 'last'" in refused.text
+
+
 @pytest.mark.contract("END-02", "STORE-05")
 def test_who_asks_for_the_name_of_a_drain_for_another_step_is_refused() -> None:
     world = Steered("more", "more", "more")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from arcbeam.errors import SetupError
-from arcbeam.jobs.termination import relayed
+from arcbeam.jobs.termination import await_event, relayed
 from arcbeam.output import Output, TextOutput
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def serving(
                     folder=str(settings.folder),
                 )
                 sys.stdout.flush()
-                stopped.wait()
+                await_event(stopped)
             finally:
                 out.progress("stopping", state="stopping")
                 server.stop(again=again)

@@ -399,8 +399,9 @@ class Jobs:
                 continue
             self.registry.log(id, Level.WARNING, "the job server is stopping: this job is cancelled", self.now())
             self.cancel(id)
-        for thread in ending:
-            thread.join()
+        while any(thread.is_alive() for thread in ending):
+            # Not `join`: a second signal is to be heard, which is acted upon between two naps.
+            time.sleep(0.05)
         deadline = time.monotonic() + grace
         for each in live.values():
             each.thread.join(max(0.0, deadline - time.monotonic()))

@@ -26,6 +26,8 @@ TERMINATED = 128 + signal.SIGTERM
 
 _LOOK_SECONDS = 0.1
 
+_HEARS_SECONDS = 0.25
+
 _CANCEL_SECONDS = 10.0
 """Nobody waits longer for what was cancelled."""
 
@@ -83,25 +85,49 @@ def bring_to_end(job: Endable, again: threading.Event) -> None:
         job: to be ended.
         again: is set when nobody waits any longer: it is cancelled then.
     """
-    how, seconds = job.on_sigterm, job.sigterm_seconds
-    if how is not OnSigterm.CANCEL:
+    how, seconds, over = job.on_sigterm, job.sigterm_seconds, threading.Event()
+
+    def ask() -> None:
+        try:
+            job.ask_to_end()
+        except ArcbeamError as e:
+            if not over.is_set():
+                _LOG.warning("%s: %s", job.id, e)
+
+    if how is OnSigterm.CANCEL:
+        _LOG.warning("%s: cancelled, as it was told to end", job.id)
+    else:
         _LOG.warning("%s: %s, as it was told to end; cancelled in %g s, or when told again", job.id, how, seconds)
         deadline = time.monotonic() + seconds
         # It answers when it has the time, and would keep us from looking at ours.
-        threading.Thread(target=_ask, args=(job,), name=f"sigterm-{job.id}", daemon=True).start()
+        threading.Thread(target=ask, name=f"sigterm-{job.id}", daemon=True).start()
         while not job.ended and not again.wait(_LOOK_SECONDS):
             if time.monotonic() >= deadline:
                 _LOG.warning("%s: cancelled, because '%s' was not done within %g s", job.id, how, seconds)
                 break
+    over.set()
     if not job.ended:
         job.cancel(_CANCEL_SECONDS)
 
 
-def _ask(job: Endable) -> None:
-    try:
-        job.ask_to_end()
-    except ArcbeamError as e:
-        _LOG.warning("%s: %s", job.id, e)
+def await_event(event: threading.Event, seconds: float | None = None) -> bool:
+    """Waits for an event as the main thread has to: so that a signal is acted upon meanwhile.
+
+    SUBTLE: a signal that comes when the thread has looked for signals, and does not sleep yet, does not wake it: Python
+    acts on it when the thread wakes by itself, which without a timeout is never.
+
+    Args:
+        event: to wait for.
+        seconds: to wait at most; None: until it is set.
+
+    Returns:
+        Whether it is set.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = _HEARS_SECONDS if deadline is None else min(_HEARS_SECONDS, deadline - time.monotonic())
+        if event.wait(max(0.0, left)) or (deadline is not None and time.monotonic() >= deadline):
+            return event.is_set()
 
 
 @contextlib.contextmanager
