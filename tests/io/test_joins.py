@@ -108,7 +108,7 @@ def test_all_partners_find_each_other_in_steps_and_nothing_waits_behind_the_last
         while came:
             some = chance.randrange(1, 5)
             now, came = came[:some], came[some:]
-            shard.run(Step([(key, [one]) for key, one in now], watermark))
+            shard.run(Step([(key, [one]) for key, one in now], watermark, runs=chance.choice([1, 2])))
             watermark = max(watermark, min((one[1] for _, one in came), default=watermark))
             shard.settle(Step((), watermark))
         # The last element of any side, and how long it waits: then nothing is there, whatever came when.
