@@ -10,6 +10,7 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms import window
 
@@ -17,6 +18,8 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.harness.operations.publishoperation import OpenPublisher
 from arcbeam.io import JsonLines, Part, Roll, WriteParts
 from arcbeam.io.parts import keyed
+from arcbeam.io.parts.objects import ObjectStaging
+from arcbeam.io.parts.places import staging_for
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
@@ -102,6 +105,33 @@ def test_what_says_that_all_are_there_comes_behind_all(tmp_path: Path) -> None:
                 OpenPublisher(stage, name).publish([each])
     (success,) = successes(tmp_path).values()
     assert sorted(file["name"] for file in success["files"]) == list(published(tmp_path))
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize("success", [None, "_SUCCESS"])
+def test_on_s3_uploads_are_completed_by_whoever_publishes(
+    s3_path: str, s3_options: dict[str, Any], shards: int | None, success: str | None
+) -> None:
+    options = PipelineOptions([f"--{name}={value}" for name, value in s3_options.items()])
+    with attempt(0, (7,)), Driven(shards=2) as p:
+        p._options = options
+        arguments = {"shards": shards, "success": success, "roll": Roll(elements=30), "destination": lambda line: "d"}
+        timed(p, 100) | WriteParts(s3_path, **arguments) | Collect()
+    place = staging_for(s3_path, s3_options)
+    assert isinstance(place, ObjectStaging)
+    parts: list[Part] = p.values()
+    assert place._size(place._key("d/part-00007-00000.txt")) is None
+    publish(p, times=2)
+    written = {
+        part.path.removeprefix(f"{s3_path}/"): place.get(part.path.removeprefix(f"{s3_path}/")) for part in parts
+    }
+    assert sorted(line for data in written.values() for line in (data or b"").split()) == sorted(
+        str(n).encode() for n in range(100)
+    )
+    if shards is None:
+        assert sorted(written) == [f"d/part-00007-{part:05d}.txt" for part in range(4)]
+    assert (place.get("d/_SUCCESS") is not None) == (success is not None)
+    assert list(place.leftovers()) == []
 
 
 def test_windows_that_merge_are_written_when_they_have(tmp_path: Path) -> None:

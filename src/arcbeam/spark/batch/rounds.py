@@ -17,7 +17,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -189,7 +189,8 @@ class Rounds:
         return [self._round(self._running[id]) for id in self._begun]
 
     def _round(self, running: _Running) -> DataFrame:
-        task = pulsing(RoundTask(running.task), running.task.stage.id, self.location, self.watched)
+        of_round = RoundTask(replace(running.task, round=running.round))
+        task = pulsing(of_round, running.task.stage.id, self.location, self.watched)
         return exchange.mapped(running.source, task)
 
     def end(self, reports: Iterable[BundleReport]) -> set[str]:

@@ -52,6 +52,7 @@ class StageTask:
         side_files: files of the stage's side inputs, by channel.
         versions: what the driver runs; a worker that runs something else refuses.
         prelude: called in the worker before the job's first processor is opened there, and perhaps again.
+        round: number of the stage's round, from 1; 0: it has none.
     """
 
     job: str
@@ -61,6 +62,7 @@ class StageTask:
     versions: Versions
     side_files: dict[int, tuple[SideFile, ...]] = field(default_factory=dict)
     prelude: Callable[[], None] | None = None
+    round: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` runs."""
@@ -184,7 +186,8 @@ class _Run:
         task.versions.check()
         workerlog.at(task.job, task.stage.id)
         token = f"{task.stage.id}.{self._partition}.{self._attempt}.{uuid.uuid4().hex[:8]}"
-        here.attempt = Attempt(task.job, 0, (self._partition,), token)
+        order = (task.round, self._partition) if task.round else (self._partition,)
+        here.attempt = Attempt(task.job, 0, order, token)
         stage = self._stage = open_stages.get(
             task.job, task.key, task.opened, task.location, task.prelude, quick=task.settings.quick_tasks
         )

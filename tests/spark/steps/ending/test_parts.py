@@ -53,11 +53,13 @@ class Place:
         return len(list(self._staging.leftovers()))
 
 
-@pytest.fixture(params=["local", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    if request.param == "local":
-        yield Place(str(tmp_path / "out"), {})
-        return
+@pytest.fixture
+def local(tmp_path: Path) -> Place:
+    return Place(str(tmp_path / "out"), {})
+
+
+@pytest.fixture
+def s3() -> Iterator[Place]:
     with s3_server() as endpoint:
         names = {"endpoint_url": endpoint, "access_key_id": "k", "secret_access_key": "s", "region_name": "us-east-1"}
         yield Place(f"s3://jobs/{uuid.uuid4().hex}", {f"s3_{name}": value for name, value in names.items()})
@@ -77,13 +79,17 @@ def submit(source: Path, state: Path, place: Place, windowed: Any, **arguments: 
 
 
 @pytest.mark.contract("END-03", "END-01", "END-06", "STORE-01")
-def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_over(tmp_path: Path, place: Place) -> None:
+@pytest.mark.parametrize("kind", ["local", pytest.param("s3", marks=pytest.mark.long)])
+def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_over(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    place: Place = request.getfixturevalue(kind)
     source, state = tmp_path / "source", tmp_path / "state"
-    said = {"roll": Roll(elements=4), "success": "_SUCCESS", "destination": lambda line: f"d{line[-1]}"}
+    said = {"roll": Roll(elements=20), "success": "_SUCCESS", "destination": lambda line: f"d{int(line) % 2}"}
     feed(source, 95)
     first = submit(source, state, place, window.FixedWindows(50), **said)
     # A window that is over is whole; of the other one, of 45 lines, only full parts are there.
-    wait(first, lambda: len(place.lines()) == 90)
+    wait(first, lambda: len(place.lines()) == 50 + 20 + 20)
     first.suspend()
     seen = place.files()
     assert place.lines()[:50] == [str(n) for n in range(50)]
@@ -94,7 +100,7 @@ def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_ove
     assert place.lines() == [str(n) for n in range(120)]
     assert place.staged() == 0
     assert all(place.files()[name] == data for name, data in seen.items()), "what was published stays as it is"
-    over = [json.loads(data) for digit in range(10) for data in place.files(f"d{digit}/_SUCCESS").values()]
+    over = [json.loads(data) for half in (0, 1) for data in place.files(f"d{half}/_SUCCESS").values()]
     assert sum(success["records"] for success in over) == 120
     assert sorted(file["name"] for success in over for file in success["files"]) == sorted(
         name for name in place.files() if "_SUCCESS" not in name
@@ -102,7 +108,9 @@ def test_parts_in_progress_outlive_a_suspension_and_a_window_says_when_it_is_ove
 
 
 @pytest.mark.contract("END-02", "END-06")
-def test_a_drain_closes_all_parts_and_publishes_them(tmp_path: Path, place: Place) -> None:
+@pytest.mark.parametrize("kind", ["s3", pytest.param("local", marks=pytest.mark.long)])
+def test_a_drain_closes_all_parts_and_publishes_them(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(kind)
     source, state = tmp_path / "source", tmp_path / "state"
     feed(source, 25)
     roll = Roll(elements=10, seconds=86_400)
