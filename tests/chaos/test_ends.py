@@ -40,6 +40,7 @@ _FOR_GOOD: Final = ("finite", "drain")
 _ONLY_GRACEFUL: Final = ("prepared, not committed", "before shutdown", "after shutdown")
 _MASTER = {"driver": "local[2,8]", "executor": "local-cluster[2,1,1024]", "worker": "local[2,8]"}
 _SECONDS = 120.0
+_NUMBERS = 800
 
 
 def cells() -> Iterator[tuple[str, str, str]]:
@@ -190,7 +191,7 @@ class Trial:
     def _ask(self) -> None:
         """Has it end."""
         if self._end == "finite":
-            (self._folder / "until").write_text("1500")
+            (self._folder / "until").write_text(str(_NUMBERS))
         elif self._end == "error":
             (self._folder / "poison").write_text("")
         else:
@@ -217,7 +218,7 @@ class Trial:
         if self._end == "suspend":
             assert self._mode() is CommitMode.SUSPENDED, self._tail()
         (self._folder / "poison").unlink(missing_ok=True)
-        (self._folder / "until").write_text("1500")
+        (self._folder / "until").write_text(str(_NUMBERS))
         driver = self._start()
         driver.wait(_SECONDS)
         assert driver.returncode == 0, self._tail()
@@ -232,7 +233,7 @@ class Trial:
         assert numbers == list(range(len(numbers))), f"lost or doubled: {len(numbers)}, {len(set(numbers))} different"
         assert [ordinal for _, ordinal in pairs] == [number // KEYS + 1 for number in numbers]
         if self._end != "drain":
-            assert len(numbers) == 1500
+            assert len(numbers) == _NUMBERS
         assert trailers, "prepare_to_shutdown was not called"
         assert len(trailers) == len(set(trailers))
         assert (self._folder / "shutdown").exists(), "shutdown was not called"
@@ -257,6 +258,8 @@ class Trial:
         """A driver in a process of its own, with all that it starts in one group."""
         path = os.pathsep.join([str(_ROOT / "tests" / "chaos" / "hook"), str(_ROOT)])
         trial = {"ARCBEAM_TRIAL": str(self._folder), "ARCBEAM_TRIAL_ROOT": str(_ROOT), "PYTHONPATH": path}
+        # It lives for seconds: to compile its code well is not worth it.
+        trial["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
         with open(self._log, "ab") as log:
             return subprocess.Popen(
                 [
