@@ -120,6 +120,27 @@ def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was
     assert job.panes() == expected(10, 35)
 
 
+@pytest.mark.long
+@pytest.mark.contract("STORE-05")
+def test_state_that_belongs_to_no_stage_any_more_is_given_up_by_name(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    feed(job.source, 15)
+    first = job.submit()
+    wait(first, lambda: len(job.panes()) == 3)
+    first.suspend()
+    feed(job.source, 25, end=True)
+    second = job.submit("--allow_dropped_state", keep="Other")
+    assert second.wait_until_finish() == "DONE"
+    said = [message.text for message in second.messages() if "given up" in message.text]
+    assert said == [
+        "given up, as --allow_dropped_state says: stage 'Keep' has state, and the pipeline has no such stage"
+    ]
+    # What waits in windows has been counted; what comes is counted from the beginning.
+    ordinal = {n: n // 3 + 1 if n < 15 else (n - 15) // 3 + 1 for n in range(25)}
+    told = [(start, key, [(n, ordinal[n]) for n, _ in pairs]) for start, key, pairs in expected(0, 25)]
+    assert job.panes() == told
+
+
 @pytest.mark.contract("STORE-05", "SDF-02")
 def test_transforms_behind_a_source_that_waits_may_be_renamed_come_and_go(tmp_path: Path) -> None:
     source, state, seen = (tmp_path / name for name in ("source", "state", "seen"))
