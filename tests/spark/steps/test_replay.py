@@ -22,7 +22,7 @@ from arcbeam.doctor import require_java
 from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.scenario.kinds import TRIGGERS
 from tests.spark.steps.replay.choosing import AMONG, THERE_IS, has, seeds
-from tests.spark.steps.replay.running import chosen, replay
+from tests.spark.steps.replay.running import chosen, replay, replay_suspended
 from tests.spark.steps.replay.windows import SDKS_TRIGGERS
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -34,6 +34,15 @@ _ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize("seed", seeds())
 def test_what_comes_out_on_spark_is_what_the_simulator_asks_for(seed: int, tmp_path: Path) -> None:
     replay(seed, tmp_path)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.contract("END-03", "STORE-04")
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] if n > 1 else []) for n, seed in enumerate(seeds())]
+)
+def test_a_job_that_is_suspended_and_resumed_gives_what_one_gives_that_never_stopped(seed: int, tmp_path: Path) -> None:
+    replay_suspended(seed, tmp_path)
 
 
 @pytest.mark.long

@@ -6,7 +6,9 @@ right.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import unittest.mock
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam import ArcbeamRunner
+from arcbeam.errors import RequestRefusedError
+from arcbeam.spark.steps import streamjob
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
 from arcbeam.testing.simulate import scenario_of
@@ -111,6 +115,43 @@ def replay(seed: int, folder: Path, options: Sequence[str] = ()) -> Replayed:
     assert result.wait_until_finish() == "DONE"
     outs = written(out)
     return Replayed(what, outs, judge(what.pipeline, outs), behind, mark.exists())
+
+
+def replay_suspended(seed: int, folder: Path, options: Sequence[str] = ()) -> int:
+    """As `replay`, but the job is suspended one to five times, and goes on with other numbers of tasks.
+
+    Returns:
+        How often it was; fewer times if it has ended before.
+    """
+    what = chosen(seed)
+    out, state = folder / "out", folder / "state"
+    out.mkdir()
+    chance = random.Random(f"suspended {seed}")
+    ways = ways_to_run(seed)
+    given = ["--streaming", f"--shards={what.pipeline.shards}", "--allow_unsafe_triggers", f"--checkpoint_dir={state}"]
+    wanted, made = chance.randint(1, 5), 0
+    while True:
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*given, *options, *next(ways)]))
+        Builder(p, what.pipeline, None).build(str(out))
+        with _slots(chance.randint(1, 4)):
+            result = p.run()
+            if made < wanted:
+                result.wait_until_finish(int(chance.uniform(200, 1500)))
+                with contextlib.suppress(RequestRefusedError):
+                    result.suspend(f"savepoint-{made}")
+                    made += 1
+            ended = result.wait_until_finish()
+        if ended != "STOPPED":
+            assert ended == "DONE"
+            judge(what.pipeline, written(out))
+            return made
+
+
+@contextlib.contextmanager
+def _slots(count: int) -> Iterator[None]:
+    """Jobs that begin here think that Spark has so many: it may have another number each time one goes on."""
+    with unittest.mock.patch.object(streamjob, "default_parallelism", return_value=count):
+        yield
 
 
 def _cancelled(result: Any, state: Path, behind: int) -> bool:
