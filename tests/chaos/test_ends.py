@@ -290,7 +290,7 @@ def trial(folder: Path, end: str, victim: str, point: str, s3: str = "") -> bool
     [
         ("finite", "driver", "in the middle of publishing"),
         ("drain", "driver", "prepared, not committed"),
-        ("suspend", "worker", "in the middle of publishing"),
+        ("suspend", "driver", "after the manifest"),
     ],
 )
 def test_part_files_lose_and_double_nothing(end: str, victim: str, point: str, tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ class BatchRun:
 
     def _sweep(self) -> None:
         """Removes what was staged, and is not published by now: nobody goes on with a bounded job."""
-        failed = self._publishing.sweep(Sweep(self._job, 0)) if self._attempted else ()
+        failed = self._publishing.sweep(Sweep(self._job, 0), last=True) if self._attempted else ()
         for text in failed:
             _LOG.warning("%s: %s", self._plan.name, text)
 

@@ -193,15 +193,11 @@ class SparkPublishing:
         """Of the plan's publishers."""
         return tuple(self._stages)
 
-    def publish(self, committables: Iterable[tuple[str, bytes]], sweep: Sweep | None = None) -> list[str]:
+    def publish(self, committables: Iterable[tuple[str, bytes]]) -> None:
         """Publishes them all; from any thread, one call at a time.
 
         Args:
             committables: with the names of their publishers.
-            sweep: what to remove beside that.
-
-        Returns:
-            What sweeps have failed with.
 
         Raises:
             ArcbeamError: not all are published; trying again is safe.
@@ -218,18 +214,23 @@ class SparkPublishing:
             for name, all in of.items()
             for start in range(0, len(all), _TOGETHER)
         ]
-        return self._make(calls + self._sweeps(sweep))
+        self._make(calls)
 
-    def sweep(self, sweep: Sweep) -> list[str]:
-        """Removes what nobody will publish; no other call follows. As `publish`."""
-        return self._make(self._sweeps(sweep), last=True)
+    def sweep(self, sweep: Sweep, *, last: bool) -> list[str]:
+        """Removes what nobody will publish; as `publish`.
+
+        Args:
+            sweep: up to what; all of it that is to be published is.
+            last: no other call follows.
+
+        Returns:
+            What did not go well.
+        """
+        return self._make([Call(name, sweep=sweep) for name in self._stages], last=last)
 
     def close(self) -> None:
         """Gives up what runs; from any thread."""
         self._given_up.set()
-
-    def _sweeps(self, sweep: Sweep | None) -> list[Call]:
-        return [] if sweep is None else [Call(name, sweep=sweep) for name in self._stages]
 
     def _make(self, calls: Sequence[Call], *, last: bool = False) -> list[str]:
         if not calls:
