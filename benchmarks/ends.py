@@ -119,9 +119,11 @@ def main() -> None:
             started = time.monotonic()
             if what == "suspend":
                 result.suspend("stopped")
+                stopped = result.status().step
             elif what == "resume":
                 result = begun()
-                while (status := result.status()) is None or status.step < 3:
+                # Behind its opening there is a step.
+                while (status := result.status()) is None or status.step < stopped + 2:
                     result.wait_until_finish(50)
             else:
                 result.drain()
