@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,16 @@ class Renames(Publisher):
     def __init__(self, folder: Path, fails: int = 0) -> None:
         self._folder, self._fails = folder, fails
 
+    def setup(self) -> None:
+        """It is noted."""
+        (self._folder / "lives").mkdir(exist_ok=True)
+        self._life = self._folder / "lives" / uuid.uuid4().hex
+        self._life.write_text("set up")
+
+    def teardown(self) -> None:
+        """It is noted."""
+        self._life.write_text(self._life.read_text() + ", torn down")
+
     def publish(self, committables: Sequence[str]) -> None:
         """See `Publisher`."""
         for name in committables:
@@ -71,6 +82,11 @@ class Renames(Publisher):
 def published(folder: Path) -> list[str]:
     """All that is published, sorted."""
     return sorted(line for path in folder.iterdir() if path.is_file() for line in path.read_text().splitlines())
+
+
+def lives(folder: Path) -> set[str]:
+    """What became of all instances."""
+    return {path.read_text() for path in (folder / "lives").iterdir()}
 
 
 def left_over(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from arcbeam.engine.plan.reports import Counts
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.plan.stepplan import Handover
 from arcbeam.engine.state.residuals import Remainder
-from arcbeam.engine.step.bundles import CallResult, RestrictionResult
+from arcbeam.engine.step.bundles import BundleResult, CallResult, RestrictionResult
 from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.plan import TimeDomain
@@ -34,11 +34,9 @@ def test_what_does_not_go_together_is_refused_by_name() -> None:
 @pytest.mark.contract("WM-01")
 def test_the_latest_that_was_seen_in_a_step_is_reported_with_it() -> None:
     world = World(Plain())
-    world.on = {
-        "process 6": CallResult(1, seen={"clicks": Timestamp(6), "views": Timestamp(3)}),
-        "process 7": CallResult(1, seen={"clicks": Timestamp(4)}),
-    }
+    world.closed = BundleResult(seen={"clicks": Timestamp(6), "views": Timestamp(3)})
     assert world.step(8, 6, 7).local.seen == {"clicks": 6, "views": 3}
+    world.closed = BundleResult()
     assert world.step(9).local.seen == {}
 
 

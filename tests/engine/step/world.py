@@ -55,6 +55,7 @@ class World:
         self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE, stable, prepares)
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
+        self.closed = BundleResult()
         self.came: Sequence[tuple[bytes, Elements]] = []
         self.drops: list[DropLate | DropHeld | Late] = []
         self.fired: list[Fired] = []
@@ -137,7 +138,7 @@ class World:
         return self._tell("prepare") or CallResult()
 
     def finish(self) -> BundleResult:
-        return BundleResult()
+        return self.closed
 
     # Exchange, side inputs, budget.
 

@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
 from arcbeam.io import Publish
-from tests.spark.publishing import Renames, Stage, left_over, published
+from tests.spark.publishing import Renames, Stage, left_over, lives, published
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -32,6 +32,7 @@ def test_what_is_staged_is_published_once_all_is_done(tmp_path: Path, options: t
     _run(tmp_path, *options)
     assert published(tmp_path) == sorted(map(str, range(100)))
     assert left_over(tmp_path) == []
+    assert lives(tmp_path) == {"set up, torn down"}
 
 
 @pytest.mark.parametrize("options", [(), ("--streaming",)])

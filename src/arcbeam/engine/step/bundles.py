@@ -7,7 +7,7 @@ bundles, rows travel by Spark, and in tests all of it is in memory. What there m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -65,14 +65,10 @@ class CallResult(NamedTuple):
     Attributes:
         written: how many elements it put out.
         timers: that it has set and cleared, in that order.
-        seen: the latest time that observers have seen, by their names.
-        sketches: of the times that those have seen that go by a quantile; only at the end of the stage's bundles.
     """
 
     written: int = 0
     timers: Sequence[TimerSet | TimerCleared] = ()
-    seen: Seen = NOTHING_SEEN
-    sketches: Mapping[str, bytes] = _NO_SKETCHES
 
 
 NOTHING: Final = CallResult()
@@ -103,12 +99,16 @@ class BundleResult:
 
     Attributes:
         call: by `finish_bundle`: no timers, nor state.
+        seen: the latest time that observers have seen in all calls, by their names.
+        sketches: of the times that those have seen that go by a quantile.
         published: side inputs of which something was written.
         committables: for sinks.
         finalizations: how many bundles want to be told that the step is committed.
     """
 
     call: CallResult = NOTHING
+    seen: Seen = field(default_factory=lambda: NOTHING_SEEN)
+    sketches: Mapping[str, bytes] = field(default_factory=lambda: _NO_SKETCHES)
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0
@@ -130,12 +130,11 @@ class Runner(Protocol):
     It cuts bundles as it sees fit: a call may be a bundle, or part of one that `finish` ends. A call of a kind that the
     stage does not have never comes.
 
-    **What a call has changed is there when it returns**: state in the shard's view, timers and what was seen in
-    `CallResult`. Between two calls timers fire, and the state of windows that are over is dropped; what is written
-    behind that would stay for ever. A runner may buffer its writes inside of a call. It may also keep what it has read:
-    but for its own calls, the state of a key and window changes only when it is dropped, and no call about the two
-    comes after that. Nobody here looks at what it puts out: that may wait for `finish`, or longer, but goes on before
-    the task's marker.
+    **What a call has changed is there when it returns**: state in the shard's view, timers in `CallResult`. Between two
+    calls timers fire, and the state of windows that are over is dropped; what is written behind that would stay for
+    ever. A runner may buffer its writes inside of a call. It may also keep what it has read: but for its own calls, the
+    state of a key and window changes only when it is dropped, and no call about the two comes after that. Nobody here
+    looks at what it puts out: that may wait for `finish`, or longer, but goes on before the task's marker.
 
     **The order of calls** in a step: `truncate` what waits; then what was parked and what has come (`process`,
     `restriction`, `panes`); `resume`; then what the watermark and the clock let happen (`fire`, `expire`, `panes`,

@@ -5,7 +5,7 @@ Owns what is counted, and what user code has seen. Must not know kinds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,7 +17,6 @@ from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.step.bundles import Budget, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
-from arcbeam.engine.watermarks.observing import Seen, later
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 
@@ -50,8 +49,6 @@ class StageContext:
         exchange: where late data goes.
         budget: how much more may be done.
         tally: what was done.
-        seen: the latest time that observers have seen.
-        sketches: of the times that those have seen that go by a quantile.
         abouts: what the restrictions are of that were left in this step, for people, by the hexadecimal ids.
     """
 
@@ -66,8 +63,6 @@ class StageContext:
     exchange: Exchange
     budget: Budget
     tally: Tally = field(default_factory=Tally)
-    seen: Seen = field(default_factory=dict)
-    sketches: Mapping[str, bytes] = field(default_factory=dict)
     abouts: dict[str, Callable[[], str]] = field(default_factory=dict)
 
     def record(self, result: CallResult, timers: bool = False) -> None:
@@ -85,8 +80,6 @@ class StageContext:
                 f"{self.placed.name!r} has set a timer of {result.timers[0].family!r} where it can set none"
             )
         self.tally.written += result.written
-        if result.seen:
-            self.seen = later(self.seen, result.seen)
 
     def drop(self, drop: DropLate | DropHeld | Late) -> None:
         """Something came too late."""

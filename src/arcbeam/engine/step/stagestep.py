@@ -114,7 +114,7 @@ class StageStep:
         if prepares:
             place.record(place.runner.prepare())
         closed = self._finish()
-        return self._report(leftover, upstream, watermark, unprepared=self._prepares and not prepares), closed
+        return self._report(leftover, upstream, watermark, closed, unprepared=self._prepares and not prepares), closed
 
     @property
     def _prepares(self) -> bool:
@@ -156,10 +156,11 @@ class StageStep:
                 f"what a call changes must be in the view when the call returns"
             )
         place.record(closed.call)
-        place.sketches = closed.call.sketches
         return closed
 
-    def _report(self, leftover: bool, upstream: Timestamp, watermark: Timestamp, *, unprepared: bool) -> StageReport:
+    def _report(
+        self, leftover: bool, upstream: Timestamp, watermark: Timestamp, closed: BundleResult, *, unprepared: bool
+    ) -> StageReport:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
         earliest: Port | None = None
@@ -174,7 +175,7 @@ class StageStep:
                     uncommitted = True
                 else:
                     awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
-        flow, local = place.placed.flow, place.clock.local(earliest, place.seen, place.sketches)
+        flow, local = place.placed.flow, place.clock.local(earliest, closed.seen, closed.sketches)
         if unprepared:
             local = _with_hold(local, _UNPREPARED)
         next_due = work.next_due()

@@ -157,18 +157,19 @@ class StepRunner:
             self._stage.restrictions.close()
         self._put_late()
         self._bundles.close()
-        result = CallResult(
-            self._taken_so_far() - self._taken,
-            seen=seen(self._stage.observers),
-            sketches=sketches(self._stage.observers),
-        )
         committables = tuple(
             Committable(publisher, each)
             for publisher, collected in self._stage.processor.committables().items()
             for each in collected
         )
         finalizations = len(self._bundles.callbacks) - self._finalizations
-        return BundleResult(result, committables=committables, finalizations=finalizations)
+        return BundleResult(
+            CallResult(self._taken_so_far() - self._taken),
+            seen(self._stage.observers),
+            sketches(self._stage.observers),
+            committables=committables,
+            finalizations=finalizations,
+        )
 
     def about(self) -> str:
         """What the last call was about, for people: a key, a restriction; "" if it was about neither."""

@@ -146,9 +146,15 @@ open_stages: Final = OpenStages()
 """Of this process."""
 
 
+def publishing(job: str) -> str:
+    """By which a job's open publishers are known: what ends with a failed task of the job does not end them."""
+    return f"{job}/publish"
+
+
 def tear_down(job: str, order: Sequence[str] = ()) -> str:
-    """Tears down a finished job's stages in this worker, in that order; returns the worker's name."""
+    """Tears down a finished job's stages in this worker, in that order, and its publishers; the worker's name."""
     open_stages.close_job(job, order)
+    open_stages.close_job(publishing(job))
     workerlog.at("", "")
     return worker_name()
 

@@ -11,6 +11,7 @@ import logging
 import pickle
 import threading
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +25,7 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.failure import Guarded
-from arcbeam.spark.tasks.openstages import open_stages
+from arcbeam.spark.tasks.openstages import open_stages, publishing
 from arcbeam.store.jobtemp.location import JobLocation
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ class Publishers:
     prelude: Callable[[], None] | None
 
 
-_given: dict[str, Publishers] = {}
-"""Of the job that published here last, by the URL of its location."""
+_MOST_JOBS: Final = 8
+_given: OrderedDict[str, Publishers] = OrderedDict()
+"""Of the jobs that published here last, by the URL of their locations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class PublishTask:
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         failed = [text for number in numbers if (text := self._made(self.calls[number]))]
         if self.last:
-            open_stages.close_job(_publishing(self._given().job))
+            open_stages.close_job(publishing(self._given().job))
         yield pa.RecordBatch.from_arrays([pa.array(failed, pa.string())], names=["failed"])
 
     def _given(self) -> Publishers:
@@ -104,8 +106,10 @@ class PublishTask:
         if found is None:
             found = pickle.loads(self.location.get_bytes(_GIVEN))
             assert isinstance(found, Publishers)
-            _given.clear()
             _given[self.location.url] = found
+            while len(_given) > _MOST_JOBS:
+                _given.popitem(last=False)
+        _given.move_to_end(self.location.url)
         return found
 
     def _made(self, call: Call) -> str:
@@ -115,7 +119,7 @@ class PublishTask:
         workerlog.at(given.job, call.publisher)
         try:
             publisher = open_stages.get(
-                _publishing(given.job),
+                publishing(given.job),
                 call.publisher,
                 partial(_opened, given.stages[call.publisher], call.publisher),
                 self.location,
@@ -127,7 +131,7 @@ class PublishTask:
             else:
                 return self._swept(publisher, call.sweep)
         except BaseException as e:
-            open_stages.close_job(_publishing(given.job))
+            open_stages.close_job(publishing(given.job))
             described = failure.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, self.run, described) from None
         return ""
@@ -141,11 +145,6 @@ class PublishTask:
             _LOG.warning("%s", texts.said(lambda e: "".join(traceback.format_exception(e)), e))
             return f"{publisher.name}: not all that is left over could be removed: {texts.said(repr, e)}"
         return ""
-
-
-def _publishing(job: str) -> str:
-    """By which open publishers are known: what ends with a failed task of the job does not end them."""
-    return f"{job}/publish"
 
 
 def _opened(stage: Stage, name: str) -> Any:
@@ -247,7 +246,7 @@ class SparkPublishing:
             self._spark,
             frame,
             # Not the job's own: what interrupts a step's Spark job leaves this one alone.
-            _publishing(self._job),
+            publishing(self._job),
             self._location,
             sorted({call.publisher for call in calls}),
             about=f"{self._plan}: publish",

@@ -17,6 +17,8 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.observing import NOTHING_SEEN, Seen
+from arcbeam.engine.watermarks.observing import later as later_seen
 from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
@@ -71,6 +73,7 @@ class Runner:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self.name = desk.stage.name
+        self.seen: Seen = NOTHING_SEEN
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
@@ -114,7 +117,10 @@ class Runner:
         """See `bundles.Runner`."""
         part = self.desk.part()
         return BundleResult(
-            published=self.desk.published(), committables=(part,) if part else (), finalizations=1 if part else 0
+            seen=self.seen,
+            published=self.desk.published(),
+            committables=(part,) if part else (),
+            finalizations=1 if part else 0,
         )
 
     def put_out(
@@ -140,8 +146,9 @@ class Passing(Runner):
         assert isinstance(kind, Pass)
         for value, time, _, _ in elements:
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
-        seen = {self.name: max(time for _, time, _, _ in elements)} if kind.observes and elements else {}
-        return CallResult(len(elements), seen=seen)
+        if kind.observes and elements:
+            self.seen = later_seen(self.seen, {self.name: max(time for _, time, _, _ in elements)})
+        return CallResult(len(elements))
 
 
 class Buffering(Runner):
