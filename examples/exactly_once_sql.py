@@ -120,8 +120,9 @@ class Confirm(Publisher):
         """See `Publisher`: a lot that was moved is not there any more."""
         for lot in lots:
             with self._database.transaction() as execute:
-                execute("INSERT INTO words SELECT file, line, text FROM staged WHERE lot = ?", lot)
-                execute("DELETE FROM staged WHERE lot = ?", lot)
+                # What is deleted is moved: who else is at the same lot deletes nothing.
+                for row in execute("DELETE FROM staged WHERE lot = ? RETURNING file, line, text", lot):
+                    execute("INSERT INTO words VALUES (?, ?, ?)", *row)
 
     def sweep(self, job: str, step: int) -> None:
         """See `Publisher`."""

@@ -101,14 +101,14 @@ def _task(module: Any) -> None:
 def _publisher(module: Any) -> None:
     publish = module.OpenPublisher.publish
 
-    def published(self: Any, committables: Sequence[bytes]) -> None:
+    def published(self: Any, committables: Sequence[bytes], *, again: bool) -> None:
         if not is_next("in the middle of publishing"):
-            publish(self, committables)
+            publish(self, committables, again=again)
             return
         half = max(1, len(committables) // 2)
-        publish(self, committables[:half])
+        publish(self, committables[:half], again=again)
         reached("in the middle of publishing")
-        publish(self, committables[half:])
+        publish(self, committables[half:], again=again)
 
     module.OpenPublisher.publish = published
 

@@ -139,7 +139,10 @@ class Reader(threading.Thread):
 
     def look(self) -> None:
         """Once."""
-        for name, text in self._out.files().items():
+        found = self._out.files()
+        if gone := self.seen.keys() - found.keys():
+            self.faults.append(f"{', '.join(sorted(gone))} is not there any more")
+        for name, text in found.items():
             if not text.endswith("\n"):
                 self.faults.append(f"{name} is not whole: it ends with {text[-20:]!r}")
             if self.seen.setdefault(name, text) != text:

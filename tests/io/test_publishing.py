@@ -50,7 +50,7 @@ def test_who_publishes_needs_no_more_than_the_plan_and_what_was_collected(tmp_pa
     (stage,) = (stage for stage in p.plan.stages if stage.publishers)
     (name,) = stage.publishers
     publisher = OpenPublisher(stage, name)
-    publisher.publish([each for report in reports for each in report.committables[name]])
+    publisher.publish([each for report in reports for each in report.committables[name]], again=True)
     publisher.sweep("job", 7)
     publisher.close()
     assert not publisher.needs_teardown()

@@ -38,13 +38,21 @@ class Publisher(DoFn):  # type: ignore[misc]  # Beam is untyped
 
     `setup` and `teardown` are called as of every DoFn, in each process that publishes. On other runners, which know no
     commits, a bundle is published when it ends: then effects are at least once.
+
+    Attributes:
+        again: what is given to `publish` may have been published before: by a call that failed, or by a driver that
+            died. If not, what is not there any more is lost.
     """
+
+    again = True
 
     @abstractmethod
     def publish(self, committables: Sequence[Any]) -> None:
-        """Makes them real; those of one step, or some of them, in no particular order. What it raises is tried again.
+        """Makes them real; those of one step, or some of them, in no particular order. What it raises is tried again;
+        what it warns of (`warnings.warn`) is told where the job is told of.
 
-        Calls run beside each other, in different processes, but never with the same committable.
+        Calls run beside each other, in different processes: of a step with different committables; but a process whose
+        driver was killed, or whose call was given up, may still be at the same ones.
         """
 
     def sweep(self, job: str, step: int) -> None:

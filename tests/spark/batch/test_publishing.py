@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,22 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
 from arcbeam.io import Publish
+from arcbeam.spark.batch import boundedjob
 from tests.spark.publishing import Renames, Stage, left_over, lives, published
 
 pytestmark = pytest.mark.usefixtures("spark")
 
 
-def _run(folder: Path, *options: str, fails: int = 0, last: Any = None) -> Any:
+class Warns(Renames):
+    def publish(self, committables: Sequence[str]) -> None:
+        super().publish(committables)
+        warnings.warn(f"look here, again: {self.again}", stacklevel=1)
+
+
+def _run(folder: Path, *options: str, fails: int = 0, last: Any = None, publisher: type[Renames] = Renames) -> Any:
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*options])) as p:
         staged = p | beam.Create(range(100)) | beam.Reshuffle() | beam.ParDo(Stage(folder))
-        _ = staged | Publish(Renames(folder, fails))
+        _ = staged | Publish(publisher(folder, fails))
         if last is not None:
             _ = staged | "Gather" >> beam.combiners.ToList() | beam.Map(last)
     return p
@@ -42,6 +51,11 @@ def test_publishing_that_fails_half_way_is_tried_again(tmp_path: Path, options: 
     assert left_over(tmp_path) == []
 
 
+def test_what_a_publisher_warns_of_is_told_by_the_driver(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _run(tmp_path, publisher=Warns)
+    assert "Publish(Warns)/Publish: look here, again: False" in caplog.text
+
+
 @pytest.mark.contract("END-04")
 def test_nothing_of_a_job_that_fails_is_published(tmp_path: Path) -> None:
     def last(_: Any) -> None:
@@ -53,6 +67,11 @@ def test_nothing_of_a_job_that_fails_is_published(tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
-def test_publishing_that_fails_for_good_is_told_with_the_step(tmp_path: Path) -> None:
+def test_publishing_that_fails_for_good_is_told_with_the_step_and_leaves_what_is_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boundedjob, "_PATIENCE_SECONDS", 1.0)
     with pytest.raises(UserCodeError, match=r"on fire[\s\S]*Publish\(Renames\)"):
         _run(tmp_path, fails=100)
+    done = [line for name in left_over(tmp_path) for line in (tmp_path / "staged" / name).read_text().splitlines()]
+    assert sorted(published(tmp_path) + done) == sorted(map(str, range(100)))

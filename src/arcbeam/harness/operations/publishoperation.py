@@ -84,8 +84,14 @@ class OpenPublisher:
         """Whether the user has one."""
         return type(self._fn).teardown is not DoFn.teardown
 
-    def publish(self, committables: Sequence[bytes]) -> None:
-        """Publishes them; raises what the user's code does."""
+    def publish(self, committables: Sequence[bytes], *, again: bool) -> None:
+        """Publishes them; raises what the user's code does.
+
+        Args:
+            committables: encoded.
+            again: they may have been published before.
+        """
+        self._fn.again = again
         self._fn.publish([self._decode(each) for each in committables])
 
     def sweep(self, job: str, step: int) -> None:

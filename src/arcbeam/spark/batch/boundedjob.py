@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,8 +43,8 @@ from arcbeam.store.jobtemp.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam.batch")
 
-_TRIES = 4
-"""Of publishing."""
+_PATIENCE_SECONDS = 60.0
+"""For publishing: a store may be away for a while, and the work of hours is done."""
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ class BatchRun:
         self._running: tuple[str, ...] = ()
         self._outcome = Outcome()
         self._cancelled = threading.Event()
-        self._attempted = False
+        self._attempted = self._half_published = False
         self._publishing = SparkPublishing(
             spark, plan, job, location, default_parallelism(spark), quick=settings.quick_tasks, prelude=prelude
         )
@@ -160,19 +161,33 @@ class BatchRun:
             for publisher, some in report.committables.items()
             for each in some
         ]
-        for failures in itertools.count(1):
+        if not committables:
+            return
+        self._half_published = True
+        until = time.monotonic() + _PATIENCE_SECONDS
+        for failures in itertools.count():
             self._require_not_cancelled()
             try:
-                self._publishing.publish(committables)
+                told = self._publishing.publish(committables, again=failures > 0)
                 break
             except ArcbeamError as e:
-                if failures == _TRIES or isinstance(e, JobCancelledError):
+                pause = float(1 << min(failures, 4))
+                if isinstance(e, JobCancelledError) or time.monotonic() + pause > until:
                     raise
                 _LOG.warning("%s is not published yet: %s", self._plan.name, e)
-                self._cancelled.wait(failures)
+                self._cancelled.wait(pause)
+        self._half_published = False
+        for text in told:
+            _LOG.warning("%s: %s", self._plan.name, text)
 
     def _sweep(self) -> None:
         """Removes what was staged, and is not published by now: nobody goes on with a bounded job."""
+        if self._half_published:
+            _LOG.warning(
+                "%s: some of what it has staged may be published; what is not stays where it is staged",
+                self._plan.name,
+            )
+            return
         failed = self._publishing.sweep(Sweep(self._job, 0), last=True) if self._attempted else ()
         for text in failed:
             _LOG.warning("%s: %s", self._plan.name, text)

@@ -67,7 +67,7 @@ class SparkCluster:
         clock: the time.
         slots: how many tasks Spark runs at once.
         on_reports: told of what the bundles of each step come to, which is not committed yet.
-        on_left_over: told of what could not be removed of what was staged and is published by nobody.
+        on_told: told what people should know of publishing and sweeping.
         forgotten: the job's name in its store, if copies of its state are to go with the run; else "".
 
     Attributes:
@@ -83,12 +83,12 @@ class SparkCluster:
         clock: Clock,
         slots: int,
         on_reports: Callable[[int, Sequence[BundleReport]], None],
-        on_left_over: Callable[[Sequence[str]], None],
+        on_told: Callable[[Sequence[str]], None],
         forgotten: str = "",
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
-        self._on_left_over = on_left_over
+        self._on_told = on_told
         self._frames = StepFrames(spark, job)
         self._worker = ThreadPoolExecutor(1, f"steps-{job.id}")
         self._publishing = SparkPublishing(
@@ -103,6 +103,7 @@ class SparkCluster:
         # Beside the next step.
         self._publisher = ThreadPoolExecutor(1, f"publish-{job.id}")
         self._publishings = itertools.count()
+        self._tried = -1
         self._confirmed: deque[Confirmed] = deque(maxlen=TOLD)
         self._running: tuple[int, int, threading.Event] | None = None
         self._holders: set[str] = set()
@@ -168,14 +169,23 @@ class SparkCluster:
         self._confirmed.append(Confirmed(step, tuple(tokens)))
         self._inbox.put(Finalized(self._clock.now(), step))
 
-    def publish(self, step: int, committables: Sequence[Committable]) -> None:
-        """See `arcbeam.steps.seams.Sinks`."""
-        self._publisher.submit(self._publish, step, committables)
+    def publish(self, step: int, committables: Sequence[Committable], *, again: bool) -> None:
+        """See `arcbeam.steps.seams.Sinks`.
 
-    def _publish(self, step: int, committables: Sequence[Committable]) -> None:
+        Args:
+            step: of a manifest.
+            committables: in it.
+            again: another driver may have published them.
+        """
+        self._publisher.submit(self._publish, step, committables, again)
+
+    def _publish(self, step: int, committables: Sequence[Committable], again: bool) -> None:
         event: Event
+        again = again or step == self._tried
+        self._tried = step
         try:
-            self._publishing.publish([(each.stage, each.payload) for each in committables])
+            told = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
+            self._on_told(told)
             event = Published(self._clock.now(), step)
         except ArcbeamError as e:
             event = PublishFailed(self._clock.now(), step, str(e))
@@ -194,9 +204,9 @@ class SparkCluster:
 
     def _sweep(self, step: int, *, last: bool) -> None:
         try:
-            self._on_left_over(self._publishing.sweep(Sweep(self._job.name, step), last=last))
+            self._on_told(self._publishing.sweep(Sweep(self._job.name, step), last=last))
         except Exception as e:
-            self._on_left_over([f"what is left over of attempts that were not committed could not be removed: {e}"])
+            self._on_told([f"what is left over of attempts that were not committed could not be removed: {e}"])
 
     def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`."""

@@ -143,6 +143,7 @@ class StreamRun:
         self._machine: JobMachine | None = None
         self._log: StepLog | None = None
         self._cluster: SparkCluster | None = None
+        self._opened = -1
         self._end: End | None = None
         self._mode = Mode.RUNNING
         self._took, self._ran = Duration(0), False
@@ -217,6 +218,8 @@ class StreamRun:
         log = self._log = taken.log
         self._listener.opened()
         self._clock.start_at(log.head.time)
+        # What the opening has, another driver may have published.
+        self._opened = log.head.step
         for lost in taken.dropped:
             self.warn(f"given up, as --allow_dropped_state says: {lost}")
         if log.head.mode in ENDED:
@@ -232,7 +235,7 @@ class StreamRun:
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
         forgotten = "" if self.kept else log.head.job
         cluster = self._cluster = SparkCluster(
-            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._left_over, forgotten
+            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._told_of_sinks, forgotten
         )
         self._measured = partial(self._figures, cluster, placing)
         grace = Duration(round(settings.shutdown_seconds * 1e6))
@@ -306,9 +309,9 @@ class StreamRun:
     def publish(self, step: int, committables: Sequence[Committable]) -> None:
         """See `arcbeam.steps.seams.Sinks`."""
         assert self._cluster is not None
-        self._cluster.publish(step, committables)
+        self._cluster.publish(step, committables, again=step <= self._opened)
 
-    def _left_over(self, texts: Sequence[str]) -> None:
+    def _told_of_sinks(self, texts: Sequence[str]) -> None:
         for text in texts:
             self.warn(text)
 

@@ -11,6 +11,7 @@ import logging
 import pickle
 import threading
 import traceback
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan, Stage
@@ -36,6 +38,10 @@ _LOG = logging.getLogger("arcbeam.publish")
 _GIVEN: Final = "publishers"
 _TOGETHER: Final = 256
 """Committables of one call, at most."""
+_SWEEP_SECONDS: Final = 60.0
+"""For the last sweep, behind the end of the job's work."""
+_MOST_SAID: Final = 20
+"""Warnings of one call that are told, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class Call:
 
     publisher: str
     committables: tuple[bytes, ...] = ()
+    again: bool = False
     sweep: Sweep | None = None
 
 
@@ -94,12 +101,12 @@ class PublishTask:
     last: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs; a row for each sweep that failed, with what it said."""
+        """What `mapInArrow` runs; a row for each thing that people should know."""
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        failed = [text for number in numbers if (text := self._made(self.calls[number]))]
+        told = [text for number in numbers for text in self._made(self.calls[number])]
         if self.last:
             open_stages.close_job(publishing(self._given().job))
-        yield pa.RecordBatch.from_arrays([pa.array(failed, pa.string())], names=["failed"])
+        yield pa.RecordBatch.from_arrays([pa.array(told, pa.string())], names=["told"])
 
     def _given(self) -> Publishers:
         found = _given.get(self.location.url)
@@ -112,7 +119,7 @@ class PublishTask:
         _given.move_to_end(self.location.url)
         return found
 
-    def _made(self, call: Call) -> str:
+    def _made(self, call: Call) -> list[str]:
         given = self._given()
         if given.quick:
             enable_quickack()
@@ -126,25 +133,30 @@ class PublishTask:
                 given.prelude,
                 quick=given.quick,
             )
-            if call.sweep is None:
-                publisher.publish(call.committables)
-            else:
+            if call.sweep is not None:
                 return self._swept(publisher, call.sweep)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                # Spark itself tries a task again.
+                context = TaskContext.get()
+                again = call.again or (context is not None and context.attemptNumber() > 0)
+                publisher.publish(call.committables, again=again)
         except BaseException as e:
             open_stages.close_job(publishing(given.job))
             described = failure.described(e, call.publisher)
             raise e if described is None else failure.record(self.location, self.run, described) from None
-        return ""
+        said = dict.fromkeys(texts.said(str, each.message) for each in caught)
+        return [f"{call.publisher}: {text}" for text in list(said)[:_MOST_SAID]]
 
     @staticmethod
-    def _swept(publisher: Any, sweep: Sweep) -> str:
+    def _swept(publisher: Any, sweep: Sweep) -> list[str]:
         try:
             publisher.sweep(sweep.job, sweep.step)
         except Exception as e:
             # What is left does no harm, and the next sweep looks again.
             _LOG.warning("%s", texts.said(lambda e: "".join(traceback.format_exception(e)), e))
-            return f"{publisher.name}: not all that is left over could be removed: {texts.said(repr, e)}"
-        return ""
+            return [f"{publisher.name}: not all that is left over could be removed: {texts.said(repr, e)}"]
+        return []
 
 
 def _opened(stage: Stage, name: str) -> Any:
@@ -192,11 +204,15 @@ class SparkPublishing:
         """Of the plan's publishers."""
         return tuple(self._stages)
 
-    def publish(self, committables: Iterable[tuple[str, bytes]]) -> None:
+    def publish(self, committables: Iterable[tuple[str, bytes]], *, again: bool) -> list[str]:
         """Publishes them all; from any thread, one call at a time.
 
         Args:
             committables: with the names of their publishers.
+            again: they may have been published before.
+
+        Returns:
+            What people should know of it.
 
         Raises:
             ArcbeamError: not all are published; trying again is safe.
@@ -209,11 +225,11 @@ class SparkPublishing:
             names = ", ".join(map(repr, sorted(unknown)))
             raise LookupError(f"there is something to publish by {names}, which this pipeline does not have")
         calls = [
-            Call(name, tuple(all[start : start + _TOGETHER]))
+            Call(name, tuple(all[start : start + _TOGETHER]), again)
             for name, all in of.items()
             for start in range(0, len(all), _TOGETHER)
         ]
-        self._make(calls)
+        return self._make(calls)
 
     def sweep(self, sweep: Sweep, *, last: bool) -> list[str]:
         """Removes what nobody will publish; as `publish`.
@@ -225,13 +241,24 @@ class SparkPublishing:
         Returns:
             What did not go well.
         """
-        return self._make([Call(name, sweep=sweep) for name in self._stages], last=last)
+        calls = [Call(name, sweep=sweep) for name in self._stages]
+        if not last:
+            return self._make(calls)
+        # Who cancels the job means no more than its work; but nobody waits for this for ever.
+        over = threading.Event()
+        timer = threading.Timer(_SWEEP_SECONDS, over.set)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._make(calls, last=True, given_up=over)
+        finally:
+            timer.cancel()
 
     def close(self) -> None:
         """Gives up what runs; from any thread."""
         self._given_up.set()
 
-    def _make(self, calls: Sequence[Call], *, last: bool = False) -> list[str]:
+    def _make(self, calls: Sequence[Call], *, last: bool = False, given_up: threading.Event | None = None) -> list[str]:
         if not calls:
             return []
         if self._publishers is not None:
@@ -240,7 +267,7 @@ class SparkPublishing:
         run = f"publish-{next(self._runs)}"
         task = PublishTask(self._location, tuple(calls), run, last)
         frame = self._spark.range(0, len(calls), 1, min(len(calls), self._slots)).mapInArrow(
-            Guarded(task).__call__, "failed string"
+            Guarded(task).__call__, "told string"
         )
         rows = collected(
             self._spark,
@@ -251,6 +278,6 @@ class SparkPublishing:
             sorted({call.publisher for call in calls}),
             about=f"{self._plan}: publish",
             stage=run,
-            given_up=None if last else self._given_up,
+            given_up=given_up or self._given_up,
         )
         return [str(row[0]) for row in rows]
