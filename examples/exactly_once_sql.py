@@ -1,6 +1,6 @@
 """Rows into a database, each exactly once, whatever is killed: a sink of one's own that takes part in commits.
 
-    arcbeam run examples/exactly_once_sql.py [--folder path] [--database path.db | postgresql://…] [--checkpoint_dir …]
+    arcbeam run examples/exactly_once_sql.py [--folder path] [--output path.db | postgresql://…] [--checkpoint_dir …]
 
 Lines of the files that come into a folder become rows of a table `words`. `Stage` writes the rows of a bundle into a
 table that nobody reads, and puts out the name of the lot. `Confirm` is called when that is committed, and moves the lot
@@ -145,11 +145,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Watches a folder until it is stopped. Returns the exit status."""
     parser = argparse.ArgumentParser(description="Lines of files into a table of a database, each exactly once.")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="what is watched")
-    parser.add_argument("--database", default="build/exactly_once.db", help="a file of SQLite, or postgresql://…")
+    parser.add_argument("--output", default="build/exactly_once.db", help="a file of SQLite, or postgresql://…")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two looks")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long to watch; 0: until it is stopped")
     known, beam_arguments = parser.parse_known_args(arguments)
-    url = known.database
+    url = known.output
     if not url.startswith("postgresql:"):
         Path(url).parent.mkdir(parents=True, exist_ok=True)
         url = str(Path(url).resolve())
@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
     with database.transaction() as execute:
         ((lines, files),) = execute("SELECT COUNT(*), COUNT(DISTINCT file) FROM words")
-    print(f"{lines:,} lines of {files} files in {known.database}")
+    print(f"{lines:,} lines of {files} files in {known.output}")
     database.close()
     return 0
 

@@ -90,7 +90,8 @@ class Victim:
                     "--spark_conf=spark.executor.memory=512m",
                 ],
                 cwd=_ROOT,
-                env={**os.environ, **self._environ},
+                # It lives for seconds: to compile its code well is not worth it.
+                env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", **self._environ},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

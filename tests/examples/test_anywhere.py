@@ -42,11 +42,11 @@ def test_each_starts(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_arcbeam", [False, True])
 def test_each_runs(path: Path, with_arcbeam: bool, tmp_path: Path) -> None:
     command = ["-c", "from arcbeam.cli import main; main()", "run"] if with_arcbeam else []
-    streaming = path.stem.startswith("streaming")
+    streaming = path.stem.startswith("streaming") or path.stem == "exactly_once_sql"
     done = called(tmp_path, *command, path, *(["--streaming"] if streaming and with_arcbeam else []))
     assert done.returncode == 0, done.stderr
     if streaming and not with_arcbeam:
         return  # Beam's own runner looks into a folder once
     assert list((tmp_path / "build").iterdir()), "results are below the current folder"
-    assert len(done.stdout.splitlines()) > 5
+    assert done.stdout.strip(), "it says what came out"
     assert "incubator" not in done.stderr

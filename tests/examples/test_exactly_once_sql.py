@@ -23,7 +23,7 @@ def _run(tmp_path: Path, url: str, *options: str) -> None:
     folder.mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
-    common = ["--runner=arcbeam.ArcbeamRunner", f"--folder={folder}", f"--database={url}", "--seconds=2"]
+    common = ["--runner=arcbeam.ArcbeamRunner", f"--folder={folder}", f"--output={url}", "--seconds=2"]
     assert main([*common, *options]) == 0
 
 

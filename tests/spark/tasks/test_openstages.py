@@ -38,13 +38,13 @@ def opener(tmp_path: Path, closed: list[str]) -> Callable[..., Any]:
 def test_jobs_that_take_turns_keep_their_stages(tmp_path: Path) -> None:
     closed: list[str] = []
     get = opener(tmp_path, closed)
-    first = {job: get(job, "1") for job in "abcd"}
+    first = {job: get(job, "1") for job in "abcdefgh"}
     for _ in range(3):
-        for job in "abcd":
+        for job in "abcdefgh":
             assert get(job, "1") is first[job]
     assert closed == []
     get("a", "1")
-    get("e", "1")
+    get("i", "1")
     assert closed == ["b1"], "the job that was not seen for the longest time"
 
 
