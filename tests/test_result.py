@@ -1,16 +1,21 @@
-"""What the user's program is told when its job has ended."""
+"""What the user's program, and who tells it to end, are told of a job's end."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from arcbeam import result
+from arcbeam.errors import RequestRefusedError
+from arcbeam.job import Job
 from arcbeam.jobs.termination import TERMINATED, OnSigterm, SigtermWatch
 from arcbeam.result import ArcbeamResult
+from arcbeam.steps.requests import settled
+from arcbeam.store.log.requests import Answer, Said
 from tests.jobs.fakes import WAIT
 
 
@@ -53,3 +58,12 @@ def test_a_program_ends_by_sigterm_when_all_its_jobs_have_and_whoever_waits_is_t
         assert left.value.code == TERMINATED
         assert jobs[1].ended, "its thread would go with the process, in the middle of its end"
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.contract("END-02")
+def test_who_tells_a_job_to_end_is_told_when_its_drain_is_refused() -> None:
+    refused = settled(Answer(Said.REFUSED, "the job is suspending already"))
+    run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused)
+    job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run)
+    with pytest.raises(RequestRefusedError, match="nothing came of 'drain': the job is suspending already"):
+        Job.ask_to_end(cast(Any, job))

@@ -253,8 +253,9 @@ def test_the_name_of_a_drain_is_for_its_last_step_alone() -> None:
     assert all("the name 's1'" in text or "drains to savepoint 's2'" in text for text in driver.warnings)
 
 
-def test_the_drain_that_a_driver_goes_on_with_keeps_its_name() -> None:
-    driver = play("savepoint last -> -")
+@pytest.mark.parametrize("wish", ["last", "rename a last"])
+def test_the_drain_that_a_driver_goes_on_with_keeps_its_name(wish: str) -> None:
+    driver = play(f"savepoint {wish} -> -")
     driver.send(replace(driver.event("start draining"), savepoint="last"))
     assert len(driver.warnings) == 1
     play(
