@@ -87,6 +87,7 @@ SETTINGS = Settings(
     patience=Patience(2, Duration(5), Duration(20)),
     retry=Retry(2, Duration(10), Duration(40)),
     grace=Duration(100),
+    haste=Duration(20),
 )
 
 Change = Callable[[StageReport], StageReport]
