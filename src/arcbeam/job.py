@@ -295,7 +295,7 @@ class Job:
         run = self._begun_run(Asked.SUSPEND)
         if self.on_sigterm is OnSigterm.DRAIN:
             if run.draining() is None:
-                run.ask(Asked.DRAIN, named_now(Asked.DRAIN)).heard.wait()
+                Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "").heard()
         else:
             Asking(run.ask(Asked.SUSPEND), "").wait()
 

@@ -65,7 +65,8 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         Raises:
             UserCodeError, JobFailedError, …: why the job failed.
             SystemExit: with code 143, if a SIGTERM to this process has suspended or cancelled the job: what the program
-                does with a job that is done is not to be done. One that was drained for it is DRAINED, as ever.
+                does with a job that is done is not to be done. It is raised when all jobs of this process have ended
+                that were told to. One that was drained for it is DRAINED, as ever.
         """
         SIGTERMS.add(self._job)
         try:
@@ -75,6 +76,7 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
             raise
         told = self._ended.is_set() and SIGTERMS.ended(self._job)
         if told and self._state in (PipelineState.STOPPED, PipelineState.CANCELLED):
+            SIGTERMS.await_told()
             raise SystemExit(TERMINATED)
         if self._error is not None and self._state != PipelineState.CANCELLED:
             if isinstance(self._error, UserCodeError):

@@ -11,7 +11,7 @@ from apache_beam.transforms import window
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import DeduplicateWithinWatermark, deduplication
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
 
@@ -81,6 +81,16 @@ def test_in_steps_the_same_is_left_and_none_is_remembered_behind_the_last(
     with Stepped(cut) as p:
         build(p, of, delay)
     assert sorted(p.values()) == kept(order, delay)
+
+
+@pytest.mark.contract("WM-08")
+def test_a_key_with_many_elements_may_be_at_the_ends_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deduplication, "MOST", 0)
+    ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
+    came: Events = [("k", f"{end}", end) for end in ends for _ in range(3)]
+    with Stepped(None) as p:
+        build(p, came, 2 * 86400)
+    assert len(p.values()) == 2
 
 
 def test_without_a_key_it_is_the_element() -> None:

@@ -12,7 +12,7 @@ from apache_beam.utils.timestamp import Duration
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import JoinWithin, joins
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
 
@@ -118,6 +118,22 @@ def test_all_partners_find_each_other_in_steps_and_nothing_waits_behind_the_last
     with Stepped(cut) as p:
         joined(p, of, before, after, how)
     assert sorted(p.values(), key=repr) == expected(of, before, after, how)
+
+
+@pytest.mark.contract("WM-08")
+@pytest.mark.parametrize(("before", "after"), [(6, -2), (2 * 86400, 2 * 86400)])
+def test_keys_with_many_elements_may_be_at_the_ends_of_time(
+    before: int, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is looked for then lies beyond them in part, or as a whole."""
+    monkeypatch.setattr(joins, "MOST", 0)
+    ends = MIN_TIMESTAMP // SECOND + 1, END_OF_GLOBAL_WINDOW // SECOND - 1
+    times = [end + off for end in ends for off in (0, 5 if end < 0 else -5)]
+    of: Sides = tuple([("k", f"{side}{at}", at) for at in times] for side in ("l", "r"))  # type: ignore[assignment]
+    with Stepped(None) as p:
+        joined(p, of, before, after, "left")
+    found = [each[:3] for each in p.values()]
+    assert sorted(found, key=repr) == [each[:3] for each in expected(of, before, after, "left")]
 
 
 def test_what_cannot_be_meant_is_refused() -> None:

@@ -96,12 +96,27 @@ def test_the_first_signal_asks_all_jobs_and_the_second_cancels(watch: SigtermWat
     signal.raise_signal(signal.SIGTERM)
     assert slow.over.wait(WAIT)
     assert (quick.asked, slow.asked) == (["end"], ["end", "cancel"])
-    assert (watch.ended(quick), watch.ended(slow), watch.ended(slow)) == (True, True, False)
+    assert (watch.ended(quick), watch.ended(slow), watch.ended(slow)) == (True, True, True)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     # A job that was not told ends as ever, and so does the next one that is.
     watch.add(other)
     other.over.set()
     assert not watch.ended(other)
+
+
+def test_a_signal_that_comes_with_the_handler_is_the_jobs(watch: SigtermWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, install = Fake(), signal.signal
+
+    def installed(number: int, handler: Any) -> Any:
+        before = install(number, handler)
+        if handler == watch._handle:
+            signal.raise_signal(signal.SIGTERM)
+        return before
+
+    monkeypatch.setattr(signal, "signal", installed)
+    watch.add(job)
+    assert job.over.wait(WAIT)
+    assert watch.ended(job)
 
 
 def test_who_waits_for_a_lock_is_interrupted_all_the_same(watch: SigtermWatch) -> None:

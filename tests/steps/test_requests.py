@@ -113,8 +113,32 @@ def test_no_savepoint_is_called_as_the_one_that_a_drain_ends_with() -> None:
     world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [(Asked.DRAIN, "last")], 3: [(Asked.RENAME, "a last")]}
     world.play()
     *_, refused = world.answers()
-    assert refused == Answer(Said.REFUSED, "the job drains to savepoint 'last': no other one gets that name")
+    why = "the job drains to savepoint 'last': no step before the last one gets that name"
+    assert refused == Answer(Said.REFUSED, why)
     assert [name for name, _ in world.pins] == ["a", "last"]
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_nor_when_both_are_under_way() -> None:
+    rename, drain = (Asked.RENAME, "a last"), (Asked.DRAIN, "last")
+    for first, second in ((rename, drain), (drain, rename)):
+        world = Steered("more", "more", "more")
+        world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [first, second]}
+        world.play()
+        assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.DONE, Said.REFUSED]
+        assert [name for name, _ in world.pins] == (["last"] if first is rename else ["a", "last"])
+        assert (world.driver.end == End(EndState.DRAINED)) == (first is drain)
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_a_name_that_was_given_up_is_free_for_a_drain() -> None:
+    for change in ((Asked.DELETE, "a"), (Asked.RENAME, "a b")):
+        world = Steered("more", "more", "more", "more")
+        world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [change], 3: [(Asked.DRAIN, "a")]}
+        world.play()
+        assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 3
+        assert world.driver.end == End(EndState.DRAINED)
+        assert world.log.head.pin("a")
 
 
 @pytest.mark.parametrize("name", ["delete a", "rename a b"])

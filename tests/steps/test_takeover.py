@@ -227,6 +227,43 @@ def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> N
         assert (kept["read"].upstream, kept["sum 0"].upstream, kept["sum 0"].input) == (MAX_TIMESTAMP, at[0], fast)
 
 
+def between(*new: str) -> Plan:
+    """A source and a stage that reads it, with others between them."""
+    ids = ("s0", *(f"n{n}" for n in range(len(new))), "s1")
+    uids = ("read", *new, "sum")
+    stages = tuple(
+        Stage(id, uid, (), b"", n - 1 if n else None, (n,) if n < len(new) + 1 else (), uid=uid)
+        for n, (id, uid) in enumerate(zip(ids, uids, strict=True))
+    )
+    channels = tuple(
+        Channel(n, f"from {uids[n]}", Routing.KEYED, "", "", (ids[n],), (ids[n + 1],)) for n in range(len(new) + 1)
+    )
+    return Plan("job", stages, channels, bounded=False)
+
+
+@pytest.mark.contract("END-05")
+@pytest.mark.parametrize("at", [Timestamp(40), MAX_TIMESTAMP])
+def test_a_new_stage_is_at_the_end_of_time_where_all_that_it_reads_is(at: Timestamp) -> None:
+    """Who reads it may be there, and cannot go back: not to the hold of one that is to prepare to shut down either."""
+    blobs = MemoryBlobs()
+    log = taken(blobs, between()).log
+    marks = (
+        StageWatermarks("read", MAX_TIMESTAMP, at, (OutputWatermark("from read", at),)),
+        StageWatermarks("sum", at, at, ()),
+    )
+    begun = Progress(False, "", {"read": 1, "sum": 2}).encoded()
+    log.propose(log.draft(Timestamp(2), watermarks=marks, progress=begun))
+    head = taken(blobs, between("new", "next")).log.head
+    upstream = {of.stage: of.upstream for of in head.watermarks}
+    outputs = {port.stage: time for port, time in times_of(head).outputs.items()}
+    if at == MAX_TIMESTAMP:
+        assert outputs == {"read": at, "new": at, "next": at}
+        assert upstream == dict.fromkeys(("read", "new", "next", "sum"), at)
+    else:
+        assert outputs == {"read": at}, "it has said nothing yet"
+        assert upstream["sum"] < at
+
+
 @pytest.mark.contract("END-01")
 def test_a_job_that_has_ended_is_opened_to_be_finished_and_by_force_to_go_on() -> None:
     blobs = begun()

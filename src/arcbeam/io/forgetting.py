@@ -20,11 +20,17 @@ MOST: Final = 32
 """So many elements of a key may be in its value, which is written anew whenever some come."""
 BEGINNING: Final = -(1 << 63)
 """Before all times, in microseconds."""
+_END: Final = (1 << 63) - 1
 
 
 def between(first: int, latest: int) -> tuple[Timestamp, Timestamp]:
-    """The bounds of an ordered list's elements between two times in microseconds, both included."""
-    return Timestamp(micros=first), Timestamp(micros=latest + 1)
+    """The bounds of an ordered list's elements between two times in microseconds, both included.
+
+    They may be beyond the ends of time: those are the last times that an ordered list knows, and lie beyond all that
+    elements may have.
+    """
+    first, limit = (Timestamp(micros=min(max(each, BEGINNING), _END)) for each in (first, latest + 1))
+    return first, limit
 
 
 def forget_timer() -> TimerSpec:

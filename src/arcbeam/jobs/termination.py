@@ -173,8 +173,9 @@ class SigtermWatch:
     """
 
     def __init__(self) -> None:
-        # Of a handler: it reads them, and must take no lock.
+        # Of a handler: it reads them, and must take no lock. Who changes them does.
         self._jobs: tuple[Endable, ...] = ()
+        self._changing = threading.Lock()
         self._told: queue.SimpleQueue[int | None] | None = None
         self._process = 0
         # Of the relay's thread.
@@ -188,25 +189,37 @@ class SigtermWatch:
         found = signal.getsignal(signal.SIGTERM)
         if found not in (signal.SIG_DFL, self._handle) or job.ended:
             return
+        # SUBTLE: the job comes first. A signal that finds the handler, and no job, kills.
+        with self._changing:
+            if job not in self._jobs:
+                self._jobs = (*(each for each in self._jobs if not each.ended), job)
         if found is signal.SIG_DFL:
             if self._told is None or self._process != os.getpid():
                 self._told, self._process = _relay(self._act), os.getpid()
             signal.signal(signal.SIGTERM, self._handle)
-        if job not in self._jobs:
-            self._jobs = (*(each for each in self._jobs if not each.ended), job)
 
     def ended(self, job: Endable) -> bool:
         """Forgets a job that has ended.
 
         Returns:
-            Whether it was told to.
+            Whether it was told to; the same to everybody who has waited for it.
         """
-        told = job.id in self._seen
-        self._seen.discard(job.id)
-        self._jobs = tuple(each for each in self._jobs if each is not job)
+        with self._changing:
+            self._jobs = tuple(each for each in self._jobs if each is not job)
         if threading.current_thread() is threading.main_thread() and not any(not each.ended for each in self._jobs):
             self._give_back()
-        return told
+        return job.id in self._seen
+
+    def await_told(self) -> None:
+        """Waits until all jobs have ended that were told to: who ends the process before breaks them off.
+
+        No longer than they may take.
+        """
+        told = [job for job in self._jobs if job.id in self._seen]
+        longest = max((job.sigterm_seconds for job in told), default=0.0)
+        deadline = time.monotonic() + longest + _CANCEL_SECONDS
+        while any(not job.ended for job in told) and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
 
     def _give_back(self) -> None:
         if signal.getsignal(signal.SIGTERM) == self._handle:
@@ -225,8 +238,9 @@ class SigtermWatch:
         if not live:
             # They have ended since: the signal is the process's, as ever.
             os.kill(os.getpid(), number)
+        # All of them first: the first one may have ended, and be asked for the others, before the last is told.
+        self._seen.update(job.id for job in live)
         for job in live:
-            self._seen.add(job.id)
             if (again := self._again.get(job.id)) is not None:
                 again.set()
                 continue

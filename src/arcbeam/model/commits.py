@@ -30,3 +30,28 @@ class Committable:
 
     stage: str
     payload: bytes = field(repr=False)
+
+
+def deletion(name: str) -> str:
+    """What gives a savepoint's name up, where a name is asked for."""
+    return f"delete {name}"
+
+
+def renaming(name: str, new: str) -> str:
+    """What gives a savepoint another name, where a name is asked for."""
+    return f"rename {name} {new}"
+
+
+def name_change(wish: str) -> tuple[str, str]:
+    """What becomes of names by what is asked of a commit: a name for its step, a `deletion` or a `renaming`.
+
+    Returns:
+        The name that is given up, and the one that a step gets; "" for none.
+    """
+    # Names have no spaces. So whoever has a step made for the sake of a name, and does not care which, has them all.
+    match wish.split(" "):
+        case ["delete", name]:
+            return name, ""
+        case ["rename", name, new]:
+            return name, new
+    return "", wish

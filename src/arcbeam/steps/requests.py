@@ -28,7 +28,6 @@ from arcbeam.engine.progress import (
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.steps.progress import progress_of
 from arcbeam.steps.seams import Clock, Inbox
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import requests as files
@@ -194,8 +193,6 @@ class RequestDesk:
             files.refuse_name(head, request)
         except RequestRefusedError as e:
             return Answer(Said.REFUSED, str(e))
-        if request.new and request.new == progress_of(head).drains_to:
-            return Answer(Said.REFUSED, f"the job drains to savepoint '{request.new}': no other one gets that name")
         return None
 
     def _event(self, request: Request) -> Event:

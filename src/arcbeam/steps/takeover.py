@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Plan
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.placing import ports_of, shape_of
 from arcbeam.steps.progress import numbered, progress_of
 from arcbeam.steps.renaming import renamed
@@ -172,20 +172,28 @@ def _with_outputs(plan: Plan, head: Manifest) -> Manifest:
     Outputs are called as what travels there, so they come and go with the transforms behind a stage. One that a stage
     did not have begins where the earliest of those was that it had: as far as the stage has said anything to anybody,
     what comes from it there is late. Who reads it now may have read another one, which was further.
+
+    A stage that the manifest does not know begins at the beginning of time. Where all that it reads has come to the end
+    of time, so has it: nothing will ever come to it, and who reads it now may have read that, and be at the end.
     """
     had = {of.stage: of for of in head.watermarks}
     ports = ports_of(plan)
     outputs: dict[Port, Timestamp] = {}
-    for port in ports.values():
-        known = {of.output: of.watermark for of in had[port.stage].outputs} if port.stage in had else {}
-        outputs[port] = known.get(port.output, min(known.values(), default=MIN_TIMESTAMP))
     fitting = []
     for stage in plan.stages:
-        if stage.uid in had:
-            was, source = had[stage.uid], None if stage.source is None else plan.channels[stage.source]
-            read = () if source is None else (outputs[ports[id, source.index]] for id in source.producers)
-            own = tuple(OutputWatermark(port.output, outputs[port]) for port in outputs if port.stage == stage.uid)
-            fitting.append(StageWatermarks(stage.uid, min([was.upstream, *read]), was.input, own))
+        source = None if stage.source is None else plan.channels[stage.source]
+        read = () if source is None else [outputs[ports[id, source.index]] for id in source.producers]
+        is_over = bool(read) and min(read) == MAX_TIMESTAMP
+        was, first = had.get(stage.uid), MIN_TIMESTAMP
+        if was is None and is_over:
+            was, first = StageWatermarks(stage.uid, MAX_TIMESTAMP, MAX_TIMESTAMP, ()), MAX_TIMESTAMP
+        known = {of.output: of.watermark for of in was.outputs} if was else {}
+        first = min(known.values(), default=first)
+        own = tuple(ports[stage.id, index] for index in stage.sinks)
+        outputs |= {port: known.get(port.output, first) for port in own}
+        if was:
+            said = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
+            fitting.append(StageWatermarks(stage.uid, min([was.upstream, *read]), was.input, said))
     return replace(head, watermarks=tuple(fitting))
 
 

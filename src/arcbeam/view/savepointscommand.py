@@ -170,11 +170,11 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
 
 def _change(out: Output, folder: str, blobs: DurableBlobs, name: str, new: str, seconds: float, force: bool) -> None:
     """Renames a savepoint, or deletes it if there is no new name."""
-    from arcbeam.model.commits import CommitMode
+    from arcbeam.model.commits import CommitMode, deletion, renaming
     from arcbeam.model.timestamps import Timestamp
     from arcbeam.store.log.chain import known, read_newest
     from arcbeam.store.log.requests import Asked
-    from arcbeam.store.log.savepoints import change_stopped, deletion, renaming
+    from arcbeam.store.log.savepoints import change_stopped
     from arcbeam.store.manifest.values import ENDED
 
     newest = read_newest(blobs)

@@ -2,7 +2,7 @@
 
 What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `breaks`, `committed`,
 `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`, `shut down`,
-`torn down`, `drain NAME`, `suspend NAME`, `savepoint NAME`, `cancel`; `late STEP.RUN` is a report that nobody waits
+`torn down`, `drain NAME`, `suspend NAME`, `savepoint WISH`, `cancel`; `late STEP.RUN` is a report that nobody waits
 for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
 
 `says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
@@ -87,6 +87,7 @@ SETTINGS = Settings(
     patience=Patience(2, Duration(5), Duration(20)),
     retry=Retry(2, Duration(10), Duration(40)),
     grace=Duration(100),
+    haste=Duration(20),
 )
 
 Change = Callable[[StageReport], StageReport]
@@ -302,8 +303,8 @@ class Driver:
                 return DrainRequested(now, name)
             case ["suspend", name]:
                 return SuspendRequested(now, name)
-            case ["savepoint", name]:
-                return SavepointRequested(now, name)
+            case ["savepoint", *words]:
+                return SavepointRequested(now, " ".join(words))
             case ["cancel"]:
                 return CancelRequested(now)
         raise ValueError(f"what happens there is not known: {line!r}")

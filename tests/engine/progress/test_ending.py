@@ -211,12 +211,38 @@ def test_the_last_calls_of_user_code_have_deadlines() -> None:
         reports nothing left with callbacks -> propose 2 done
         committed                   -> finalize 2; wait 100
         clock 100                   -> warn; shut down read rates sum; wait 200
-        cancel                      -> -
         clock 200                   -> warn; tear down sum rates read; wait 300
         shut down                   -> -
         clock 300                   -> warn; done
     """)
     assert driver.machine.mode is Mode.RUNNING
+
+
+@pytest.mark.contract("END-04", "END-05")
+def test_who_cancels_while_the_last_calls_run_does_not_wait_long_and_the_job_ends_as_it_was_to() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports nothing left        -> propose 1 running
+        committed                   -> run 2.0 prepare
+        reports nothing left        -> propose 2 done
+        committed                   -> shut down read rates sum; wait 100
+        clock 30                    -> -
+        cancel                      -> warn; tear down sum rates read; wait 50
+        shut down                   -> -
+        clock 40                    -> -
+        cancel                      -> -
+        clock 50                    -> warn; done
+    """)
+    assert driver.warnings[0] == "shutting down was not over when the job was cancelled; nobody waits for it"
+    play("""
+        start                       -> run 1.0
+        suspend here                -> -
+        reports nothing left        -> propose 1 suspended as here
+        committed                   -> tear down sum rates read; wait 100
+        clock 90                    -> -
+        cancel                      -> -
+        clock 100                   -> warn; stopped
+    """)
 
 
 def test_after_the_end_nothing_happens() -> None:
@@ -253,8 +279,9 @@ def test_the_name_of_a_drain_is_for_its_last_step_alone() -> None:
     assert all("the name 's1'" in text or "drains to savepoint 's2'" in text for text in driver.warnings)
 
 
-def test_the_drain_that_a_driver_goes_on_with_keeps_its_name() -> None:
-    driver = play("savepoint last -> -")
+@pytest.mark.parametrize("wish", ["last", "rename a last"])
+def test_the_drain_that_a_driver_goes_on_with_keeps_its_name(wish: str) -> None:
+    driver = play(f"savepoint {wish} -> -")
     driver.send(replace(driver.event("start draining"), savepoint="last"))
     assert len(driver.warnings) == 1
     play(

@@ -143,7 +143,7 @@ def test_nobody_prepares_while_anything_above_or_any_restriction_goes_on() -> No
     assert _at_end("first", replace(behind, restrictions=Restrictions(1, 1.0), next_due=Timestamp(150))) == Later(
         Timestamp(150)
     )
-    assert _at_end("first", replace(behind, uncommitted=True)) == Ready()
+    assert _at_end("first", replace(beside, uncommitted=True)) == Ready()
 
 
 @pytest.mark.contract("END-02", "END-05")
@@ -157,3 +157,7 @@ def test_what_waits_for_time_behind_a_stage_that_is_to_prepare_does_not_keep_it_
     assert _at_end("first", loops, goes_on=True) == Ready(Timestamp(100))
     waits = StageReport("reader", 0, Timestamp(3), Local(), awaited=(Awaited(_FIRST, Timestamp(_GLOBAL)),))
     assert _at_end("first", waits) == prepares
+    # Nor what such a timer brings about in each step: the step in which the others prepare does that, too.
+    loops = replace(loops, uncommitted=True, awaited=(Awaited(_NEXT, Timestamp(3)),))
+    assert _at_end("first", loops) == prepares
+    assert _at_end("beside", loops) == Ready()

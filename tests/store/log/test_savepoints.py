@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from arcbeam.errors import RequestRefusedError
-from arcbeam.model.commits import CommitMode
+from arcbeam.model.commits import CommitMode, deletion, renaming
 from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -29,9 +29,7 @@ from arcbeam.store.log.savepoints import (
     change_stopped,
     changed,
     copy_savepoint,
-    deletion,
     pinned,
-    renaming,
     unpinned,
 )
 from arcbeam.store.log.steplog import Committed, Conflict, StepLog

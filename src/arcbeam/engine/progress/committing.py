@@ -10,7 +10,7 @@ from arcbeam.engine.progress.commands import Finalize, Propose, Publish, Resolve
 from arcbeam.engine.progress.inflight import Cut, Head, Proposal
 from arcbeam.engine.progress.outlook import Finished, look
 from arcbeam.engine.progress.state import JobState, Mode, Phase
-from arcbeam.model.commits import CommitMode
+from arcbeam.model.commits import CommitMode, name_change
 
 
 def propose(state: JobState, head: Head, cut: Cut | None) -> None:
@@ -100,7 +100,8 @@ def committed(state: JobState, proposal: Proposal) -> None:
     state.attempt = 0
     # SUBTLE: what was asked for while the commit was on its way is not in it; the next one has it.
     state.savepoints = [name for name in state.savepoints if name not in command.savepoints]
-    state.made.update(command.savepoints)
+    for gone, made in map(name_change, command.savepoints):
+        state.made = state.made - {gone} | {made} - {""}
     for what in (Propose, Resolve):
         state.failures.pop(what, None)
     if cut:

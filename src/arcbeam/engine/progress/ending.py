@@ -14,6 +14,7 @@ from typing import Final
 from arcbeam.engine.progress.commands import Abandon, CallShutdown, Command, End, EndState, TearDown
 from arcbeam.engine.progress.state import JobState, Mode, Phase
 from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import shifted
 
 LAST: Final = {
     CommitMode.DONE: EndState.DONE,
@@ -50,8 +51,14 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
 
 
 def break_off(state: JobState, mode: Mode, end: End) -> None:
-    """Ends the job without another commit, and without publishing. Too late if it is being torn down already."""
+    """Ends the job without another commit, and without publishing.
+
+    If only its last calls are left, it ends as it was to end; who cancels it then wants no more than that it does so
+    soon.
+    """
     if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
+        if mode is Mode.CANCELLING:
+            _hasten(state)
         return
     if state.publishing:
         unpublished = f"what step {state.publishing.step} has for sinks may be unpublished; resuming publishes it"
@@ -63,6 +70,15 @@ def break_off(state: JobState, mode: Mode, end: End) -> None:
     state.running = state.cut = state.publishing = state.finalizing = None
     state.later.clear()
     _tear_down(state)
+
+
+def _hasten(state: JobState) -> None:
+    """Does not wait for `shutdown` any more, and not for long for teardown. Nothing more if it is asked for again."""
+    if state.phase is Phase.SHUTTING_DOWN:
+        state.warn(f"{state.phase.value} was not over when the job was cancelled; nobody waits for it")
+        _called(state)
+    assert state.deadline is not None
+    state.deadline = min(state.deadline, shifted(state.now, state.settings.haste))
 
 
 def _tell_unmade(state: JobState, made: Collection[str], why: str) -> None:

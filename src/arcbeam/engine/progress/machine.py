@@ -26,6 +26,7 @@ from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outloo
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
 from arcbeam.engine.progress.telling import news
+from arcbeam.model.commits import name_change
 from arcbeam.model.script import AdvanceClock, ScriptEvent, ScriptOver
 from arcbeam.model.timestamps import Timestamp, shifted
 
@@ -146,8 +147,9 @@ class JobMachine:
             case on.SuspendRequested(_, savepoint):
                 self._request(Mode.SUSPENDING, savepoint)
             case on.SavepointRequested(_, savepoint):
-                if state.mode is Mode.DRAINING and savepoint == state.last_savepoint:
-                    state.warn(f"the job drains to savepoint {savepoint!r}: no step before the last one gets that name")
+                if state.mode is Mode.DRAINING and name_change(savepoint)[1] == state.last_savepoint:
+                    name = state.last_savepoint
+                    state.warn(f"the job drains to savepoint {name!r}: no step before the last one gets that name")
                 elif self._is_open(f"savepoint {savepoint!r}"):
                     state.savepoints.append(savepoint)
             case on.CancelRequested():
@@ -197,9 +199,9 @@ class JobMachine:
         if event.draining:
             if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
                 self._warn_already(Mode.DRAINING, event.savepoint, state.last_savepoint)
-            if event.savepoint in state.savepoints:
-                self._warn_already(Mode.DRAINING, event.savepoint, event.savepoint)
-                state.savepoints.remove(event.savepoint)
+            for wish in [each for each in state.savepoints if name_change(each)[1] == event.savepoint]:
+                self._warn_already(Mode.DRAINING, event.savepoint, wish)
+                state.savepoints.remove(wish)
             state.mode, state.last_savepoint = Mode.DRAINING, event.savepoint
         if event.unpublished:
             committing.publish(state, Publish(event.step, None))

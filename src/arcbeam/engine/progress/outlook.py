@@ -140,14 +140,14 @@ def _preparing(
     them which are to do it first.
 
     What is behind a stage that has not prepared is held by it: there, whatever waits for time or the clock is ended by
-    the end of time, and does not count; restrictions, which no time ends, do.
+    the end of time, and does not count. Nor does what the commit lets go on, which the step does in which they prepare:
+    a timer that sets itself again and again may bring it about for ever. Restrictions, which no time ends, count.
     """
     behind = _behind(layout, unprepared)
     told = layout.told_at_commits(times.outputs)
     for report in places.values():
-        if report.restrictions.live or _is_woken(report, told, times, published):
-            return frozenset()
-        if report.stage not in behind and (report.leftover or _waits(report)):
+        goes_on = report.leftover or _waits(report) or _is_woken(report, told, times, published)
+        if report.restrictions.live or (report.stage not in behind and goes_on):
             return frozenset()
     for stage in layout.stages:
         if stage.name in behind:

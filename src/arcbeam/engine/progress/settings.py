@@ -63,6 +63,7 @@ class Settings:
         retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
         grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a step in which
             stages prepare for that, before it is told that it takes long.
+        haste: how long teardown may take from when the job is cancelled while it ends, if that is sooner.
     """
 
     budget: StepBudget = _BUDGET
@@ -70,3 +71,4 @@ class Settings:
     patience: Patience = _PATIENCE
     retry: Retry = _RETRY
     grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # a number to everybody but the type checker
+    haste: Duration = Duration(5 * _SECOND)  # noqa: RUF009

@@ -24,6 +24,7 @@ from arcbeam.engine.progress.scriptplace import AT_BEGINNING, ScriptPlace
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Watermarks
+from arcbeam.model.commits import name_change
 from arcbeam.model.script import ScriptEvent
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp, shifted
 
@@ -107,10 +108,11 @@ class JobState:
     publishing: Publish | None = None
     # The step whose bundles are being told; the head's or an earlier one. None behind phase CLOSING.
     finalizing: int | None = None
-    # Names for the next commit, none behind phase STEPPING; and one for the last, if the job is drained or suspended.
+    # Names for the next commit, and changes of names (see `name_change`), none behind phase STEPPING; and a name
+    # for the last one, if the job is drained or suspended.
     savepoints: list[str] = field(default_factory=list)
     last_savepoint: str = ""
-    # Names that this driver has committed.
+    # Names that this driver has committed, and not given up since.
     made: set[str] = field(default_factory=set)
 
     # Failures in a row, by the command that failed: forgotten when one succeeds. Never more than are allowed, while the
@@ -149,7 +151,8 @@ class JobState:
 
     def given(self) -> set[str]:
         """The names that are a step's, or the next ones': no later one can get them."""
-        return {*self.made, *self.savepoints, *(self.proposal.command.savepoints if self.proposal else ())}
+        wishes = *self.savepoints, *(self.proposal.command.savepoints if self.proposal else ())
+        return {*self.made, *(name_change(wish)[1] for wish in wishes)} - {""}
 
     def ask(self, command: Command) -> None:
         """Wants something done."""

@@ -109,6 +109,8 @@ class SparkCluster:
         self._holders: set[str] = set()
         # By stage; None before a step has told of them.
         self._shutters: dict[str, Graceful] | None = None
+        # Nobody waits for `shutdown` any more.
+        self._hastened = threading.Event()
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
@@ -218,7 +220,7 @@ class SparkCluster:
     def _shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         # Before the deadline: who has not answered is known here, not by those who wait.
         seconds = max(0.0, (deadline - self._clock.now()) / 1e6 * _TIME_TO_TELL)
-        calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds)
+        calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds, self._hastened)
         if (known := self._shutters) is None:
             errors = calls.call_alone([self._graceful(stage) for stage in stages])
         else:
@@ -239,6 +241,8 @@ class SparkCluster:
 
     def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         """See `Cluster`."""
+        # It waits for the worker that may still be shutting down.
+        self._hastened.set()
         self._worker.submit(self._tear_down, stages)
 
     def _tear_down(self, stages: Sequence[str]) -> None:
@@ -256,6 +260,7 @@ class SparkCluster:
     def close(self) -> None:
         """Nothing more will be run; what runs is given up, and has ended when this returns, or nearly so."""
         self._give_up()
+        self._hastened.set()
         self._publishing.close()
         for worker in (self._worker, self._publisher):
             ended = threading.Thread(target=worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from arcbeam.errors import RequestRefusedError
-from arcbeam.model.commits import CommitMode
+from arcbeam.model.commits import CommitMode, deletion, renaming
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import known, read_newest
-from arcbeam.store.log.savepoints import changed, checked_name, deletion, renaming
+from arcbeam.store.log.savepoints import changed, checked_name
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
 from arcbeam.store.manifest.values import ENDED, Manifest
 
@@ -65,7 +65,7 @@ class Request:
 
     @property
     def wish(self) -> str:
-        """What is asked of the next commit; see `savepoints.changed`. "" for a cancellation."""
+        """What is asked of the next commit; see `name_change`. "" for a cancellation."""
         match self.what:
             case Asked.DELETE:
                 return deletion(self.savepoint)

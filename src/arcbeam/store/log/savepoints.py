@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arcbeam.errors import InvalidPipelineError, RequestRefusedError
-from arcbeam.model.commits import CommitMode
+from arcbeam.model.commits import CommitMode, name_change
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.backends import below, shown
@@ -124,30 +124,16 @@ def called(draft: Manifest, name: str, new: str) -> Manifest:
     return replace(draft, pins=tuple(replace(pin, name=new) if pin.name == name else pin for pin in draft.pins))
 
 
-def deletion(name: str) -> str:
-    """What gives a savepoint's name up, where a name is asked for; see `changed`."""
-    return f"delete {name}"
-
-
-def renaming(name: str, new: str) -> str:
-    """What gives a savepoint another name, where a name is asked for; see `changed`."""
-    return f"rename {name} {new}"
-
-
 def changed(draft: Manifest, what: str) -> Manifest:
-    """The draft with what was asked for: a name, for the step itself; or a `deletion` or `renaming` of one that is.
-
-    Names have no spaces. So whoever has a step made for the sake of a name, and does not care which, has them all.
+    """The draft with what was asked for: a name, for the step itself; or a change of one that is (see `name_change`).
 
     Raises:
         StoreError: a name is none, is taken, or is not there.
     """
-    match what.split(" "):
-        case ["delete", name]:
-            return unpinned(draft, name)
-        case ["rename", name, new]:
-            return called(draft, name, new)
-    return pinned(draft, what)
+    name, new = name_change(what)
+    if not name:
+        return pinned(draft, new)
+    return called(draft, name, new) if new else unpinned(draft, name)
 
 
 def change_stopped(
