@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -16,11 +17,13 @@ from apache_beam.transforms import window
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.harness.operations.publishoperation import OpenPublisher
-from arcbeam.io import JsonLines, Part, Roll, WriteParts
+from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, Roll, Text, WriteParts
 from arcbeam.io.parts import keyed
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.places import staging_for
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
 from tests.io.parts.jobs import JOB, attempt, left, publish, published, successes
@@ -325,6 +328,43 @@ def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_
 def test_what_cannot_be_is_refused_when_it_is_said(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises((ValueError, TypeError), match=why):
         WriteParts(**{"path": "/tmp/x", **arguments})
+
+
+def shape_of(format: Format) -> str:
+    p = beam.Pipeline()
+    lines = p | beam.Create([{"a": 1}], reshuffle=False)
+    lines.is_bounded = False
+    _ = lines | WriteParts("/tmp/x", format)
+    (shape,) = [stage.shape for stage in translate(pipeline_proto(p), bounded=False).stages if stage.shape]
+    return shape
+
+
+FORMATS: list[Callable[[], Format]] = [
+    lambda: Text(),
+    lambda: JsonLines(),
+    lambda: Bytes(),
+    lambda: Csv(["a", "b"]),
+    lambda: Csv(["b", "a"]),
+    lambda: Csv(["a", "b"], delimiter=";"),
+    lambda: Avro("long"),
+    lambda: Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}),
+    lambda: Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}),
+    lambda: Parquet(pa.schema([("a", pa.int64()), ("b", pa.int64())])),
+    lambda: Parquet(pa.schema([("b", pa.int64()), ("a", pa.int64())])),
+    lambda: Parquet(pa.schema([("a", pa.int64()), ("b", pa.int32())])),
+    lambda: Parquet(pa.schema([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)])),
+]
+
+
+def test_a_job_is_not_resumed_with_a_format_that_does_not_write_what_waits() -> None:
+    shapes = [shape_of(make()) for make in FORMATS]
+    assert len(set(shapes)) == len(FORMATS)
+    assert shapes == [shape_of(make()) for make in FORMATS]
+    assert shapes[0].endswith("records as Text")
+    # What is done when a file is written changes nothing of what waits.
+    assert shape_of(Csv(["a", "b"], header=False, compression="gzip", suffix=".x")) == shapes[3]
+    assert shape_of(Avro("long", codec="null")) == shapes[6]
+    assert Csv(["a", "b"]).waits_as() == "Csv 7fc99cdd44e1"
 
 
 @pytest.mark.parametrize("name", ["bytes", "elements", "seconds", "idle_seconds"])

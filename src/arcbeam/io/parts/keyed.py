@@ -35,6 +35,7 @@ from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
 from arcbeam.model.hashing import key_hash
 from arcbeam.model.lists import TakesLists
+from arcbeam.model.urns import STATE_ANNOTATION
 
 _RECORDS: Final = 4_096
 """Of a chunk, about."""
@@ -205,6 +206,23 @@ def written(
     finally:
         if writer is not None:
             writer.abandon()
+
+
+class Waiting(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
+    """Applies `WriteWaiting`, and says what the records in its state are encoded as.
+
+    Args:
+        work: what is to be written.
+        coder: of windows.
+    """
+
+    def __init__(self, work: Work, coder: Any) -> None:
+        super().__init__(WriteWaiting(work, coder))
+        self._form = f"records as {work.format.waits_as()}"
+
+    def annotations(self) -> dict[str, Any]:
+        """See `beam.PTransform`."""
+        return {**super().annotations(), STATE_ANNOTATION: self._form.encode()}
 
 
 class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped

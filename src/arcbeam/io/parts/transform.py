@@ -20,7 +20,7 @@ from apache_beam.transforms import window
 
 from arcbeam.io.parts.direct import Number, WriteHere
 from arcbeam.io.parts.formats import Format, Text
-from arcbeam.io.parts.keyed import Chunks, Together, WriteGrouped, WriteWaiting
+from arcbeam.io.parts.keyed import Chunks, Together, Waiting, WriteGrouped
 from arcbeam.io.parts.naming import Template, check_name
 from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.packs import Roll
@@ -62,6 +62,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     *The result* is a collection of `Part`: one for each file, when it is staged. It is published with the commit: do
     not read it from there. Its windows are those of the records in an unbounded pipeline, else the global one.
+
+    *Resuming.* Records of parts in progress wait as the format has encoded them. A job is not resumed with another
+    format, or other fields or another schema: the stage's state is said to be another.
 
     On other runners, which know no commits, files are published when they are staged.
 
@@ -140,7 +143,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     def _unbounded(self, records: Any, work: Work, shards: int) -> Any:
         chunks = records | "Chunk" >> _chunks(work, self._destination, shards)
         coder = records.windowing.windowfn.get_window_coder()
-        files = chunks | "Write" >> beam.ParDo(WriteWaiting(work, coder)).with_output_types(tuple[str, Plain])
+        files = chunks | "Write" >> Waiting(work, coder).with_output_types(tuple[str, Plain])
         now = files | "Files" >> beam.Values().with_output_types(Plain)
         _publish(now, work)
         if self._success:
