@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -307,6 +308,20 @@ def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_
         "_DONE-19700101T000010Z-19700101T000020Z": 3,
     }
     assert [part.part for part in p.values()] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_what_waits_to_be_published_is_published_where_it_was_staged(tmp_path: Path, shards: int | None) -> None:
+    """A pipeline that goes on has another path under the same label; what it publishes is that of the one before."""
+    arguments: dict[str, Any] = {"shards": shards, "success": "_SUCCESS", "label": "Parts"}
+    before, after = [write(tmp_path / at, 100, **arguments) for at in ("before", "after")]
+    (tmp_path / "after").rename(tmp_path / "unpublished")
+    publish(SimpleNamespace(plan=after.plan, reports=before.reports))
+    files = published(tmp_path / "before")
+    assert sorted(line for lines in files.values() for line in lines) == sorted(map(str, range(100)))
+    assert successes(tmp_path / "before")["_SUCCESS"]["records"] == 100
+    assert left(tmp_path / "before") == []
+    assert not (tmp_path / "after").exists()
 
 
 # -------------------------------------------------------------------------------------------------- what users may say
