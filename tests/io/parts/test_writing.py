@@ -147,7 +147,26 @@ def test_windows_that_merge_are_written_when_they_have(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="merge"):
             lines | "unbounded" >> beam.WindowInto(window.Sessions(5)) | "refused" >> WriteParts(str(tmp_path))
     publish(p)
-    assert list(published(tmp_path).values()) == [["1", "2"], ["11", "12"], ["30"]]
+    session = "part-19700101T0000{}Z-19700101T0000{}Z-00000-00000.txt".format
+    assert published(tmp_path) == {
+        session("01", "07"): ["1", "2"],
+        session("11", "17"): ["11", "12"],
+        session("30", "35"): ["30"],
+    }
+
+
+def test_windows_that_have_merged_before_stay_what_they_are(tmp_path: Path) -> None:
+    with attempt(), Driven(shards=2) as p:
+        lines = p | beam.Create([1, 2, 4, 11], reshuffle=False)
+        lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(("k", str(n)), n))
+        groups = lines | beam.WindowInto(window.Sessions(5)) | beam.GroupByKey()
+        texts = groups | beam.MapTuple(lambda _, values: " ".join(sorted(values))).with_output_types(str)
+        texts | WriteParts(str(tmp_path), shards=1)
+    publish(p)
+    assert published(tmp_path) == {
+        "part-19700101T000001Z-19700101T000009Z-00000-00000.txt": ["1 2 4"],
+        "part-19700101T000011Z-19700101T000016Z-00000-00000.txt": ["11"],
+    }
 
 
 def test_tasks_are_numbered_in_their_order_whichever_was_first(tmp_path: Path) -> None:

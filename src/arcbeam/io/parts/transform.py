@@ -25,7 +25,7 @@ from arcbeam.io.parts.naming import Template, check_name
 from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.publisher import PublishParts
-from arcbeam.io.parts.spans import check_template
+from arcbeam.io.parts.spans import Kept, check_template
 from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
@@ -164,7 +164,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
                 | "Chunk" >> _chunks(work, self._destination, shards)
                 | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
                 # Triggers are for results that are to be seen before their time.
-                | "Windows" >> beam.WindowInto(windowfn if merges else window.GlobalWindows())
+                | "Windows" >> beam.WindowInto(Kept(windowfn) if merges else window.GlobalWindows())
             )
             write = beam.ParDo(WriteGrouped(work, coder)).with_output_types(tuple[str, Plain])
             files = chunks | "Group" >> beam.GroupByKey() | "Write" >> write
