@@ -169,6 +169,12 @@ def test_windows_that_have_merged_before_stay_what_they_are(tmp_path: Path) -> N
     }
 
 
+def test_what_says_that_a_window_is_over_is_not_for_one_that_never_is(tmp_path: Path) -> None:
+    lines = timed(beam.Pipeline(), 10, bounded=False)
+    with pytest.raises(ValueError, match="success='_DONE' is for windows that end"):
+        lines | WriteParts(str(tmp_path), success="_DONE")
+
+
 def test_tasks_are_numbered_in_their_order_whichever_was_first(tmp_path: Path) -> None:
     from arcbeam.io.parts.direct import numbered
     from arcbeam.io.parts.formats import Text

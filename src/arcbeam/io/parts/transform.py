@@ -77,12 +77,13 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         name: a template, see `arcbeam.io.parts.naming.Template`: "{start:%Y/%m/%d}/{shard}-{part}{suffix}".
         success: what the file is called that is published when a window is over, behind all its files, in JSON with
             their names, records and bytes; again if more come late. "_SUCCESS", say; the window follows if there is
-            one. It is in the folder of the destination, and there is none for a window without records.
+            one. It is in the folder of the destination, and there is none for a window without records. Not for an
+            unbounded input in the global window, which is never over.
 
     Raises:
         TypeError: an argument is not what it should be.
-        ValueError: likewise; names do not tell files apart, or lead out of the path; windows merge, and the input is
-            unbounded.
+        ValueError: likewise; names do not tell files apart, or lead out of the path; windows merge, or `success`
+            is given in the global window, and the input is unbounded.
     """
 
     def __init__(
@@ -141,6 +142,12 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         return self._bounded(records, work, shards, merges)
 
     def _unbounded(self, records: Any, work: Work, shards: int) -> Any:
+        if self._success and isinstance(records.windowing.windowfn, window.GlobalWindows):
+            raise ValueError(
+                f"WriteParts into {self._path}: success={self._success!r} is for windows that end, and the global one "
+                "of an unbounded input does not: its list of files would grow for ever. Leave success out, or give the "
+                "records windows, by beam.WindowInto(FixedWindows(60)), say"
+            )
         chunks = records | "Chunk" >> _chunks(work, self._destination, shards)
         coder = records.windowing.windowfn.get_window_coder()
         files = chunks | "Write" >> Waiting(work, coder).with_output_types(tuple[str, Plain])
