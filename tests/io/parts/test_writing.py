@@ -407,6 +407,20 @@ def test_a_job_is_not_resumed_with_a_format_that_does_not_write_what_waits() -> 
     assert Csv(["a", "b"]).waits_as() == "Csv 7fc99cdd44e1"
 
 
+def test_two_that_write_the_same_names_are_refused_when_the_pipeline_is_built(tmp_path: Path) -> None:
+    p = beam.Pipeline()
+    lines = timed(p, 10)
+    lines | "One" >> WriteParts(str(tmp_path), success="_SUCCESS")
+    with pytest.raises(ValueError, match=r"Two and One both write into .*, files named .* end with '.txt'"):
+        lines | "Two" >> WriteParts(f"file://{tmp_path}/")
+    with pytest.raises(ValueError, match=r"Three and One both write into .*, a success='_SUCCESS'"):
+        lines | "Three" >> WriteParts(str(tmp_path), name="three-{shard}-{part}", success="_SUCCESS")
+    lines | "Elsewhere" >> WriteParts(f"{tmp_path}/elsewhere", success="_SUCCESS")
+    lines | "Another format" >> WriteParts(str(tmp_path), JsonLines())
+    lines | "Other names" >> WriteParts(str(tmp_path), name="other-{shard}-{part}{suffix}")
+    timed(beam.Pipeline(), 10) | WriteParts(str(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["bytes", "elements", "seconds", "idle_seconds"])
 def test_parts_of_nothing_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0"):

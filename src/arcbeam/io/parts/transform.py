@@ -82,8 +82,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     Raises:
         TypeError: an argument is not what it should be.
-        ValueError: likewise; names do not tell files apart, or lead out of the path; windows merge, or `success`
-            is given in the global window, and the input is unbounded.
+        ValueError: likewise; names do not tell files apart, or lead out of the path; another one of the
+            pipeline gives the same below it; windows merge, or `success` is given in the global window, and the input
+            is unbounded.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         self._path, self._format = path, format or Text()
         self._destination, self._shards, self._roll = destination, shards, roll
         self._name, self._success = name, success or ""
+        self._written: frozenset[str] = frozenset()
         if name is not None:
             self._template(name, shards)  # what is wrong with it whatever the windows are, is said here
 
@@ -137,9 +139,28 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         if roll is None:
             roll = Roll(bytes=_BYTES, seconds=None if records.is_bounded or has_windows else _SECONDS)
         work = Work(self._path, self._format, template, roll, _options_of(records.pipeline))
+        self._check_others(records.pipeline, template)
         if not records.is_bounded:
             return self._unbounded(records, work, shards or 1)
         return self._bounded(records, work, shards, merges)
+
+    def _check_others(self, pipeline: Any, template: Template) -> None:
+        """Looks whether another one of the pipeline writes files of the same names: one would replace the other's."""
+        mine = frozenset(
+            [f"files named {template.text!r} that end with {self._format.suffix!r}"]
+            + [f"a success={self._success!r}"] * bool(self._success)
+        )
+        me = pipeline.transforms_stack[-1]
+        for other in _applied(pipeline.transforms_stack[0]):
+            of = other.transform
+            if other is me or not isinstance(of, WriteParts) or _place(of._path) != _place(self._path):
+                continue
+            for twice in sorted(mine & of._written):
+                raise ValueError(
+                    f"{me.full_label} and {other.full_label} both write into {self._path}, {twice}: each would replace "
+                    "what the other has written. Give one another path, or another name"
+                )
+        self._written = mine
 
     def _unbounded(self, records: Any, work: Work, shards: int) -> Any:
         if self._success and isinstance(records.windowing.windowfn, window.GlobalWindows):
@@ -196,6 +217,17 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     def display_data(self) -> dict[str, Any]:
         """See `beam.PTransform`."""
         return {"path": self._path, "format": type(self._format).__name__}
+
+
+def _applied(of: Any) -> Iterator[Any]:
+    """A transform of a pipeline, and all in it."""
+    yield of
+    for part in of.parts:
+        yield from _applied(part)
+
+
+def _place(path: str) -> str:
+    return path.removeprefix("file://").rstrip("/")
 
 
 def _chunks(work: Work, destination: Callable[[Any], str] | None, shards: int) -> Any:
