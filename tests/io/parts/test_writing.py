@@ -22,12 +22,14 @@ from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, Roll,
 from arcbeam.io.parts import keyed
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.places import staging_for
+from arcbeam.io.parts.publisher import PathTakenError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
-from tests.io.parts.jobs import JOB, attempt, left, publish, published, successes
+from tests.io.parts import jobs
+from tests.io.parts.jobs import attempt, left, publish, published, successes
 
 pytestmark = pytest.mark.contract("END-06")
 SECOND = 1_000_000
@@ -238,7 +240,7 @@ class Steps:
             for name in shard.of.publishers:
                 publisher = OpenPublisher(shard.of, name)
                 publisher.publish([each.payload for each in shard.closed[-1].committables if each.stage == name])
-                publisher.sweep(JOB, number)
+                publisher.sweep(jobs.JOB, number)
                 publisher.close()
             assert over or left(self.folder) == []
             self.seen.append(published(self.folder))
@@ -347,6 +349,42 @@ def test_what_waits_to_be_published_is_published_where_it_was_staged(tmp_path: P
     assert successes(tmp_path / "before")["_SUCCESS"]["records"] == 100
     assert left(tmp_path / "before") == []
     assert not (tmp_path / "after").exists()
+
+
+def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [(6, None)]
+    stream(tmp_path, Steps(tmp_path, *steps), LINES, 0)
+    first = published(tmp_path)
+    again = Steps(tmp_path, *steps)
+    stream(tmp_path, again, LINES, 0)  # the same job: it went back
+    assert again.seen == [first]
+    monkeypatch.setattr(jobs, "JOB", "job-2")
+    with pytest.raises(Exception, match=r"the job job-1 has written files there .* the job job-2 would replace them"):
+        stream(tmp_path, Steps(tmp_path, *steps), LINES[:3], 0)
+    assert published(tmp_path) == first
+    for other in ({"name": "other-{shard}-{part}{suffix}"}, {"format": JsonLines()}):
+        stream(tmp_path, Steps(tmp_path, *steps), LINES, 0, **other)
+    stream(tmp_path, Steps(tmp_path, (3, None)), LINES[:3], 0, overwrite=True)
+    assert published(tmp_path)["part-00000-00000.txt"] == ["a", "b", "c"]
+    monkeypatch.setattr(jobs, "JOB", "job-1")
+    with pytest.raises(Exception, match=r"the job job-2 has written"):
+        stream(tmp_path, Steps(tmp_path, *steps), LINES, 0)
+
+
+def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for number in (1, 2):
+        with attempt(1, token=f"{number}"), Driven(shards=2) as p:
+            timed(p, 10) | WriteParts(str(tmp_path), shards=1)
+        made.append(p)
+        monkeypatch.setattr(jobs, "JOB", "job-2")
+    publish(made[0])
+    first = published(tmp_path)
+    with pytest.raises(PathTakenError, match="job-2 would replace"):
+        publish(made[1])
+    assert published(tmp_path) == first
 
 
 # -------------------------------------------------------------------------------------------------- what users may say

@@ -46,7 +46,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     Readers must pass over names that begin with "." or "_", as Beam, Spark and Hadoop do.
 
     A bounded pipeline publishes all of them at its end; if it fails, none. Run again into the same path it replaces the
-    files of the same names, and leaves the others.
+    files of the same names, and leaves the others. In steps the names are one job's: see `overwrite`.
 
     *How they are written.* Without `shards`, a bounded pipeline writes where the records are: each task has at most a
     hundred files open, each for a window and destination. The shard is the place of the task among those that wrote.
@@ -79,6 +79,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             their names, records and bytes; again if more come late. "_SUCCESS", say; the window follows if there is
             one. It is in the folder of the destination, and there is none for a window without records. Not for an
             unbounded input in the global window, which is never over.
+        overwrite: whether a job in steps may replace the files of another one that has given the same names. Without,
+            it fails: it numbers its parts from the first, and would replace them one by one. The others stay. A job
+            that is resumed, or goes back to a savepoint, is the same job.
 
     Raises:
         TypeError: an argument is not what it should be.
@@ -97,6 +100,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         roll: Roll | None = None,
         name: str | None = None,
         success: str | None = None,
+        overwrite: bool = False,
         label: str | None = None,
     ) -> None:
         super().__init__(label)
@@ -115,6 +119,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         self._path, self._format = path, format or Text()
         self._destination, self._shards, self._roll = destination, shards, roll
         self._name, self._success = name, success or ""
+        self._overwrite = overwrite
         self._written: frozenset[str] = frozenset()
         if name is not None:
             self._template(name, shards)  # what is wrong with it whatever the windows are, is said here
@@ -138,7 +143,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         roll = self._roll
         if roll is None:
             roll = Roll(bytes=_BYTES, seconds=None if records.is_bounded or has_windows else _SECONDS)
-        work = Work(self._path, self._format, template, roll, _options_of(records.pipeline))
+        work = Work(self._path, self._format, template, roll, _options_of(records.pipeline), self._overwrite)
         self._check_others(records.pipeline, template)
         if not records.is_bounded:
             return self._unbounded(records, work, shards or 1)

@@ -109,6 +109,7 @@ class Work:
         template: of their names.
         roll: see `Roll`.
         options: the pipeline's, those of Beam's file systems.
+        overwrite: whether another job's files may be replaced.
     """
 
     path: str
@@ -116,6 +117,7 @@ class Work:
     template: Template
     roll: Roll
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    overwrite: bool = False
 
     def staging(self, path: str = "") -> Staging:
         """What stages and publishes below the path, or another of a time before."""
