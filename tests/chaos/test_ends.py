@@ -62,7 +62,11 @@ class Out(Protocol):
         """What a reader finds: all files that are there, and what is in them."""
 
     def left_over(self) -> list[str]:
-        """What is staged, and is neither published nor removed."""
+        """What is staged, and is neither published nor removed; not the mark that says whose the names are."""
+
+
+def _is_staged(name: str) -> bool:
+    return "/." in name and "/.arcbeam/owner-" not in name
 
 
 class LocalOut:
@@ -78,7 +82,7 @@ class LocalOut:
 
     def left_over(self) -> list[str]:
         """See `Out`."""
-        return [str(path) for path in self._folder.rglob("*") if path.is_file() and "/." in str(path)]
+        return [str(path) for path in self._folder.rglob("*") if path.is_file() and _is_staged(str(path))]
 
 
 class S3Out:
@@ -117,7 +121,7 @@ class S3Out:
     def left_over(self) -> list[str]:
         """See `Out`."""
         uploads = self._client.list_multipart_uploads(Bucket="jobs", Prefix=self._prefix).get("Uploads", ())
-        return [name for name in self._names() if "/." in name] + [each["Key"] for each in uploads]
+        return [name for name in self._names() if _is_staged(name)] + [each["Key"] for each in uploads]
 
 
 class Reader(threading.Thread):

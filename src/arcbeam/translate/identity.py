@@ -11,6 +11,7 @@ from typing import Any
 
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
+from arcbeam.model.urns import STATE_ANNOTATION
 from arcbeam.translate import describe, phases
 
 
@@ -46,7 +47,7 @@ def unique(uids: Iterable[str]) -> list[str]:
 
 
 def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any) -> str:
-    """What the rows of a stage with keys are made of: coders, windows, states, timers.
+    """What the rows of a stage with keys are made of: coders, windows, states, timers, and what else states depend on.
 
     Args:
         components: of the pipeline.
@@ -64,6 +65,8 @@ def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any) 
         for name, spec in sorted(payload.timer_family_specs.items()):
             domain = runner_pb.TimeDomain.Enum.Name(spec.time_domain).lower()
             parts.append(f"timer {name}: {domain}")
+        if STATE_ANNOTATION in transform.annotations:
+            parts.append(transform.annotations[STATE_ANNOTATION].decode())
     return "; ".join(parts)
 
 

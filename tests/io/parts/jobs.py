@@ -51,5 +51,8 @@ def successes(folder: Path) -> dict[str, Any]:
 
 
 def left(folder: Path) -> list[str]:
-    """What is staged."""
-    return sorted(str(path) for path in folder.rglob("*") if ".arcbeam" in path.parts)
+    """What is staged; not what says whose the path is."""
+    found = sorted(path for path in folder.rglob("*") if ".arcbeam" in path.parts)
+    if any(path.name.startswith("owner-") for path in found):
+        found = [path for path in found if not path.name.startswith("owner-") and path.name != ".arcbeam"]
+    return list(map(str, found))

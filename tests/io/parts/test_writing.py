@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
+import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -16,14 +18,18 @@ from apache_beam.transforms import window
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.harness.operations.publishoperation import OpenPublisher
-from arcbeam.io import JsonLines, Part, Roll, WriteParts
+from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, Roll, Text, WriteParts
 from arcbeam.io.parts import keyed
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.places import staging_for
+from arcbeam.io.parts.publisher import PathTakenError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.translate import translate
+from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
-from tests.io.parts.jobs import JOB, attempt, left, publish, published, successes
+from tests.io.parts import jobs
+from tests.io.parts.jobs import attempt, left, publish, published, successes
 
 pytestmark = pytest.mark.contract("END-06")
 SECOND = 1_000_000
@@ -143,7 +149,32 @@ def test_windows_that_merge_are_written_when_they_have(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="merge"):
             lines | "unbounded" >> beam.WindowInto(window.Sessions(5)) | "refused" >> WriteParts(str(tmp_path))
     publish(p)
-    assert list(published(tmp_path).values()) == [["1", "2"], ["11", "12"], ["30"]]
+    session = "part-19700101T0000{}Z-19700101T0000{}Z-00000-00000.txt".format
+    assert published(tmp_path) == {
+        session("01", "07"): ["1", "2"],
+        session("11", "17"): ["11", "12"],
+        session("30", "35"): ["30"],
+    }
+
+
+def test_windows_that_have_merged_before_stay_what_they_are(tmp_path: Path) -> None:
+    with attempt(), Driven(shards=2) as p:
+        lines = p | beam.Create([1, 2, 4, 11], reshuffle=False)
+        lines |= "Timed" >> beam.Map(lambda n: window.TimestampedValue(("k", str(n)), n))
+        groups = lines | beam.WindowInto(window.Sessions(5)) | beam.GroupByKey()
+        texts = groups | beam.MapTuple(lambda _, values: " ".join(sorted(values))).with_output_types(str)
+        texts | WriteParts(str(tmp_path), shards=1)
+    publish(p)
+    assert published(tmp_path) == {
+        "part-19700101T000001Z-19700101T000009Z-00000-00000.txt": ["1 2 4"],
+        "part-19700101T000011Z-19700101T000016Z-00000-00000.txt": ["11"],
+    }
+
+
+def test_what_says_that_a_window_is_over_is_not_for_one_that_never_is(tmp_path: Path) -> None:
+    lines = timed(beam.Pipeline(), 10, bounded=False)
+    with pytest.raises(ValueError, match="success='_DONE' is for windows that end"):
+        lines | WriteParts(str(tmp_path), success="_DONE")
 
 
 def test_tasks_are_numbered_in_their_order_whichever_was_first(tmp_path: Path) -> None:
@@ -209,7 +240,7 @@ class Steps:
             for name in shard.of.publishers:
                 publisher = OpenPublisher(shard.of, name)
                 publisher.publish([each.payload for each in shard.closed[-1].committables if each.stage == name])
-                publisher.sweep(JOB, number)
+                publisher.sweep(jobs.JOB, number)
                 publisher.close()
             assert over or left(self.folder) == []
             self.seen.append(published(self.folder))
@@ -306,6 +337,56 @@ def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_
     assert [part.part for part in p.values()] == [0, 1, 0]
 
 
+@pytest.mark.parametrize("shards", [None, 2])
+def test_what_waits_to_be_published_is_published_where_it_was_staged(tmp_path: Path, shards: int | None) -> None:
+    """A pipeline that goes on has another path under the same label; what it publishes is that of the one before."""
+    arguments: dict[str, Any] = {"shards": shards, "success": "_SUCCESS", "label": "Parts"}
+    before, after = [write(tmp_path / at, 100, **arguments) for at in ("before", "after")]
+    (tmp_path / "after").rename(tmp_path / "unpublished")
+    publish(SimpleNamespace(plan=after.plan, reports=before.reports))
+    files = published(tmp_path / "before")
+    assert sorted(line for lines in files.values() for line in lines) == sorted(map(str, range(100)))
+    assert successes(tmp_path / "before")["_SUCCESS"]["records"] == 100
+    assert left(tmp_path / "before") == []
+    assert not (tmp_path / "after").exists()
+
+
+def test_another_job_replaces_nothing_unless_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = [(6, None)]
+    stream(tmp_path, Steps(tmp_path, *steps), LINES, 0)
+    first = published(tmp_path)
+    again = Steps(tmp_path, *steps)
+    stream(tmp_path, again, LINES, 0)  # the same job: it went back
+    assert again.seen == [first]
+    monkeypatch.setattr(jobs, "JOB", "job-2")
+    with pytest.raises(Exception, match=r"the job job-1 has written files there .* the job job-2 would replace them"):
+        stream(tmp_path, Steps(tmp_path, *steps), LINES[:3], 0)
+    assert published(tmp_path) == first
+    for other in ({"name": "other-{shard}-{part}{suffix}"}, {"format": JsonLines()}):
+        stream(tmp_path, Steps(tmp_path, *steps), LINES, 0, **other)
+    stream(tmp_path, Steps(tmp_path, (3, None)), LINES[:3], 0, overwrite=True)
+    assert published(tmp_path)["part-00000-00000.txt"] == ["a", "b", "c"]
+    monkeypatch.setattr(jobs, "JOB", "job-1")
+    with pytest.raises(Exception, match=r"the job job-2 has written"):
+        stream(tmp_path, Steps(tmp_path, *steps), LINES, 0)
+
+
+def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for number in (1, 2):
+        with attempt(1, token=f"{number}"), Driven(shards=2) as p:
+            timed(p, 10) | WriteParts(str(tmp_path), shards=1)
+        made.append(p)
+        monkeypatch.setattr(jobs, "JOB", "job-2")
+    publish(made[0])
+    first = published(tmp_path)
+    with pytest.raises(PathTakenError, match="job-2 would replace"):
+        publish(made[1])
+    assert published(tmp_path) == first
+
+
 # -------------------------------------------------------------------------------------------------- what users may say
 
 
@@ -325,6 +406,57 @@ def test_what_says_that_a_window_is_over_comes_with_its_end_and_again_with_what_
 def test_what_cannot_be_is_refused_when_it_is_said(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises((ValueError, TypeError), match=why):
         WriteParts(**{"path": "/tmp/x", **arguments})
+
+
+def shape_of(format: Format) -> str:
+    p = beam.Pipeline()
+    lines = p | beam.Create([{"a": 1}], reshuffle=False)
+    lines.is_bounded = False
+    _ = lines | WriteParts("/tmp/x", format)
+    (shape,) = [stage.shape for stage in translate(pipeline_proto(p), bounded=False).stages if stage.shape]
+    return shape
+
+
+FORMATS: list[Callable[[], Format]] = [
+    lambda: Text(),
+    lambda: JsonLines(),
+    lambda: Bytes(),
+    lambda: Csv(["a", "b"]),
+    lambda: Csv(["b", "a"]),
+    lambda: Csv(["a", "b"], delimiter=";"),
+    lambda: Avro("long"),
+    lambda: Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}),
+    lambda: Avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}),
+    lambda: Parquet(pa.schema([("a", pa.int64()), ("b", pa.int64())])),
+    lambda: Parquet(pa.schema([("b", pa.int64()), ("a", pa.int64())])),
+    lambda: Parquet(pa.schema([("a", pa.int64()), ("b", pa.int32())])),
+    lambda: Parquet(pa.schema([("a", pa.int64()), pa.field("b", pa.int64(), nullable=False)])),
+]
+
+
+def test_a_job_is_not_resumed_with_a_format_that_does_not_write_what_waits() -> None:
+    shapes = [shape_of(make()) for make in FORMATS]
+    assert len(set(shapes)) == len(FORMATS)
+    assert shapes == [shape_of(make()) for make in FORMATS]
+    assert shapes[0].endswith("records as Text")
+    # What is done when a file is written changes nothing of what waits.
+    assert shape_of(Csv(["a", "b"], header=False, compression="gzip", suffix=".x")) == shapes[3]
+    assert shape_of(Avro("long", codec="null")) == shapes[6]
+    assert Csv(["a", "b"]).waits_as() == "Csv 7fc99cdd44e1"
+
+
+def test_two_that_write_the_same_names_are_refused_when_the_pipeline_is_built(tmp_path: Path) -> None:
+    p = beam.Pipeline()
+    lines = timed(p, 10)
+    lines | "One" >> WriteParts(str(tmp_path), success="_SUCCESS")
+    with pytest.raises(ValueError, match=r"Two and One both write into .*, files named .* end with '.txt'"):
+        lines | "Two" >> WriteParts(f"file://{tmp_path}/")
+    with pytest.raises(ValueError, match=r"Three and One both write into .*, a success='_SUCCESS'"):
+        lines | "Three" >> WriteParts(str(tmp_path), name="three-{shard}-{part}", success="_SUCCESS")
+    lines | "Elsewhere" >> WriteParts(f"{tmp_path}/elsewhere", success="_SUCCESS")
+    lines | "Another format" >> WriteParts(str(tmp_path), JsonLines())
+    lines | "Other names" >> WriteParts(str(tmp_path), name="other-{shard}-{part}{suffix}")
+    timed(beam.Pipeline(), 10) | WriteParts(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["bytes", "elements", "seconds", "idle_seconds"])

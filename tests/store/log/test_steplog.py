@@ -281,7 +281,7 @@ def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
         StepLog.open(memory, changed, Timestamp(0))
     assert refused.value.message.splitlines()[1:] == [
         "  - stage 'a' has state at level 1, the pipeline has it at 2",
-        "  - stage 'b' has state of another kind",
+        "  - stage 'b' has state of another kind: (cells), in the pipeline (other)",
         "  - stage 'c' has state, and the pipeline has no such stage",
     ]
     with pytest.raises(IncompatibleStateError, match="it has 4 shards a level, the pipeline asks for 8"):

@@ -7,6 +7,7 @@ Knows nothing of names, places and times.
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import zlib
 from abc import ABC, abstractmethod
@@ -77,6 +78,20 @@ class Format(ABC):
     @abstractmethod
     def open(self, write: Write) -> Open:
         """Begins a file that goes where `write` puts it."""
+
+    def encoding(self) -> Any:
+        """What `encode` depends on, as values that json writes, the same in all processes; None: on nothing.
+
+        Records wait in state as they are encoded. A job is not resumed with a format of another name, or one for which
+        this is something else: those that wait would be written as what they are not.
+        """
+        return None
+
+    def waits_as(self) -> str:
+        """Name of the format and of what `encode` depends on: what one has encoded another of that name may write."""
+        of = self.encoding()
+        mark = "" if of is None else " " + hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]
+        return f"{type(self).__name__}{mark}"
 
     def refuse(self, record: Any, why: object) -> NoReturn:
         """Says which record cannot be written, and why.
@@ -263,6 +278,10 @@ class Csv(Lines):
         self._fields, self._header, self._delimiter = tuple(fields), header, delimiter
         self._names = frozenset(fields)
         self._rows([self._fields])  # what the csv module has against the delimiter, it says now
+
+    def encoding(self) -> Any:
+        """See `Format`."""
+        return [self._fields, self._delimiter]
 
     def head(self) -> bytes:
         """See `Lines`."""

@@ -29,12 +29,14 @@ from arcbeam.io.parts.direct import Destination, key_of
 from arcbeam.io.parts.naming import Span, check_destination
 from arcbeam.io.parts.packs import Pack, missing, pack_coder, packed
 from arcbeam.io.parts.packs import Plain as Packed
+from arcbeam.io.parts.publisher import check_owner
 from arcbeam.io.parts.spans import span_of
 from arcbeam.io.parts.staging import Staging
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
 from arcbeam.model.hashing import key_hash
 from arcbeam.model.lists import TakesLists
+from arcbeam.model.urns import STATE_ANNOTATION
 
 _RECORDS: Final = 4_096
 """Of a chunk, about."""
@@ -207,6 +209,23 @@ def written(
             writer.abandon()
 
 
+class Waiting(beam.ParDo):  # type: ignore[misc]  # Beam is untyped
+    """Applies `WriteWaiting`, and says what the records in its state are encoded as.
+
+    Args:
+        work: what is to be written.
+        coder: of windows.
+    """
+
+    def __init__(self, work: Work, coder: Any) -> None:
+        super().__init__(WriteWaiting(work, coder))
+        self._form = f"records as {work.format.waits_as()}"
+
+    def annotations(self) -> dict[str, Any]:
+        """See `beam.PTransform`."""
+        return {**super().annotations(), STATE_ANNOTATION: self._form.encode()}
+
+
 class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """Takes ((destination, shard), chunk) of an unbounded input, and puts out part files with their keys.
 
@@ -231,6 +250,7 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def setup(self) -> None:
         """See `beam.DoFn`."""
         self._staging = self._work.staging()
+        self._asked = ""
 
     def process(
         self,
@@ -267,6 +287,11 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             idle.set(Timestamp.now() + roll.idle_seconds)
 
     def _write(self, key: Key, window: Any, part: Any, packs: Iterable[Packed]) -> Iterator[tuple[str, Plain]]:
+        now = attempt()
+        if now.step and now.job != self._asked:
+            # Said before anything is committed that nobody may publish.
+            check_owner(self._work, self._staging, now.job)
+            self._asked = now.job
         number = part.read() or 0
         span = span_of(window, self._coder)
         for file in written(self._work, self._staging, span, *key, number, packs):

@@ -1,14 +1,20 @@
 """Who publishes part files, and what says that a window is over.
 
-Owns the order among the two, and nothing else: how it is done is the staging's.
+Owns the order among the two, whose staging does it, and the mark that says whose the names below a path are. A pipeline
+that goes on may have another path than it had: what was staged below the one before is published there.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 
 from arcbeam.io.parts import successes
-from arcbeam.io.parts.staging import Staged
+from arcbeam.io.parts.naming import STAGING
+from arcbeam.io.parts.staging import Staged, Staging, told_by
 from arcbeam.io.parts.work import PartFile, Plain, Work
 from arcbeam.io.publishing import Publisher
 
@@ -26,20 +32,94 @@ class PublishParts(Publisher):
 
     def setup(self) -> None:
         """See `beam.DoFn`."""
-        self._staging = self._work.staging()
+        self._stagings = {self._work.path: self._work.staging()}
+
+    def _staging(self, path: str) -> Staging:
+        path = path or self._work.path
+        if path not in self._stagings:
+            self._stagings[path] = self._work.staging(path)
+        return self._stagings[path]
 
     def publish(self, committables: Sequence[Plain]) -> None:
         """See `Publisher`."""
         over = [each for each in committables if each["kind"] == "success"]
         parts = [each for each in committables if each["kind"] == "part"]
-        files: dict[str, Staged] = {}
+        files: dict[str, dict[str, Staged]] = defaultdict(dict)
         for plain in (*parts, *(own for each in over for own in each["own"])):
-            files[plain["staged"]] = PartFile.of(plain).staged
-        self._staging.publish(list(files.values()))
+            file = PartFile.of(plain)
+            files[file.path][file.staged.staged] = file.staged
+        for path, staged in files.items():
+            staging = self._staging(path)
+            # Of one step, and so of one job. What has no step is a bounded pipeline's.
+            job, step = max(filter(None, map(told_by, staged)), default=("", 0))
+            if step:
+                _claim(self._work, staging, job, step)
+            staging.publish(list(staged.values()))
         for each in sorted(over, key=lambda each: len(each["files"])):
-            successes.put(self._staging, each)
+            successes.put(self._staging(each.get("path", "")), each)
 
     def sweep(self, job: str, step: int) -> None:
-        """See `Publisher`."""
-        if self._sweeps:
-            self._staging.sweep(job, step)
+        """See `Publisher`. Below another path, as far as something was published there in this process."""
+        for path, staging in self._stagings.items():
+            # Of a path that is the pipeline's no longer this may be the only one that knows.
+            if self._sweeps or path != self._work.path:
+                staging.sweep(job, step)
+
+
+class PathTakenError(RuntimeError):
+    """Another job gives the names that this one would give.
+
+    Names number the parts of a state, so a job that begins anew gives them again, from the first: step by step it would
+    put its files in the place of another's. One that goes on, or back to a savepoint, is the same job. Bounded
+    pipelines have no steps, replace what they wrote, and are not asked.
+    """
+
+
+def _mark_of(work: Work) -> str:
+    names = f"{work.template.text}\0{work.format.suffix}"
+    return f"{STAGING}/owner-{hashlib.sha256(names.encode()).hexdigest()[:12]}.json"
+
+
+def check_owner(work: Work, staging: Staging, job: str) -> bool:
+    """Whether a job is known to give the names; False: none is.
+
+    Args:
+        work: what it writes.
+        staging: where.
+        job: its name.
+
+    Raises:
+        PathTakenError: another one does, and is not to be overwritten.
+    """
+    mark = staging.get(_mark_of(work))
+    if mark is None:
+        return False
+    owner = json.loads(mark)["job"]
+    if owner == job:
+        return True
+    if work.overwrite:
+        return False
+    raise PathTakenError(
+        f"WriteParts into {staging.path}: the job {owner} has written files there that are named "
+        f"{work.template.text!r}, and the job {job} would replace them one by one. Give it another path or name; or "
+        "go on with that job, by its --checkpoint_dir; or, if its files are to be replaced, say "
+        f"WriteParts(overwrite=True), or remove them and {staging.full(_mark_of(work))}"
+    )
+
+
+def _claim(work: Work, staging: Staging, job: str, step: int) -> None:
+    """Notes that a job gives the names, if that is not known yet.
+
+    Args:
+        work: what it writes.
+        staging: where.
+        job: its name.
+        step: in which it has staged what is published now.
+
+    Raises:
+        PathTakenError: see `check_owner`.
+    """
+    if not check_owner(work, staging, job):
+        said = {"job": job, "names": work.template.text, "suffix": work.format.suffix}
+        # Calls of a publisher run beside each other: each has its own on the way. What is left of one is swept.
+        staging.put(_mark_of(work), json.dumps(said).encode(), f"{STAGING}/{job}/{step}-owner-{uuid.uuid4().hex}")

@@ -31,11 +31,13 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
         own: those of them that this step has staged.
     """
     first, now = files[0], attempt()
+    newest = max(files, key=lambda file: file.step)
     listed = [[file.staged.name, file.records, file.staged.size] for file in files]
     return {
         "kind": "success",
         "name": success_name(name, first.destination, first.span),
         "staged": staged_name(now),
+        "path": newest.path,
         "job": now.job,
         "window": str(first.span),
         "destination": first.destination,

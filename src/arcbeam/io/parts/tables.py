@@ -66,6 +66,10 @@ class Avro(Format):
         """See `Format`."""
         return self.one_by_one(records, self._encoded)
 
+    def encoding(self) -> Any:
+        """See `Format`."""
+        return self._schema
+
     def _encoded(self, record: Any) -> bytes:
         out = io.BytesIO()
         fastavro.schemaless_writer(out, self._parsed, record)
@@ -160,6 +164,10 @@ class Parquet(Format):
         """See `Format`."""
         self._table(self._rows(records))  # what is wrong is said where it comes from, not when it is written
         return [pickle.dumps(row, protocol=5) for row in self._rows(records)]
+
+    def encoding(self) -> Any:
+        """See `Format`."""
+        return [[field.name, str(field.type), field.nullable] for field in self.schema]
 
     def open(self, write: Write) -> Open:
         """See `Format`."""

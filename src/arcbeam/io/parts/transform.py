@@ -20,12 +20,12 @@ from apache_beam.transforms import window
 
 from arcbeam.io.parts.direct import Number, WriteHere
 from arcbeam.io.parts.formats import Format, Text
-from arcbeam.io.parts.keyed import Chunks, Together, WriteGrouped, WriteWaiting
+from arcbeam.io.parts.keyed import Chunks, Together, Waiting, WriteGrouped
 from arcbeam.io.parts.naming import Template, check_name
 from arcbeam.io.parts.packs import Plain as Packed
 from arcbeam.io.parts.packs import Roll
 from arcbeam.io.parts.publisher import PublishParts
-from arcbeam.io.parts.spans import check_template
+from arcbeam.io.parts.spans import Kept, check_template
 from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
@@ -46,7 +46,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     Readers must pass over names that begin with "." or "_", as Beam, Spark and Hadoop do.
 
     A bounded pipeline publishes all of them at its end; if it fails, none. Run again into the same path it replaces the
-    files of the same names, and leaves the others.
+    files of the same names, and leaves the others. In steps the names are one job's: see `overwrite`.
 
     *How they are written.* Without `shards`, a bounded pipeline writes where the records are: each task has at most a
     hundred files open, each for a window and destination. The shard is the place of the task among those that wrote.
@@ -63,6 +63,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     *The result* is a collection of `Part`: one for each file, when it is staged. It is published with the commit: do
     not read it from there. Its windows are those of the records in an unbounded pipeline, else the global one.
 
+    *Resuming.* Records of parts in progress wait as the format has encoded them. A job is not resumed with another
+    format, or other fields or another schema: the stage's state is said to be another.
+
     On other runners, which know no commits, files are published when they are staged.
 
     Args:
@@ -74,12 +77,17 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         name: a template, see `arcbeam.io.parts.naming.Template`: "{start:%Y/%m/%d}/{shard}-{part}{suffix}".
         success: what the file is called that is published when a window is over, behind all its files, in JSON with
             their names, records and bytes; again if more come late. "_SUCCESS", say; the window follows if there is
-            one. It is in the folder of the destination, and there is none for a window without records.
+            one. It is in the folder of the destination, and there is none for a window without records. Not for an
+            unbounded input in the global window, which is never over.
+        overwrite: whether a job in steps may replace the files of another one that has given the same names. Without,
+            it fails: it numbers its parts from the first, and would replace them one by one. The others stay. A job
+            that is resumed, or goes back to a savepoint, is the same job.
 
     Raises:
         TypeError: an argument is not what it should be.
-        ValueError: likewise; names do not tell files apart, or lead out of the path; windows merge, and the input is
-            unbounded.
+        ValueError: likewise; names do not tell files apart, or lead out of the path; another one of the
+            pipeline gives the same below it; windows merge, or `success` is given in the global window, and the input
+            is unbounded.
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         roll: Roll | None = None,
         name: str | None = None,
         success: str | None = None,
+        overwrite: bool = False,
         label: str | None = None,
     ) -> None:
         super().__init__(label)
@@ -110,6 +119,8 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         self._path, self._format = path, format or Text()
         self._destination, self._shards, self._roll = destination, shards, roll
         self._name, self._success = name, success or ""
+        self._overwrite = overwrite
+        self._written: frozenset[str] = frozenset()
         if name is not None:
             self._template(name, shards)  # what is wrong with it whatever the windows are, is said here
 
@@ -132,15 +143,40 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         roll = self._roll
         if roll is None:
             roll = Roll(bytes=_BYTES, seconds=None if records.is_bounded or has_windows else _SECONDS)
-        work = Work(self._path, self._format, template, roll, _options_of(records.pipeline))
+        work = Work(self._path, self._format, template, roll, _options_of(records.pipeline), self._overwrite)
+        self._check_others(records.pipeline, template)
         if not records.is_bounded:
             return self._unbounded(records, work, shards or 1)
         return self._bounded(records, work, shards, merges)
 
+    def _check_others(self, pipeline: Any, template: Template) -> None:
+        """Looks whether another one of the pipeline writes files of the same names: one would replace the other's."""
+        mine = frozenset(
+            [f"files named {template.text!r} that end with {self._format.suffix!r}"]
+            + [f"a success={self._success!r}"] * bool(self._success)
+        )
+        me = pipeline.transforms_stack[-1]
+        for other in _applied(pipeline.transforms_stack[0]):
+            of = other.transform
+            if other is me or not isinstance(of, WriteParts) or _place(of._path) != _place(self._path):
+                continue
+            for twice in sorted(mine & of._written):
+                raise ValueError(
+                    f"{me.full_label} and {other.full_label} both write into {self._path}, {twice}: each would replace "
+                    "what the other has written. Give one another path, or another name"
+                )
+        self._written = mine
+
     def _unbounded(self, records: Any, work: Work, shards: int) -> Any:
+        if self._success and isinstance(records.windowing.windowfn, window.GlobalWindows):
+            raise ValueError(
+                f"WriteParts into {self._path}: success={self._success!r} is for windows that end, and the global one "
+                "of an unbounded input does not: its list of files would grow for ever. Leave success out, or give the "
+                "records windows, by beam.WindowInto(FixedWindows(60)), say"
+            )
         chunks = records | "Chunk" >> _chunks(work, self._destination, shards)
         coder = records.windowing.windowfn.get_window_coder()
-        files = chunks | "Write" >> beam.ParDo(WriteWaiting(work, coder)).with_output_types(tuple[str, Plain])
+        files = chunks | "Write" >> Waiting(work, coder).with_output_types(tuple[str, Plain])
         now = files | "Files" >> beam.Values().with_output_types(Plain)
         _publish(now, work)
         if self._success:
@@ -161,7 +197,7 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
                 | "Chunk" >> _chunks(work, self._destination, shards)
                 | "Together" >> together.with_output_types(tuple[tuple[str, str, int], Packed])
                 # Triggers are for results that are to be seen before their time.
-                | "Windows" >> beam.WindowInto(windowfn if merges else window.GlobalWindows())
+                | "Windows" >> beam.WindowInto(Kept(windowfn) if merges else window.GlobalWindows())
             )
             write = beam.ParDo(WriteGrouped(work, coder)).with_output_types(tuple[str, Plain])
             files = chunks | "Group" >> beam.GroupByKey() | "Write" >> write
@@ -186,6 +222,17 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     def display_data(self) -> dict[str, Any]:
         """See `beam.PTransform`."""
         return {"path": self._path, "format": type(self._format).__name__}
+
+
+def _applied(of: Any) -> Iterator[Any]:
+    """A transform of a pipeline, and all in it."""
+    yield of
+    for part in of.parts:
+        yield from _applied(part)
+
+
+def _place(path: str) -> str:
+    return path.removeprefix("file://").rstrip("/")
 
 
 def _chunks(work: Work, destination: Callable[[Any], str] | None, shards: int) -> Any:

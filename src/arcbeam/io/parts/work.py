@@ -55,6 +55,7 @@ class PartFile:
         records: in it.
         step: in which it was staged.
         token: of the attempt that did.
+        path: below which it is staged, and is published. A pipeline that goes on may write elsewhere.
     """
 
     staged: Staged
@@ -65,6 +66,7 @@ class PartFile:
     records: int
     step: int
     token: str
+    path: str = ""
 
     def plain(self) -> Plain:
         """As a committable."""
@@ -78,6 +80,7 @@ class PartFile:
             "records": self.records,
             "step": self.step,
             "token": self.token,
+            "path": self.path,
         }
 
     @staticmethod
@@ -92,6 +95,7 @@ class PartFile:
             plain["records"],
             plain["step"],
             plain["token"],
+            plain.get("path", ""),
         )
 
 
@@ -105,6 +109,7 @@ class Work:
         template: of their names.
         roll: see `Roll`.
         options: the pipeline's, those of Beam's file systems.
+        overwrite: whether another job's files may be replaced.
     """
 
     path: str
@@ -112,10 +117,11 @@ class Work:
     template: Template
     roll: Roll
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    overwrite: bool = False
 
-    def staging(self) -> Staging:
-        """What stages and publishes."""
-        return staging_for(self.path, self.options)
+    def staging(self, path: str = "") -> Staging:
+        """What stages and publishes below the path, or another of a time before."""
+        return staging_for(path or self.path, self.options)
 
     def name(self, span: Span, destination: str, shard: tuple[int, ...], part: int) -> str:
         """Of a file, below the path."""
@@ -123,7 +129,7 @@ class Work:
 
     def part(self, file: PartFile) -> Part:
         """As users see it."""
-        path = f"{self.path.rstrip('/')}/{file.staged.name}"
+        path = f"{(file.path or self.path).rstrip('/')}/{file.staged.name}"
         return Part(path, str(file.span), file.destination, file.shard, file.part, file.records, file.staged.size)
 
 
@@ -147,7 +153,7 @@ class PartWriter:
         named: bool,
     ) -> None:
         self._of = (span, destination, shard, part)
-        self._attempt = attempt
+        self._attempt, self._path = attempt, work.path
         self._name = work.name(span, destination, shard, part) if named else ""
         self._writing: Writing = staging.begin(attempt, self._name)
         self.records = 0
@@ -178,7 +184,7 @@ class PartWriter:
         staged = self._writing.finish()
         if self._name and not staged.name:
             staged = Staged(staged.staged, staged.size, self._name, staged.upload)
-        return PartFile(staged, *self._of, self.records, self._attempt.step, self._attempt.token)
+        return PartFile(staged, *self._of, self.records, self._attempt.step, self._attempt.token, self._path)
 
     def abandon(self) -> None:
         """It is not wanted."""

@@ -283,7 +283,14 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
         if new is None:
             wrong.append(f"stage '{old.stage}' has state, and the pipeline has no such stage")
         elif new.shape != old.shape:
-            wrong.append(f"stage '{old.stage}' has state of another kind")
+            wrong.append(f"stage '{old.stage}' has state of another kind: {_change(old.shape, new.shape)}")
         elif new.level != old.level:
             wrong.append(f"stage '{old.stage}' has state at level {old.level}, the pipeline has it at {new.level}")
     return wrong
+
+
+def _change(had: str, wanted: str) -> str:
+    """What one shape has and the other has not."""
+    old, new = had.split("; "), wanted.split("; ")
+    gone, come = ([each for each in these if each not in those] for these, those in ((old, new), (new, old)))
+    return f"({'; '.join(gone) or 'nothing more'}), in the pipeline ({'; '.join(come) or 'nothing more'})"
