@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -166,3 +167,35 @@ def test_whenever_an_upload_is_killed_the_sweep_finds_it(
     assert left(s3) == [("job-1", 2)]
     s3.publish([other])
     assert s3.get("one") == b"data"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_an_upload_that_is_begun_while_another_of_its_key_is_swept_goes_on(
+    s3: ObjectStaging, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(**_: Any) -> Any:
+        raise Killed
+
+    of, going = s3._uploads, []
+    with monkeypatch.context() as patch:
+        patch.setattr(s3._s3, "create_multipart_upload", killed)
+        with pytest.raises(Killed):
+            s3.begin(attempt(1), "one")
+
+    def begin_meanwhile(key: str) -> Any:
+        if noted:
+            going.append(s3.begin(attempt(2), "one"))
+        else:
+            record = s3._key(".arcbeam/job-1/2-t-live")
+            s3._s3.put_object(Bucket="jobs", Key=record, Body=json.dumps({"key": key, "upload": None}).encode())
+            s3._s3.create_multipart_upload(Bucket="jobs", Key=key)
+        return of(key)
+
+    monkeypatch.setattr(s3, "_uploads", begin_meanwhile)
+    s3.sweep("job-1", 1)
+    assert len(uploads(s3)) == 1
+    if noted:
+        (writing,) = going
+        writing.write(b"data")
+        s3.publish([writing.finish()])
+        assert s3.get("one") == b"data"

@@ -5,7 +5,8 @@ key; when it is begun, also which it is. So:
 
 - killed before the upload is begun: a record without an upload, which is removed with it;
 - killed between its beginning and the second record: the record names the key. Of the uploads of that key those are
-  aborted that no record names, unless some other attempt is about to note one of that key;
+  aborted that no record names, unless some other attempt is about to note one of that key. They are listed before the
+  records are read, so that one begun meanwhile is not among them, or its record is;
 - killed later: the record names the upload.
 
 Nothing is copied, and nobody sees a key before it is complete. The record goes when the upload is completed.
@@ -130,25 +131,29 @@ class ObjectStaging(Staging):
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
         removed = {each.staged for each in leftovers}
-        records = {staged: record for staged in removed if (record := self._record(staged)) is not None}
-        if any(record["upload"] is None for record in records.values()):
-            others = {each.staged: self._record(each.staged) for each in self.leftovers()}
-            noted = {record["upload"] for record in (records | others).values() if record}
-            beginning = {
-                record["key"]
-                for staged, record in others.items()
-                if record and record["upload"] is None and staged not in removed
-            }
+        records = self._records(removed)
+        beginnings = {record["key"] for record in records.values() if record["upload"] is None}
+        # In this order: whoever has begun one that is listed, has noted the key before, and tells it when read now.
+        listed = {key: list(self._uploads(key)) for key in sorted(beginnings)}
+        if beginnings:
+            records = self._records(removed)
+            others = self._records({each.staged for each in self.leftovers()} - removed)
+            noted = {record["upload"] for record in (*records.values(), *others.values())}
+            beginning = {record["key"] for record in others.values() if record["upload"] is None}
         for staged, record in records.items():
             key, uploads = record["key"], [record["upload"]]
             if record["upload"] is None:
                 if key in beginning:
                     # One of these may be that of another attempt, which is about to note it: the next sweep knows.
                     continue
-                uploads = [upload for upload in self._uploads(key) if upload not in noted]
+                uploads = [upload for upload in listed[key] if upload not in noted]
             for upload in uploads:
                 self._abort(key, upload)
             self._s3.delete_object(Bucket=self._bucket, Key=self._key(staged))
+
+    def _records(self, names: Iterable[str]) -> dict[str, Any]:
+        """What those say that are there."""
+        return {staged: record for staged in sorted(names) if (record := self._record(staged)) is not None}
 
     def _record(self, staged: str) -> Any:
         body = self.get(staged)
