@@ -52,4 +52,10 @@ def successes(folder: Path) -> dict[str, Any]:
 
 def left(folder: Path) -> list[str]:
     """What is staged."""
-    return sorted(str(path) for path in folder.rglob("*") if ".arcbeam" in path.parts)
+    return sorted(str(path) for path in folder.rglob("*") if ".arcbeam" in path.parts and not _lists(path))
+
+
+def _lists(path: Path) -> bool:
+    """Whether it is of the lists that runs have of what they publish."""
+    inside = path.parts[path.parts.index(".arcbeam") + 1 :]
+    return inside[0] == "files" if inside else (path / "files").exists()

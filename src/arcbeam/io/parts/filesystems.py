@@ -81,6 +81,12 @@ class FileSystemStaging(Staging):
             data: bytes = file.read()
         return data
 
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        for name in names:
+            if self._files.exists(self.full(name)):
+                self._files.delete([self.full(name)])
+
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""
         now = time.time()
@@ -94,9 +100,7 @@ class FileSystemStaging(Staging):
 
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
-        for each in list(leftovers):
-            if self._files.exists(self.full(each.staged)):
-                self._files.delete([self.full(each.staged)])
+        self.delete([each.staged for each in leftovers])
 
     def _folder_of(self, path: str) -> None:
         folder = path.rpartition("/")[0]

@@ -61,6 +61,12 @@ class LocalStaging(Staging):
         except FileNotFoundError:
             return None
 
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.full(name))
+
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""
         now = time.time()

@@ -46,6 +46,7 @@ class ObjectStaging(Staging):
     """
 
     names_first = True
+    at_once = _AT_ONCE
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
@@ -116,6 +117,11 @@ class ObjectStaging(Staging):
         except self._s3.exceptions.NoSuchKey:
             return None
         return data
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        for name in names:
+            self._s3.delete_object(Bucket=self._bucket, Key=self._key(name))
 
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""

@@ -106,6 +106,8 @@ class Staging(ABC):
 
     names_first = False
     """Whether a file's name must be known when it is begun."""
+    at_once = 1
+    """How many small files may be read and written at once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -140,6 +142,10 @@ class Staging(ABC):
     @abstractmethod
     def get(self, name: str) -> bytes | None:
         """Reads a small file; None if there is none."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes files that are published. What is gone already is no error."""
 
     @abstractmethod
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
