@@ -19,6 +19,10 @@ from tests.store.backends import s3_server
 class Elsewhere(LocalFileSystem):  # type: ignore[misc]  # Beam is untyped
     """A folder of this host as a file system that is known to Beam alone; it renames as HDFS does."""
 
+    def __init__(self, pipeline_options: Any) -> None:
+        super().__init__(pipeline_options)
+        self.told = pipeline_options
+
     @classmethod
     def scheme(cls) -> str:
         return "elsewhere"

@@ -30,7 +30,7 @@ def publish(driven: Any, times: int = 1) -> None:
     for _ in range(times):
         for name, publisher in publishers.items():
             for each in reversed([each for report in driven.reports for each in report.committables.get(name, ())]):
-                publisher.publish([each])
+                publisher.publish([each], again=True)
     for publisher in publishers.values():
         publisher.sweep(JOB, 1_000_000)
         publisher.close()
@@ -51,8 +51,13 @@ def successes(folder: Path) -> dict[str, Any]:
 
 
 def left(folder: Path) -> list[str]:
-    """What is staged; not what says whose the path is."""
-    found = sorted(path for path in folder.rglob("*") if ".arcbeam" in path.parts)
-    if any(path.name.startswith("owner-") for path in found):
-        found = [path for path in found if not path.name.startswith("owner-") and path.name != ".arcbeam"]
-    return list(map(str, found))
+    """What is staged."""
+    return sorted(str(path) for path in folder.rglob("*") if ".arcbeam" in path.parts and not _kept(path))
+
+
+def _kept(path: Path) -> bool:
+    """Whether it says whose the path is, or is of the lists that runs have of what they publish."""
+    inside = path.parts[path.parts.index(".arcbeam") + 1 :]
+    if inside:
+        return inside[0] == "files" or inside[0].startswith("owner-")
+    return (path / "files").exists() or any(path.glob("owner-*"))

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import HadoopFileSystemOptions, PipelineOptions
 
+from arcbeam.io.parts import filesystems
+from arcbeam.io.parts.filesystems import FileSystemStaging
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.staging import Staged, Staging, told_by
 from arcbeam.model.attempts import Attempt
+from tests.io.parts.conftest import Elsewhere
 
 Names = Callable[[], list[str]]
 pytestmark = pytest.mark.contract("END-06")
@@ -110,6 +119,67 @@ def test_what_is_not_ours_is_left_alone(name: str) -> None:
     assert told_by(name) is None
 
 
+# -------------------------------------------------------------------------------------------------- other file systems
+
+
+class Store(Elsewhere):
+    """As an object store does: to rename is to copy over what is there, and then to remove."""
+
+    between: Callable[[], None] | None = None
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "store"
+
+    def _local(self, path: str) -> str:
+        return path.removeprefix("gs://")
+
+    def rename(self, sources: Any, destinations: Any) -> None:
+        for source, destination in zip(map(self._local, sources), map(self._local, destinations), strict=True):
+            between, self.between = self.between, None
+            if between:
+                between()
+            shutil.copyfile(source, destination)
+            os.remove(source)
+
+
+def test_two_who_publish_the_same_into_a_store_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(PipelineOptions([]))
+    monkeypatch.setattr(store, "scheme", lambda: "gs")
+    monkeypatch.setattr(filesystems, "_filesystem", lambda path, options: store)
+    one, other = (FileSystemStaging(f"gs://{tmp_path}/out", {}) for _ in range(2))
+    one.publish([staged(one, "one", b"before")])
+    file = staged(one, "one", b"after")
+    exists, asked = store.exists, []
+
+    def ask(path: str) -> bool:
+        found = exists(path)
+        asked.append(path)
+        if path == one.full(file.staged) and len(asked) == 2:
+            # The other has copied it, and has yet to remove what is staged.
+            shutil.copyfile(f"{tmp_path}/out/{file.staged}", f"{tmp_path}/out/one")
+            store.between = lambda: os.remove(f"{tmp_path}/out/{file.staged}")
+        return found
+
+    monkeypatch.setattr(store, "exists", ask)
+    with pytest.raises(OSError, match="No such file"):
+        one.publish([file])
+    assert one.get("one") == b"after"
+    one.publish([file])
+    assert other.get("one") == b"after"
+
+
+def test_a_file_system_is_told_of_its_own_jobs_options(tmp_path: Path) -> None:
+    before = FileSystems._pipeline_options
+    for host in ("one", "two"):
+        made = FileSystemStaging(f"elsewhere://{tmp_path}/out", {"hdfs_host": host, "hdfs_port": "1"})
+        told = made._files.told.view_as(HadoopFileSystemOptions)
+        assert (told.hdfs_host, told.hdfs_port) == (host, "1")
+    assert FileSystems._pipeline_options is before
+    with pytest.raises(ValueError, match="nowhere"):
+        FileSystemStaging("nowhere://x", {})
+
+
 # ------------------------------------------------------------------------------------------------------------- S3 only
 
 
@@ -166,3 +236,35 @@ def test_whenever_an_upload_is_killed_the_sweep_finds_it(
     assert left(s3) == [("job-1", 2)]
     s3.publish([other])
     assert s3.get("one") == b"data"
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_an_upload_that_is_begun_while_another_of_its_key_is_swept_goes_on(
+    s3: ObjectStaging, noted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(**_: Any) -> Any:
+        raise Killed
+
+    of, going = s3._uploads, []
+    with monkeypatch.context() as patch:
+        patch.setattr(s3._s3, "create_multipart_upload", killed)
+        with pytest.raises(Killed):
+            s3.begin(attempt(1), "one")
+
+    def begin_meanwhile(key: str) -> Any:
+        if noted:
+            going.append(s3.begin(attempt(2), "one"))
+        else:
+            record = s3._key(".arcbeam/job-1/2-t-live")
+            s3._s3.put_object(Bucket="jobs", Key=record, Body=json.dumps({"key": key, "upload": None}).encode())
+            s3._s3.create_multipart_upload(Bucket="jobs", Key=key)
+        return of(key)
+
+    monkeypatch.setattr(s3, "_uploads", begin_meanwhile)
+    s3.sweep("job-1", 1)
+    assert len(uploads(s3)) == 1
+    if noted:
+        (writing,) = going
+        writing.write(b"data")
+        s3.publish([writing.finish()])
+        assert s3.get("one") == b"data"

@@ -47,3 +47,9 @@ def test_all_parts_are_published_at_the_end_or_none(tmp_path: Path) -> None:
     assert {file["name"]: file["records"] for file in success["files"]} == {n: len(of) for n, of in found.items()}
     assert list(published(tmp_path / "shards")) == ["part-00000-00000.jsonl", "part-00001-00000.jsonl"]
     assert left(tmp_path) == []
+
+    write(tmp_path, roll=Roll(elements=1000), shards=1)
+    again = published(tmp_path / "out")
+    assert len(again) < len(found)
+    assert sorted((line for lines in again.values() for line in lines), key=int) == LINES
+    assert left(tmp_path) == []

@@ -159,7 +159,7 @@ class Number(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     """
 
     SUCCESS = "success"
-    """The tag of those files."""
+    """The tag of what publishes them together, with that file."""
 
     def __init__(self, work: Work, success: str) -> None:
         self._work, self._success = work, success
@@ -170,7 +170,8 @@ class Number(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         for file in files:
             if not file.step:
                 yield file.plain()
-        if self._success:
+        if self._success or not step:
+            # Without steps all files of a window come at once, and take the place of those of earlier runs.
             own = [file for file in files if file.step == step]
             yield beam.pvalue.TaggedOutput(self.SUCCESS, success_of(self._success, files, own))
 

@@ -1,8 +1,8 @@
 """Part files on whatever else Beam has a file system for: HDFS, Google's and Azure's stores.
 
-Owns no more than Beam's FileSystem can: a staged file, and a rename. HDFS renames at once; of an object store it is a
-copy inside of the store, and the staged object is removed. Where a name is taken already, that file is removed first,
-so for a moment there is none.
+Owns no more than Beam's FileSystem can: a staged file, and a rename. HDFS renames at once, but to no name that is
+taken: that file is removed first, so for a moment there is none. Of an object store it is a copy inside of the store,
+which replaces what is there, and the staged object is removed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystem import CompressionTypes, FileSystem
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.io.parts.naming import STAGING
-from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by, warn_of_missing
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
 
+_REPLACING: Final = frozenset({"gs", "azfs"})
+"""Schemes of stores whose rename replaces what is there.
+
+SUBTLE: nothing is removed before it there. It is a copy, and then a removal: two may publish the same file beside each
+other, and what is removed in the name of what was there before may be what the other has just copied.
+"""
 _PLAIN = {"mime_type": "application/octet-stream", "compression_type": CompressionTypes.UNCOMPRESSED}
 
 
@@ -37,10 +43,7 @@ class FileSystemStaging(Staging):
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
-        if FileSystems._pipeline_options is None:
-            # Nobody has told this process of Spark's.
-            FileSystems.set_options(PipelineOptions.from_dictionary(dict(options)))
-        self._files = FileSystems.get_filesystem(path)
+        self._files = _filesystem(path, options)
 
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
         """See `Staging`."""
@@ -57,9 +60,9 @@ class FileSystemStaging(Staging):
             there = self._files.exists(target)
             if not self._files.exists(staged):
                 if not there:
-                    warn_of_missing(staged, target)
+                    self.missing(staged, target)
                 continue
-            if there:
+            if there and self._files.scheme() not in _REPLACING:
                 self._files.delete([target])
             self._folder_of(target)
             self._files.rename([staged], [target])
@@ -78,6 +81,12 @@ class FileSystemStaging(Staging):
             data: bytes = file.read()
         return data
 
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        for name in names:
+            if self._files.exists(self.full(name)):
+                self._files.delete([self.full(name)])
+
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""
         now = time.time()
@@ -91,9 +100,7 @@ class FileSystemStaging(Staging):
 
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
-        for each in list(leftovers):
-            if self._files.exists(self.full(each.staged)):
-                self._files.delete([self.full(each.staged)])
+        self.delete([each.staged for each in leftovers])
 
     def _folder_of(self, path: str) -> None:
         folder = path.rpartition("/")[0]
@@ -101,6 +108,15 @@ class FileSystemStaging(Staging):
         with contextlib.suppress(OSError, NotImplementedError):
             if not self._files.exists(folder):
                 self._files.mkdirs(folder)
+
+
+def _filesystem(path: str, options: Mapping[str, Any]) -> Any:
+    """A file system of its own, told of these options: what its process was told may be of another job, or of none."""
+    scheme = FileSystems.get_scheme(path)
+    match [kind for kind in FileSystem.get_all_subclasses() if kind.scheme() == scheme]:
+        case [kind]:
+            return kind(pipeline_options=PipelineOptions.from_dictionary(dict(options)))
+    return FileSystems.get_filesystem(path)  # which says what is wrong
 
 
 class _Remote(Writing):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from arcbeam.io.parts.naming import STAGING
-from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by, warn_of_missing
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
 
 
@@ -42,7 +42,7 @@ class LocalStaging(Staging):
                 os.replace(staged, target)
             except FileNotFoundError:
                 if not os.path.exists(target):
-                    warn_of_missing(staged, target)
+                    self.missing(staged, target)
         # One that was published before, by who died then, may not be durable yet either.
         for folder in sorted(folders):
             _sync(folder)
@@ -60,6 +60,12 @@ class LocalStaging(Staging):
                 return file.read()
         except FileNotFoundError:
             return None
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self.full(name))
 
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""

@@ -5,7 +5,8 @@ key; when it is begun, also which it is. So:
 
 - killed before the upload is begun: a record without an upload, which is removed with it;
 - killed between its beginning and the second record: the record names the key. Of the uploads of that key those are
-  aborted that no record names, unless some other attempt is about to note one of that key;
+  aborted that no record names, unless some other attempt is about to note one of that key. They are listed before the
+  records are read, so that one begun meanwhile is not among them, or its record is;
 - killed later: the record names the upload.
 
 Nothing is copied, and nobody sees a key before it is complete. The record goes when the upload is completed.
@@ -22,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from arcbeam.io.parts.naming import STAGING
-from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by, warn_of_missing
+from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
 
 _PIECE: Final = 8 << 20
@@ -45,6 +46,7 @@ class ObjectStaging(Staging):
     """
 
     names_first = True
+    at_once = _AT_ONCE
 
     def __init__(self, path: str, options: Mapping[str, Any]) -> None:
         super().__init__(path)
@@ -77,9 +79,9 @@ class ObjectStaging(Staging):
             upload, target = f"upload {file.upload['id']}", self.full(file.name)
             match self._size(key):
                 case None:
-                    warn_of_missing(upload, target)
+                    self.missing(upload, target)
                 case size if size != file.size:
-                    warn_of_missing(upload, f"{target} of {file.size} bytes, not {size}")
+                    self.missing(upload, f"{target} of {file.size} bytes, not {size}")
         self._s3.delete_object(Bucket=self._bucket, Key=record)
 
     def _completed(self, file: Staged, key: str) -> bool:
@@ -116,6 +118,11 @@ class ObjectStaging(Staging):
             return None
         return data
 
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Staging`."""
+        for name in names:
+            self._s3.delete_object(Bucket=self._bucket, Key=self._key(name))
+
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""
         now, folder = time.time(), self._key(f"{STAGING}/{job}/" if job else f"{STAGING}/")
@@ -130,25 +137,29 @@ class ObjectStaging(Staging):
     def remove(self, leftovers: Iterable[Leftover]) -> None:
         """See `Staging`."""
         removed = {each.staged for each in leftovers}
-        records = {staged: record for staged in removed if (record := self._record(staged)) is not None}
-        if any(record["upload"] is None for record in records.values()):
-            others = {each.staged: self._record(each.staged) for each in self.leftovers()}
-            noted = {record["upload"] for record in (records | others).values() if record}
-            beginning = {
-                record["key"]
-                for staged, record in others.items()
-                if record and record["upload"] is None and staged not in removed
-            }
+        records = self._records(removed)
+        beginnings = {record["key"] for record in records.values() if record["upload"] is None}
+        # In this order: whoever has begun one that is listed, has noted the key before, and tells it when read now.
+        listed = {key: list(self._uploads(key)) for key in sorted(beginnings)}
+        if beginnings:
+            records = self._records(removed)
+            others = self._records({each.staged for each in self.leftovers()} - removed)
+            noted = {record["upload"] for record in (*records.values(), *others.values())}
+            beginning = {record["key"] for record in others.values() if record["upload"] is None}
         for staged, record in records.items():
             key, uploads = record["key"], [record["upload"]]
             if record["upload"] is None:
                 if key in beginning:
                     # One of these may be that of another attempt, which is about to note it: the next sweep knows.
                     continue
-                uploads = [upload for upload in self._uploads(key) if upload not in noted]
+                uploads = [upload for upload in listed[key] if upload not in noted]
             for upload in uploads:
                 self._abort(key, upload)
             self._s3.delete_object(Bucket=self._bucket, Key=self._key(staged))
+
+    def _records(self, names: Iterable[str]) -> dict[str, Any]:
+        """What those say that are there."""
+        return {staged: record for staged in sorted(names) if (record := self._record(staged)) is not None}
 
     def _record(self, staged: str) -> Any:
         body = self.get(staged)

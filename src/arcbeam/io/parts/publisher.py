@@ -1,7 +1,8 @@
 """Who publishes part files, and what says that a window is over.
 
-Owns the order among the two, whose staging does it, and the mark that says whose the names below a path are. A pipeline
-that goes on may have another path than it had: what was staged below the one before is published there.
+Owns the order among the two and the removal of what earlier runs have published (`.replacing`), whose staging does it,
+and the mark that says whose the names below a path are. A pipeline that goes on may have another path than it had: what
+was staged below the one before is published there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.naming import STAGING
+from arcbeam.io.parts.replacing import Replacing, for_each
 from arcbeam.io.parts.staging import Staged, Staging, told_by
 from arcbeam.io.parts.work import PartFile, Plain, Work
 from arcbeam.io.publishing import Publisher
@@ -48,15 +50,21 @@ class PublishParts(Publisher):
         for plain in (*parts, *(own for each in over for own in each["own"])):
             file = PartFile.of(plain)
             files[file.path][file.staged.staged] = file.staged
+        # Of bounded pipelines, which have one path.
+        replacing = [made for each in over if (made := Replacing.of(self._work, each)) is not None]
+        for_each(self._staging(""), Replacing.begin, replacing)
         for path, staged in files.items():
             staging = self._staging(path)
+            staging.again = self.again
             # Of one step, and so of one job. What has no step is a bounded pipeline's.
             job, step = max(filter(None, map(told_by, staged)), default=("", 0))
             if step:
                 _claim(self._work, staging, job, step)
             staging.publish(list(staged.values()))
+        for_each(self._staging(""), Replacing.end, replacing)
         for each in sorted(over, key=lambda each: len(each["files"])):
-            successes.put(self._staging(each.get("path", "")), each)
+            if each["name"]:
+                successes.put(self._staging(each.get("path", "")), each)
 
     def sweep(self, job: str, step: int) -> None:
         """See `Publisher`. Below another path, as far as something was published there in this process."""

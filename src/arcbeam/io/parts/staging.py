@@ -10,8 +10,8 @@ swept when the step is over, and by which leftovers of jobs that died are found.
 from __future__ import annotations
 
 import itertools
-import logging
 import uuid
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.model.attempts import Attempt
-
-LOG: Final = logging.getLogger("arcbeam.io.parts")
 
 _NAMELESS: Final = "nameless"
 """In place of a job's name, on a runner that tells none."""
@@ -106,6 +104,10 @@ class Staging(ABC):
 
     names_first = False
     """Whether a file's name must be known when it is begun."""
+    again = True
+    """Whether what is published may have been published before."""
+    at_once = 1
+    """How many small files may be read and written at once."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -127,6 +129,22 @@ class Staging(ABC):
     def publish(self, files: Sequence[Staged]) -> None:
         """Brings staged files under their names, whatever was there. Those that are there already stay: idempotent."""
 
+    def missing(self, staged: str, target: str) -> None:
+        """A file can neither be published nor is.
+
+        Raises:
+            FileNotFoundError: and nobody can have published it before.
+        """
+        neither = f"neither what was staged ({staged}) nor what it was to become ({target}) is there"
+        if not self.again:
+            raise FileNotFoundError(
+                f"{neither}: it was staged where this process does not see it, or somebody has removed it; "
+                "on a cluster, write to a path that all hosts share"
+            )
+        warnings.warn(
+            f"{neither}: if nobody has taken the file away after it was published, its records are lost", stacklevel=3
+        )
+
     @abstractmethod
     def put(self, name: str, data: bytes, staged: str) -> None:
         """Writes a small file, whole, whatever was there.
@@ -140,6 +158,10 @@ class Staging(ABC):
     @abstractmethod
     def get(self, name: str) -> bytes | None:
         """Reads a small file; None if there is none."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes files that are published. What is gone already is no error."""
 
     @abstractmethod
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
@@ -167,13 +189,3 @@ def told_by(staged: str) -> tuple[str, int] | None:
             step = name.partition("-")[0]
             return (job, int(step)) if step.isdigit() else None
     return None
-
-
-def warn_of_missing(staged: str, target: str) -> None:
-    """Says that a file can neither be published nor is."""
-    LOG.warning(
-        "neither what was staged (%s) nor what it was to become (%s) is there: "
-        "if nobody has taken the file away after it was published, its records are lost",
-        staged,
-        target,
-    )

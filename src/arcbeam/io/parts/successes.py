@@ -26,7 +26,7 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
     """A committable: the file of a window and destination.
 
     Args:
-        name: what such files are called.
+        name: what such files are called; "": there is none, and this only brings its own along.
         files: of the window, in order.
         own: those of them that this step has staged.
     """
@@ -35,7 +35,7 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
     listed = [[file.staged.name, file.records, file.staged.size] for file in files]
     return {
         "kind": "success",
-        "name": success_name(name, first.destination, first.span),
+        "name": success_name(name, first.destination, first.span) if name else "",
         "staged": staged_name(now),
         "path": newest.path,
         "job": now.job,

@@ -45,8 +45,10 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     So readers see files that are whole, with records that are committed, each record once, whatever is killed when.
     Readers must pass over names that begin with "." or "_", as Beam, Spark and Hadoop do.
 
-    A bounded pipeline publishes all of them at its end; if it fails, none. Run again into the same path it replaces the
-    files of the same names, and leaves the others. In steps the names are one job's: see `overwrite`.
+    A bounded pipeline publishes all of them at its end; if it fails, none. Run again into the same path with the same
+    names, its files of a window and destination take the place of those of the runs before, however many there were:
+    these are removed behind the publishing. Other windows and destinations are left alone. In steps the names are one
+    job's: see `overwrite`.
 
     *How they are written.* Without `shards`, a bounded pipeline writes where the records are: each task has at most a
     hundred files open, each for a window and destination. The shard is the place of the task among those that wrote.
@@ -202,17 +204,13 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             write = beam.ParDo(WriteGrouped(work, coder)).with_output_types(tuple[str, Plain])
             files = chunks | "Group" >> beam.GroupByKey() | "Write" >> write
         files |= "All windows" >> beam.WindowInto(window.GlobalWindows())
-        numbers = shards is None or bool(self._success)
-        now = files | "Now" >> beam.FlatMap(_Now(numbers)).with_output_types(Plain)
+        now = files | "Now" >> beam.FlatMap(_of_steps).with_output_types(Plain)
         _publish(now, work)
-        seen = now
-        if numbers:
-            number = beam.ParDo(Number(work, self._success)).with_outputs(Number.SUCCESS, main="files")
-            numbered = files | "Gather" >> beam.GroupByKey() | "Number" >> number
-            # What says that all are there brings them along.
-            behind = numbered[Number.SUCCESS] if self._success else numbered.files
-            _publish(behind, work, "Publish numbered", sweeps=False)
-            seen = (now, numbered.files) | "Seen" >> beam.Flatten()
+        number = beam.ParDo(Number(work, self._success)).with_outputs(Number.SUCCESS, main="files")
+        numbered = files | "Gather" >> beam.GroupByKey() | "Number" >> number
+        # What says that all are there brings them along.
+        _publish(numbered[Number.SUCCESS], work, "Publish numbered", sweeps=False)
+        seen = (now, numbered.files) | "Seen" >> beam.Flatten()
         return seen | "Part" >> beam.Map(_part_of(work)).with_output_types(Part)
 
     def default_label(self) -> str:
@@ -244,19 +242,10 @@ def _publish(of: Any, work: Work, label: str = "Publish", *, sweeps: bool = True
     _ = of | label >> Publish(PublishParts(work, sweeps=sweeps))
 
 
-class _Now:
-    """Whether a file is published as it is, without waiting for others: those of steps, and if nobody numbers them.
-
-    Args:
-        numbers: whether somebody does, else.
-    """
-
-    def __init__(self, numbers: bool) -> None:
-        self._numbers = numbers
-
-    def __call__(self, element: tuple[str, Plain]) -> Iterator[Plain]:
-        if element[1]["step"] or not self._numbers:
-            yield element[1]
+def _of_steps(element: tuple[str, Plain]) -> Iterator[Plain]:
+    """What is published as it is, without waiting for others."""
+    if element[1]["step"]:
+        yield element[1]
 
 
 def _part_of(work: Work) -> Callable[[Plain], Part]:
