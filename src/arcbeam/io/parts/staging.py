@@ -80,9 +80,11 @@ class Writing(ABC):
 
     Attributes:
         size: bytes so far.
+        held: those of them that are in memory, about.
     """
 
     size: int = 0
+    held: int = 0
 
     @abstractmethod
     def write(self, data: bytes) -> None:
