@@ -63,7 +63,7 @@ class Leftover:
         step: of the job.
         staged: where it is, below the path.
         size: in bytes; of an upload that is not complete, unknown: None.
-        age: seconds since it was last written.
+        age: seconds since it was last written; of an upload, since it was begun.
         of: what of it is left, in words.
     """
 
