@@ -58,3 +58,9 @@ def test_an_age_that_is_none_is_a_wrong_usage(path: Path) -> None:
     found = invoke(str(path), "--remove", "--older-than", "1 day")
     assert found.exit_code == 2
     assert "'1 day' is no duration; 90s, 15m, 24h and 7d are" in found.stderr
+
+
+def test_it_is_said_of_what_the_age_of_an_upload_is() -> None:
+    said = " ".join(invoke("--help").stdout.split())
+    assert "on S3, what was begun then" in said
+    assert "The age of an upload to S3 is that of its beginning" in said

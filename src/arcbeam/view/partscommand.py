@@ -39,7 +39,7 @@ class _Age(click.ParamType[float]):
     default="24h",
     show_default=True,
     metavar="AGE",
-    help="With --remove: only what was last written to so long ago, as 90s, 15m, 24h, 7d.",
+    help="With --remove: only what was last written to so long ago, as 90s, 15m, 24h, 7d; on S3, what was begun then.",
 )
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def parts(out: Output, path: str, remove: bool, older_than: float, options: tuple[str, ...]) -> None:
@@ -47,7 +47,8 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
 
     PATH is what WriteParts was given; OPTIONS are pipeline options that its file system needs, as --s3_endpoint_url. A
     job sweeps what its attempts leave behind. What is here belongs to jobs that run now, that can be resumed (they
-    publish it then), or that are dead. Do not remove what a job still has to publish: its records would be lost.
+    publish it then), or that are dead. Do not remove what a job still has to publish: its records would be lost. The
+    age of an upload to S3 is that of its beginning, whatever was sent since: take longer than any takes.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 

@@ -197,6 +197,7 @@ def test_a_large_file_is_uploaded_in_parts(s3: ObjectStaging) -> None:
     writing = s3.begin(attempt(1), "large")
     for _ in range(21):
         writing.write(b"x" * (1 << 20))
+        assert writing.held == writing.size % (8 << 20)
     file = writing.finish()
     assert len(file.upload["tags"]) == 3
     s3.publish([file])

@@ -1,9 +1,9 @@
 """Writing parts of a bounded input where its records are: no record travels.
 
 Owns the DoFn that writes, and the one that numbers what tasks have written. A task has a file open for each window and
-destination it meets, limited in number; each is a part. Files are numbered when all tasks are done, in the order of the
-tasks, so names do not depend on which of them was first. On an object store a name must be known when its upload is
-begun: there the shard is the place of the task, and there are gaps.
+destination it meets, limited in number and in memory; each is a part. Files are numbered when all tasks are done, in
+the order of the tasks, so names do not depend on which of them was first. On an object store a name must be known when
+its upload is begun: there the shard is the place of the task, and there are gaps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from arcbeam.model.lists import TakesLists
 
 _MOST_OPEN: Final = 100
 """Files that a task has open at once. The one that was written to longest ago is closed for the next."""
+_MOST_HELD: Final = 128 << 20
+"""Bytes that all of them have in memory: of an upload the piece that is not sent, of Parquet the row group. The one
+that has most is closed then; one alone has what its format and `Roll` ask for."""
 
 Destination = Callable[[Any], str]
 Of = tuple[Span, str]
@@ -59,6 +62,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     def __init__(self, work: Work, destination: Destination | None, coder: Any) -> None:
         self._work, self._destination, self._coder = work, destination, coder
         self._open: OrderedDict[Of, tuple[PartWriter, Any]] = OrderedDict()
+        self._held = 0
         self._done: list[tuple[PartFile, Any]] = []
 
     def setup(self) -> None:
@@ -70,6 +74,7 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         for writer, _ in self._open.values():
             writer.abandon()
         self._open.clear()
+        self._held = 0
         self._done = []
 
     def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
@@ -100,10 +105,14 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
                 # As many as will just be enough, if they are like those before; of the first nothing is known.
                 before = writer.records
                 some = min(some, 1 + (roll.bytes - writer.taken) * before // max(1, writer.taken) if before else 1)
+            held = writer.held
             writer.add_records(records if some == len(records) else records[place : place + some])
+            self._held += writer.held - held
             place += some
             if writer.records == roll.elements or (roll.bytes is not None and writer.taken >= roll.bytes):
                 self._finish(of)
+            while self._held > _MOST_HELD and len(self._open) > 1:
+                self._finish(max(self._open, key=lambda each: self._open[each][0].held))
 
     def _writer(self, of: Of, window: Any) -> PartWriter:
         found = self._open.get(of)
@@ -121,10 +130,12 @@ class WriteHere(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         shard = (now.step, *now.order) if now.step else now.order
         writer = PartWriter(self._work, self._staging, now, *of, shard, number, named=named)
         self._open[of] = writer, window
+        self._held += writer.held
         return writer
 
     def _finish(self, of: Of) -> None:
         writer, window = self._open.pop(of)
+        self._held -= writer.held
         self._done.append((writer.finish(), window))
 
     def finish_bundle(self) -> Iterator[Any]:

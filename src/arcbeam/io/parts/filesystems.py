@@ -27,6 +27,8 @@ _REPLACING: Final = frozenset({"gs", "azfs"})
 SUBTLE: nothing is removed before it there. It is a copy, and then a removal: two may publish the same file beside each
 other, and what is removed in the name of what was there before may be what the other has just copied.
 """
+_BUFFER: Final = 1 << 20
+"""Bytes of a file that a client holds, about; it tells nobody."""
 _PLAIN = {"mime_type": "application/octet-stream", "compression_type": CompressionTypes.UNCOMPRESSED}
 
 
@@ -120,6 +122,8 @@ def _filesystem(path: str, options: Mapping[str, Any]) -> Any:
 
 
 class _Remote(Writing):
+    held = _BUFFER
+
     def __init__(self, files: Any, full: str, staged: str) -> None:
         self._files, self._full, self._staged = files, full, staged
         self._file = files.create(full, **_PLAIN)

@@ -33,9 +33,11 @@ class Open(ABC):
 
     Attributes:
         taken: bytes of the records so far, before they are compressed.
+        held: those of them that are in memory, about.
     """
 
     taken: int = 0
+    held: int = 0
 
     @abstractmethod
     def add(self, encoded: Sequence[bytes]) -> None:

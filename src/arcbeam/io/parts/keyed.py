@@ -42,6 +42,10 @@ _RECORDS: Final = 4_096
 """Of a chunk, about."""
 _BYTES: Final = 1 << 20
 """Of a chunk, about."""
+_MOST_HELD: Final = 16 << 20
+"""Bytes of all chunks that are not full. All go then, for there are as many as destinations, windows and shards."""
+_OVERHEAD: Final = 48
+"""Bytes that a record takes beside its own."""
 
 Key = tuple[str, int]
 """Destination and shard."""
@@ -72,6 +76,7 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
     def start_bundle(self) -> None:
         """Nothing waits."""
         self._chunks: dict[tuple[Any, Key], _Chunk] = {}
+        self._held = 0
         self._known: set[str] = set()
 
     def process(self, element: Any, window: Any = beam.DoFn.WindowParam) -> Iterable[Any]:
@@ -110,15 +115,18 @@ class Chunks(beam.DoFn, TakesLists):  # type: ignore[misc]  # Beam is untyped
         if chunk is None:
             chunk = self._chunks[window, key] = _Chunk()
         chunk.records += encoded
-        chunk.size += sum(map(len, encoded))
-        if len(chunk.records) < _RECORDS and chunk.size < _BYTES:
-            return []
-        del self._chunks[window, key]
-        return [self._windowed(window, key, chunk)]
+        size = sum(map(len, encoded))
+        chunk.size += size
+        self._held += size + _OVERHEAD * len(encoded)
+        if len(chunk.records) >= _RECORDS or chunk.size >= _BYTES:
+            del self._chunks[window, key]
+            self._held -= chunk.size + _OVERHEAD * len(chunk.records)
+            return [self._windowed(window, key, chunk)]
+        return list(self.finish_bundle()) if self._held > _MOST_HELD else []
 
     def finish_bundle(self) -> Iterator[Any]:
         """What waits goes."""
-        chunks, self._chunks = self._chunks, {}
+        chunks, self._chunks, self._held = self._chunks, {}, 0
         for (window, key), chunk in chunks.items():
             yield self._windowed(window, key, chunk)
 

@@ -10,10 +10,14 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
+
+_BUFFER: Final = 1 << 20
+"""Bytes of a file that are written at once."""
 
 
 class LocalStaging(Staging):
@@ -101,9 +105,11 @@ class LocalStaging(Staging):
 
 
 class _Local(Writing):
+    held = _BUFFER
+
     def __init__(self, full: str, staged: str) -> None:
         self._full, self._staged = full, staged
-        self._file = open(full, "wb", buffering=1 << 20)  # noqa: SIM115  # closed when it is staged
+        self._file = open(full, "wb", buffering=_BUFFER)  # noqa: SIM115  # closed when it is staged
 
     def write(self, data: bytes) -> None:
         self._file.write(data)

@@ -206,6 +206,7 @@ class _Upload(Writing):
             if len(self._tags) % (_MOST // 10) == 0:
                 # A file of any size has to do with as many parts as S3 takes.
                 self._piece *= 2
+        self.held = len(self._waiting)
 
     def _send(self, data: bytes) -> None:
         sent = self._s3.upload_part(

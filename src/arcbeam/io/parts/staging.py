@@ -61,7 +61,7 @@ class Leftover:
         step: of the job.
         staged: where it is, below the path.
         size: in bytes; of an upload that is not complete, unknown: None.
-        age: seconds since it was last written.
+        age: seconds since it was last written; of an upload, since it was begun.
         of: what of it is left, in words.
     """
 
@@ -78,9 +78,11 @@ class Writing(ABC):
 
     Attributes:
         size: bytes so far.
+        held: those of them that are in memory, about.
     """
 
     size: int = 0
+    held: int = 0
 
     @abstractmethod
     def write(self, data: bytes) -> None:

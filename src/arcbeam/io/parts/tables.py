@@ -224,6 +224,7 @@ class _OpenParquet(Open):
         table = self._of._table(rows)
         self._tables.append(table)
         self.taken += table.nbytes
+        self.held += table.nbytes
         self._waiting += len(rows)
         if self._waiting >= self._of.rows:
             self._flush()
@@ -231,7 +232,7 @@ class _OpenParquet(Open):
     def _flush(self) -> None:
         if self._waiting:
             self._out.write_table(pa.concat_tables(self._tables), row_group_size=self._of.rows)
-        self._tables, self._waiting = [], 0
+        self._tables, self._waiting, self.held = [], 0, 0
 
     def close(self) -> None:
         self._flush()

@@ -51,7 +51,9 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     job's: see `overwrite`.
 
     *How they are written.* Without `shards`, a bounded pipeline writes where the records are: each task has at most a
-    hundred files open, each for a window and destination. The shard is the place of the task among those that wrote.
+    hundred files open, each for a window and destination, and 128 MiB of them in memory; beyond that it closes the one
+    that was written to longest ago, or that has most in memory, and begins a further part if more comes. The shard is
+    the place of the task among those that wrote.
     With `shards`, or if windows merge, records first travel to the task that writes their shard. So they do in an
     unbounded pipeline, where they wait in state until their part is closed (see `Roll`) or the window is over. Late
     records make further parts, as long as the lateness that is allowed is not over; later ones are dropped and counted

@@ -168,6 +168,11 @@ class PartWriter:
         """Bytes of the records so far, before they are compressed."""
         return self._open.taken
 
+    @property
+    def held(self) -> int:
+        """Bytes that it has in memory, about."""
+        return self._open.held + self._writing.held
+
     def add_records(self, records: Sequence[Any]) -> None:
         """Adds records."""
         self._open.add_records(records)

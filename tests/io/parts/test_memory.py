@@ -1,0 +1,90 @@
+"""What a task has of its part files in memory: bounded, however many windows, destinations and shards it meets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from apache_beam.coders.coders import GlobalWindowCoder
+from apache_beam.transforms.window import GlobalWindow
+
+from arcbeam.io import Parquet, Roll
+from arcbeam.io.parts import direct, keyed
+from arcbeam.io.parts.direct import WriteHere
+from arcbeam.io.parts.formats import Format, Text
+from arcbeam.io.parts.keyed import Chunks
+from arcbeam.io.parts.naming import Template
+from arcbeam.io.parts.packs import Pack
+from arcbeam.io.parts.work import PartFile, Work
+from tests.io.parts.jobs import attempt
+
+pytestmark = pytest.mark.contract("END-06")
+
+
+def work(folder: Path, format: Format, **roll: Any) -> Work:
+    template = Template("{destination}/{shard}-{part}", destinations=True, shards=None)
+    return Work(str(folder), format, template, Roll(**roll))
+
+
+def written(writes: WriteHere) -> list[PartFile]:
+    return [PartFile.of(each.value[1]) for each in writes.finish_bundle()]
+
+
+@pytest.mark.parametrize("roll", [{}, {"elements": 3}])
+def test_beyond_a_budget_open_files_are_closed(
+    tmp_path: Path, roll: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_MOST_HELD", 4 << 20)
+    writes = WriteHere(work(tmp_path, Text(), **roll), lambda line: f"d{int(line) % 10}", GlobalWindowCoder())
+    writes.setup()
+    with attempt():
+        for _ in range(2):
+            writes.start_bundle()
+            for n in range(100):
+                writes.take([str(n)], GlobalWindow())
+                assert len(writes._open) <= 4
+            files = written(writes)
+            assert writes._held == 0
+            assert sum(file.records for file in files) == 100
+            assert {file.destination for file in files} == {f"d{n}" for n in range(10)}
+
+
+def test_the_one_that_has_most_is_closed_and_one_alone_is_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_MOST_HELD", (2 << 20) + 100_000)
+    parquet = Parquet(pa.schema([("n", pa.int64()), ("to", pa.string())]), rows=50_000)
+    writes = WriteHere(work(tmp_path, parquet), lambda row: row["to"], GlobalWindowCoder())
+    writes.setup()
+    writes.start_bundle()
+    with attempt():
+        for count, to, still in (
+            (40_000, "much", ["much"]),
+            (10, "few", ["few"]),
+            (20_000, "much", ["few"]),
+            (9_999, "few", ["few"]),
+        ):
+            writes.take([{"n": n, "to": to} for n in range(count)], GlobalWindow())
+            assert [of[1] for of in writes._open] == still
+        files = written(writes)
+    assert sorted((file.destination, file.records) for file in files) == [
+        ("few", 10_009),
+        ("much", 20_000),
+        ("much", 40_000),
+    ]
+
+
+def test_beyond_a_budget_all_chunks_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyed, "_MOST_HELD", 1000)
+    chunks = Chunks(work(tmp_path, Text()), lambda line: f"d{line}", 2)
+    chunks.start_bundle()
+    came: list[Any] = []
+    for n in range(100):
+        came += chunks.take([str(n)], GlobalWindow())
+        assert sum(len(chunk.records) for chunk in chunks._chunks.values()) <= 20
+    assert len(came) >= 80
+    came += chunks.finish_bundle()
+    assert chunks._held == 0
+    assert sorted(int(line) for each in came for line in Pack.of(each.value[1])) == list(range(100))
