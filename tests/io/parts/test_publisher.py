@@ -103,7 +103,7 @@ def test_lists_are_kept_in_every_kind_of_place(staging: Staging, names: Callable
             writing.write(b"x")
             staged = writing.finish()
             made.append(Staged(staged.staged, staged.size, name, staged.upload))
-        replacing = Replacing(".arcbeam/files/0.json", ".arcbeam/job-1/0-t-list", "job-1", frozenset(files))
+        replacing = Replacing(".arcbeam/files/0.json", ".arcbeam/job-1/0-t-list", "job-1", frozenset(files), "")
         replacing.begin(staging)
         staging.publish(made)
         replacing.end(staging)
@@ -119,7 +119,7 @@ def test_lists_are_kept_in_every_kind_of_place(staging: Staging, names: Callable
 
 def test_who_came_later_is_left_alone(tmp_path: Path) -> None:
     staging = LocalStaging(str(tmp_path))
-    old, new = (Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset(n)) for n in ("a", "b"))
+    old, new = (Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset(n), "") for n in ("a", "b"))
     for name in "abc":
         staging.put(name, b"x", ".arcbeam/j/0-t-1")
     staging.put(old.name, b'{"files": ["c"], "before": []}', old.staged)
@@ -133,7 +133,7 @@ def test_who_came_later_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_list_that_is_none_is_named(tmp_path: Path) -> None:
     staging = LocalStaging(str(tmp_path))
-    replacing = Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset("a"))
+    replacing = Replacing(".arcbeam/files/0.json", ".arcbeam/j/0-t-0", "j", frozenset("a"), "")
     for data in (b"x", b"[]", b'{"files": ["../x"], "before": []}'):
         staging.put(replacing.name, data, replacing.staged)
         with pytest.raises(ValueError, match=r"files/0\.json is no list"):

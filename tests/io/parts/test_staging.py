@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -66,13 +65,14 @@ def test_what_was_there_is_replaced(staging: Staging) -> None:
     assert staging.get("one") == b"after"
 
 
-def test_what_is_gone_from_both_places_is_told(staging: Staging, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_gone_from_both_places_is_told_and_at_first_an_error(staging: Staging) -> None:
     file = staged(staging, "one")
     staging.sweep("job-1", 1)
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(UserWarning, match=f"neither[^|]*{staging.path}/one"):
         staging.publish([file])
-    assert "neither" in caplog.text
-    assert f"{staging.path}/one" in caplog.text
+    staging.again = False
+    with pytest.raises(FileNotFoundError, match=r"neither.* to a path that all hosts share"):
+        staging.publish([file])
 
 
 def test_a_sweep_takes_a_jobs_files_up_to_a_step(staging: Staging, names: Names) -> None:

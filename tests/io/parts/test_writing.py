@@ -108,7 +108,7 @@ def test_what_says_that_all_are_there_comes_behind_all(tmp_path: Path) -> None:
     for stage in p.plan.stages:
         for name in stage.publishers:
             for each in [each for report in p.reports for each in report.committables.get(name, ())][:1]:
-                OpenPublisher(stage, name).publish([each])
+                OpenPublisher(stage, name).publish([each], again=True)
     (success,) = successes(tmp_path).values()
     assert sorted(file["name"] for file in success["files"]) == list(published(tmp_path))
 
@@ -239,7 +239,8 @@ class Steps:
                         shard.view, shard.steps = committed, shard.steps - 1
             for name in shard.of.publishers:
                 publisher = OpenPublisher(shard.of, name)
-                publisher.publish([each.payload for each in shard.closed[-1].committables if each.stage == name])
+                made = [each.payload for each in shard.closed[-1].committables if each.stage == name]
+                publisher.publish(made, again=True)
                 publisher.sweep(jobs.JOB, number)
                 publisher.close()
             assert over or left(self.folder) == []

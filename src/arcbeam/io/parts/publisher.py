@@ -58,9 +58,8 @@ class PublishParts(Publisher):
         for plain in (*parts, *(own for each in over for own in each["own"])):
             file = PartFile.of(plain)
             files[file.path][file.staged.staged] = file.staged
-        # Of bounded pipelines, which have one path.
         replacing = [made for each in over if (made := Replacing.of(self._work, each)) is not None]
-        _for_each(self._staging(""), Replacing.begin, replacing)
+        self._for_each(Replacing.begin, replacing)
         for path, staged in files.items():
             staging = self._staging(path)
             staging.again = self.again
@@ -69,10 +68,17 @@ class PublishParts(Publisher):
             if step:
                 _claim(self._work, staging, job, step)
             staging.publish(list(staged.values()))
-        _for_each(self._staging(""), Replacing.end, replacing)
+        self._for_each(Replacing.end, replacing)
         for each in sorted(over, key=lambda each: len(each["files"])):
             if each["name"]:
                 successes.put(self._staging(each.get("path", "")), each)
+
+    def _for_each(self, what: Callable[[Replacing, Staging], None], of: Iterable[Replacing]) -> None:
+        """Does something with each, as many at once as the place bears."""
+        made = [(each, self._staging(each.path)) for each in of]
+        with ThreadPoolExecutor(min([staging.at_once for _, staging in made], default=1)) as pool:
+            for _ in pool.map(lambda each: what(*each), made):
+                pass
 
     def sweep(self, job: str, step: int) -> None:
         """See `Publisher`. Below another path, as far as something was published there in this process."""
@@ -150,12 +156,14 @@ class Replacing:
         staged: where it is on its way.
         job: that publishes.
         names: of its files.
+        path: below which all of that is.
     """
 
     name: str
     staged: str
     job: str
     names: frozenset[str]
+    path: str
 
     @staticmethod
     def of(work: Work, success: Mapping[str, Any]) -> Replacing | None:
@@ -166,7 +174,7 @@ class Replacing:
         told = [work.template.text, work.format.suffix, files[0]["span"], files[0]["destination"]]
         mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
         names = frozenset(file["name"] for file in files)
-        return Replacing(f"{_FOLDER}/{mark}.json", success["staged"], success["job"], names)
+        return Replacing(f"{_FOLDER}/{mark}.json", success["staged"], success["job"], names, files[0]["path"])
 
     def begin(self, staging: Staging) -> None:
         """Says what will be published, and keeps what was: before the first of it is published."""
@@ -200,10 +208,3 @@ class Replacing:
     def _write(self, staging: Staging, before: frozenset[str]) -> None:
         said = {"job": self.job, "files": sorted(self.names), "before": sorted(before)}
         staging.put(self.name, (json.dumps(said, ensure_ascii=False) + "\n").encode(), self.staged)
-
-
-def _for_each(staging: Staging, what: Callable[[Replacing, Staging], None], of: Iterable[Replacing]) -> None:
-    """Does something with each, as many at once as the place bears."""
-    with ThreadPoolExecutor(staging.at_once) as pool:
-        for _ in pool.map(lambda each: what(each, staging), of):
-            pass
