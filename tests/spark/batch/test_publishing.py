@@ -35,9 +35,18 @@ def _run(folder: Path, *options: str, fails: int = 0, last: Any = None, publishe
     return p
 
 
+def _make_idle_workers(spark: Any) -> None:
+    """Leaves eight idle Python workers at least: who publishes, and who is asked later, are others then."""
+    frame = spark.range(0, 2, 1, 2)
+    for _ in range(4):
+        frame = frame.mapInArrow(lambda batches: batches, "id long")
+    frame.collect()
+
+
 @pytest.mark.contract("END-01")
 @pytest.mark.parametrize("options", [(), ("--streaming",)])
-def test_what_is_staged_is_published_once_all_is_done(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_what_is_staged_is_published_once_all_is_done(tmp_path: Path, options: tuple[str, ...], spark: Any) -> None:
+    _make_idle_workers(spark)
     _run(tmp_path, *options)
     assert published(tmp_path) == sorted(map(str, range(100)))
     assert left_over(tmp_path) == []

@@ -215,8 +215,8 @@ class BatchRun:
     def _tear_down(self, failed: bool) -> None:
         """Tears down DoFns that have something to tear down; costs nothing if no worker holds one."""
         holders = {report.worker for report in self._outcome.reports if report.needs_teardown}
-        # Who has published is in no report.
-        needed = bool(holders or self._publishing.names)
+        holders |= self._publishing.holders
+        needed = bool(holders)
         if failed:
             # Which of them the failure has left alive is not known: whoever comes by in one round is torn down.
             holders.clear()

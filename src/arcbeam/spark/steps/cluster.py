@@ -250,7 +250,8 @@ class SparkCluster:
         try:
             last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
             order = [self._job.placing.stages[stage].id for stage in stages]
-            tear_down_workers(self._spark, self._job.id, self._holders, self._slots, last, order)
+            holders = self._holders | self._publishing.holders
+            tear_down_workers(self._spark, self._job.id, holders, self._slots, last, order)
         except Exception as e:
             # The session may be gone, and with it all workers.
             _LOG.debug("nothing could be torn down", exc_info=True)

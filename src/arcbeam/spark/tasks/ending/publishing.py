@@ -27,7 +27,7 @@ from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.collecting import collected
 from arcbeam.spark.tasks.failure import Guarded
-from arcbeam.spark.tasks.openstages import open_stages, publishing
+from arcbeam.spark.tasks.openstages import open_stages, publishing, worker_name
 from arcbeam.store.jobtemp.location import JobLocation
 
 if TYPE_CHECKING:
@@ -101,12 +101,17 @@ class PublishTask:
     last: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` runs; a row for each thing that people should know."""
+        """What `mapInArrow` runs; a row: what people should know, and the worker if it has something to tear down."""
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         told = [text for number in numbers for text in self._made(self.calls[number])]
+        job = publishing(self._given().job)
         if self.last:
-            open_stages.close_job(publishing(self._given().job))
-        yield pa.RecordBatch.from_arrays([pa.array(told, pa.string())], names=["told"])
+            open_stages.close_job(job)
+        holds = any(publisher.needs_teardown() for publisher in open_stages.of(job))
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([told], pa.list_(pa.string())), pa.array([worker_name() if holds else None], pa.string())],
+            names=["told", "holder"],
+        )
 
     def _given(self) -> Publishers:
         found = _given.get(self.location.url)
@@ -179,7 +184,7 @@ class SparkPublishing:
         prelude: see `Publishers`.
 
     Attributes:
-        names: of the plan's publishers.
+        holders: the workers known to have publishers whose teardown does something.
     """
 
     def __init__(
@@ -198,11 +203,7 @@ class SparkPublishing:
         self._publishers: Publishers | None = Publishers(job, self._stages, quick, prelude)
         self._runs = itertools.count()
         self._given_up = threading.Event()
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Of the plan's publishers."""
-        return tuple(self._stages)
+        self.holders: set[str] = set()
 
     def publish(self, committables: Iterable[tuple[str, bytes]], *, again: bool) -> list[str]:
         """Publishes them all; from any thread, one call at a time.
@@ -267,7 +268,7 @@ class SparkPublishing:
         run = f"publish-{next(self._runs)}"
         task = PublishTask(self._location, tuple(calls), run, last)
         frame = self._spark.range(0, len(calls), 1, min(len(calls), self._slots)).mapInArrow(
-            Guarded(task).__call__, "told string"
+            Guarded(task).__call__, "told array<string>, holder string"
         )
         rows = collected(
             self._spark,
@@ -280,4 +281,5 @@ class SparkPublishing:
             stage=run,
             given_up=given_up or self._given_up,
         )
-        return [str(row[0]) for row in rows]
+        self.holders |= {str(row["holder"]) for row in rows if row["holder"] is not None}
+        return [str(text) for row in rows for text in row["told"]]
