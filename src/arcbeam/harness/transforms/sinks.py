@@ -22,8 +22,8 @@ from arcbeam.harness.transforms.values import Given
 from arcbeam.model.lists import TakesLists
 
 
-class _Collecting(BlockOperation):
-    """A DoFn of the SDK's that collects what comes, and puts out little."""
+class _Held(BlockOperation):
+    """A DoFn that the SDK's runner sets up, starts and ends, and that collects what comes, and puts out little."""
 
     def __init__(self, name: Any, spec: Any, factory: Any, input_coder: Any, fn: Any, given: Given) -> None:
         super().__init__(name, spec, factory, input_coder)
@@ -64,6 +64,10 @@ class _Collecting(BlockOperation):
         super().reset()
         for side in self._given.sides:
             side.reset()
+
+
+class _Collecting(_Held):
+    """One of the SDK's, which takes what its operation leaves to it."""
 
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
@@ -167,7 +171,7 @@ class TableOperation(_Collecting):
         return len(rows)
 
 
-class ListOperation(_Collecting):
+class ListOperation(_Held):
     """A DoFn that takes lists of values of the same window."""
 
     @staticmethod
@@ -185,9 +189,6 @@ class ListOperation(_Collecting):
                         self._runner._reraise_augmented(e)
                     for each in out:
                         self.output(each)
-
-    def _collect(self, block: Block, place: int) -> int:
-        raise NotImplementedError("blocks are taken whole")
 
 
 def _by_windows(block: Block) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
@@ -213,6 +214,6 @@ def _by_windows(block: Block) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
         yield values, windows
 
 
-def operation_for(fn: Any) -> type[_Collecting] | None:
+def operation_for(fn: Any) -> type[_Held] | None:
     """The operation that stands for a DoFn; None if there is none."""
     return next((kind for kind in (SinkOperation, TableOperation, ListOperation) if kind.takes(fn)), None)

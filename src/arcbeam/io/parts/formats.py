@@ -156,22 +156,31 @@ class Lines(Format):
         return _OpenLines(self, write, self._compression is not None)
 
 
-class _OpenLines(Open):
-    def __init__(self, of: Lines, write: Write, compressed: bool) -> None:
-        self._of, self._out = of, write
-        self._deflate = zlib.compressobj(wbits=_GZIP) if compressed else None
-        head = of.head()
-        if head:
-            self._write(head)
+class _OpenStream(Open):
+    """A file that has one record behind the other."""
 
-    def _write(self, data: bytes) -> None:
-        self._out(data if self._deflate is None else self._deflate.compress(data))
+    def __init__(self, write: Write) -> None:
+        self._write = write
 
     def add(self, encoded: Sequence[bytes]) -> None:
         self._add(b"".join(encoded))
 
     def add_pack(self, pack: Pack) -> None:
         self._add(pack.data)
+
+    def _add(self, data: bytes) -> None:
+        self.taken += len(data)
+        self._write(data)
+
+
+class _OpenLines(_OpenStream):
+    def __init__(self, of: Lines, write: Write, compressed: bool) -> None:
+        self._of, self._out = of, write
+        self._deflate = deflate = zlib.compressobj(wbits=_GZIP) if compressed else None
+        super().__init__(write if deflate is None else lambda data: write(deflate.compress(data)))
+        head = of.head()
+        if head:
+            self._write(head)
 
     def add_records(self, records: Sequence[Any]) -> None:
         try:
@@ -180,10 +189,6 @@ class _OpenLines(Open):
             # Which of them it is, and why, is found out by taking them one by one.
             data = b"".join(self._of.encode(records))
         self._add(data)
-
-    def _add(self, data: bytes) -> None:
-        self.taken += len(data)
-        self._write(data)
 
     def close(self) -> None:
         if self._deflate is not None:
@@ -346,19 +351,10 @@ class Bytes(Format):
         return record
 
 
-class _OpenBytes(Open):
+class _OpenBytes(_OpenStream):
     def __init__(self, of: Bytes, write: Write) -> None:
-        self._of, self._write = of, write
-
-    def add(self, encoded: Sequence[bytes]) -> None:
-        self._add(b"".join(encoded))
-
-    def add_pack(self, pack: Pack) -> None:
-        self._add(pack.data)
-
-    def _add(self, data: bytes) -> None:
-        self.taken += len(data)
-        self._write(data)
+        super().__init__(write)
+        self._of = of
 
     def add_records(self, records: Sequence[Any]) -> None:
         self.add(self._of.encode(records))

@@ -314,55 +314,22 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         for timer in (end, age, idle):
             timer.clear()
 
-    def _due(
-        self, key: Key, window: Any, waiting: Any, opened: Any, part: Any, end: Any, age: Any, idle: Any
+    @on_timer(END)  # type: ignore[untyped-decorator]
+    @on_timer(AGE)  # type: ignore[untyped-decorator]
+    @on_timer(IDLE)  # type: ignore[untyped-decorator]
+    def due(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        window: Any = beam.DoFn.WindowParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        opened: Any = beam.DoFn.StateParam(OPEN),
+        part: Any = beam.DoFn.StateParam(PART),
+        end: Any = beam.DoFn.TimerParam(END),
+        age: Any = beam.DoFn.TimerParam(AGE),
+        idle: Any = beam.DoFn.TimerParam(IDLE),
     ) -> Iterator[tuple[str, Plain]]:
+        """The window is over (what comes late makes further parts), the part is old enough, or nothing has come."""
         if opened.read() is not None:
             yield from self._write(key, window, part, waiting.read())
             waiting.clear()
         self._closed(opened, end, age, idle)
-
-    @on_timer(END)  # type: ignore[untyped-decorator]
-    def over(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        window: Any = beam.DoFn.WindowParam,
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        opened: Any = beam.DoFn.StateParam(OPEN),
-        part: Any = beam.DoFn.StateParam(PART),
-        end: Any = beam.DoFn.TimerParam(END),
-        age: Any = beam.DoFn.TimerParam(AGE),
-        idle: Any = beam.DoFn.TimerParam(IDLE),
-    ) -> Iterator[tuple[str, Plain]]:
-        """The window is over; what comes late makes further parts."""
-        yield from self._due(key, window, waiting, opened, part, end, age, idle)
-
-    @on_timer(AGE)  # type: ignore[untyped-decorator]
-    def old(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        window: Any = beam.DoFn.WindowParam,
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        opened: Any = beam.DoFn.StateParam(OPEN),
-        part: Any = beam.DoFn.StateParam(PART),
-        end: Any = beam.DoFn.TimerParam(END),
-        age: Any = beam.DoFn.TimerParam(AGE),
-        idle: Any = beam.DoFn.TimerParam(IDLE),
-    ) -> Iterator[tuple[str, Plain]]:
-        """The part has been in progress for long enough."""
-        yield from self._due(key, window, waiting, opened, part, end, age, idle)
-
-    @on_timer(IDLE)  # type: ignore[untyped-decorator]
-    def quiet(
-        self,
-        key: Any = beam.DoFn.KeyParam,
-        window: Any = beam.DoFn.WindowParam,
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        opened: Any = beam.DoFn.StateParam(OPEN),
-        part: Any = beam.DoFn.StateParam(PART),
-        end: Any = beam.DoFn.TimerParam(END),
-        age: Any = beam.DoFn.TimerParam(AGE),
-        idle: Any = beam.DoFn.TimerParam(IDLE),
-    ) -> Iterator[tuple[str, Plain]]:
-        """Nothing has come for long enough."""
-        yield from self._due(key, window, waiting, opened, part, end, age, idle)

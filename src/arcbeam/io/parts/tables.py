@@ -9,26 +9,17 @@ import hashlib
 import io
 import json
 import pickle
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
 import fastavro
 import pyarrow as pa
+from fastavro.write import Writer
 
 from arcbeam.io.parts.formats import Format, Open, Write
 
-_MAGIC: Final = b"Obj\x01"
-_HEAD: Final = {
-    "type": "record",
-    "name": "org.apache.avro.file.Header",
-    "fields": [
-        {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": 4}},
-        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
-        {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": 16}},
-    ],
-}
 _BLOCK: Final = 1 << 16
 """Bytes of a block of an Avro file before it is compressed."""
 
@@ -77,35 +68,22 @@ class Avro(Format):
 
     def open(self, write: Write) -> Open:
         """See `Format`."""
-        text = json.dumps(self._schema).encode()
-        sync = hashlib.md5(text, usedforsecurity=False).digest()
-        meta = {"avro.codec": self._codec.encode(), "avro.schema": text}
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, fastavro.parse_schema(_HEAD), {"magic": _MAGIC, "meta": meta, "sync": sync})
-        write(out.getvalue())
-        return _OpenAvro(self, write, sync, _deflated if self._codec == "deflate" else None)
+        sync = hashlib.md5(json.dumps(self._schema).encode(), usedforsecurity=False).digest()
+        out: Any = _Sink(write)
+        return _OpenAvro(self, Writer(out, self._parsed, self._codec, sync_marker=sync))
 
 
-def _deflated(data: bytes) -> bytes:
-    # Avro's deflate is without zlib's head and sum.
-    packer = zlib.compressobj(wbits=-15)
-    return packer.compress(data) + packer.flush()
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What fastavro takes as a block of another file: records that are encoded."""
 
-
-def _long(number: int) -> bytes:
-    """A long of Avro, not below zero."""
-    number <<= 1
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    bytes_: io.BytesIO
+    num_records: int
 
 
 class _OpenAvro(Open):
-    def __init__(self, of: Avro, write: Write, sync: bytes, pack: Callable[[bytes], bytes] | None) -> None:
-        self._of, self._write, self._sync, self._pack = of, write, sync, pack
+    def __init__(self, of: Avro, out: Writer) -> None:
+        self._of, self._out = of, out
         self._block: list[bytes] = []
         self._size = 0
 
@@ -122,9 +100,7 @@ class _OpenAvro(Open):
 
     def _flush(self) -> None:
         if self._block:
-            data = b"".join(self._block)
-            packed = data if self._pack is None else self._pack(data)
-            self._write(_long(len(self._block)) + _long(len(packed)) + packed + self._sync)
+            self._out.write_block(_Block(io.BytesIO(b"".join(self._block)), len(self._block)))
         self._block, self._size = [], 0
 
     def close(self) -> None:
