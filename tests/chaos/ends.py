@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate, window
@@ -26,47 +25,35 @@ from apache_beam.utils.windowed_value import WindowedValue
 from arcbeam import ArcbeamRunner, GracefulShutdown
 from arcbeam.io import Roll, Text, WriteParts
 from tests.chaos.points import reached
+from tests.offsets import NO_END, Endless
 
 KEYS = 5
 TRAILER = "the end"
 _AT_ONCE = 100
 _PAUSE_SECONDS = 0.1
-_MOST = 1 << 40
 
 
-class Numbers(beam.DoFn, beam.RestrictionProvider):
+class Numbers(beam.DoFn):
     """Puts out numbers, a hundred at once; then it defers the rest. It ends where a file says so."""
 
     def __init__(self, folder: Path) -> None:
         self._until = folder / "until"
 
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, _MOST)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return 1
-
-    def truncate(self, element: int, restriction: OffsetRange) -> None:
-        return None
-
     @beam.DoFn.unbounded_per_element()
     def process(
         self,
         element: int,
-        tracker: Any = beam.DoFn.RestrictionParam(),
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         position = tracker.current_restriction().start
-        until = int(self._until.read_text()) if self._until.exists() else _MOST
+        until = int(self._until.read_text()) if self._until.exists() else NO_END
         for n in range(position, min(until, position + _AT_ONCE)):
             if not tracker.try_claim(n):
                 return
             yield window.TimestampedValue(n, n)
         if position + _AT_ONCE >= until:
-            tracker.try_claim(_MOST)
+            tracker.try_claim(NO_END)
             return
         estimator.set_watermark(Timestamp(position + _AT_ONCE))
         tracker.defer_remainder(Timestamp.of(time.time() + _PAUSE_SECONDS))

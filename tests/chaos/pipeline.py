@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import userstate, window
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
+from tests.offsets import UpTo
 
 RECORDS = 30_000
 KEYS = 20
@@ -30,23 +30,14 @@ _AT_ONCE = 1_000
 _PAUSE_SECONDS = 0.2
 
 
-class Numbers(beam.DoFn, beam.RestrictionProvider):
+class Numbers(beam.DoFn):
     """Puts out numbers, some at once; then it defers the rest."""
-
-    def initial_restriction(self, element: int) -> OffsetRange:
-        return OffsetRange(0, element)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
-        return int(restriction.size())
 
     @beam.DoFn.unbounded_per_element()
     def process(
         self,
         element: int,
-        tracker: Any = beam.DoFn.RestrictionParam(),
+        tracker: Any = beam.DoFn.RestrictionParam(UpTo()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         position = tracker.current_restriction().start

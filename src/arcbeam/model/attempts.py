@@ -5,6 +5,8 @@ Leaf: standard library only. Set by whoever runs a task, in the process in which
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -33,6 +35,15 @@ class Here:
     """
 
     attempt: Attempt | None = None
+
+    @contextlib.contextmanager
+    def running(self, attempt: Attempt) -> Iterator[None]:
+        """That attempt runs in the block, and none behind it."""
+        self.attempt = attempt
+        try:
+            yield
+        finally:
+            self.attempt = None
 
 
 here = Here()

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 
+from tests.offsets import NO_END, Endless
+
 _POLL_SECONDS = 0.05
-_MOST = 1 << 30
 
 
 def feed(folder: Path, until: int, *, end: bool = False) -> None:
@@ -25,26 +25,14 @@ def feed(folder: Path, until: int, *, end: bool = False) -> None:
     partial.rename(folder / "fed")
 
 
-class Fed(beam.DoFn, beam.RestrictionProvider):
+class Fed(beam.DoFn):
     """Numbers, each at its own second; the element is the folder that says how far."""
-
-    def initial_restriction(self, element: str) -> OffsetRange:
-        return OffsetRange(0, _MOST)
-
-    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
-        return OffsetRestrictionTracker(restriction)
-
-    def restriction_size(self, element: str, restriction: OffsetRange) -> int:
-        return 1
-
-    def truncate(self, element: str, restriction: OffsetRange) -> None:
-        return None
 
     @beam.DoFn.unbounded_per_element()
     def process(
         self,
         element: str,
-        tracker: Any = beam.DoFn.RestrictionParam(),
+        tracker: Any = beam.DoFn.RestrictionParam(Endless()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
         until, end = map(int, Path(element, "fed").read_text().split())
@@ -54,7 +42,7 @@ class Fed(beam.DoFn, beam.RestrictionProvider):
             yield window.TimestampedValue(n, n)
         estimator.set_watermark(Timestamp(until))
         if end:
-            tracker.try_claim(_MOST)
+            tracker.try_claim(NO_END)
         else:
             tracker.defer_remainder(Timestamp.of(time.time() + _POLL_SECONDS))
 

@@ -268,8 +268,8 @@ class _Run:
         for each in of.confirmed:
             callbacks.confirm(job.id, each)
         name = f"{plan.step}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
-        here.attempt = Attempt(job.name, plan.step, (self._level, self.task), name)
-        with warnings.catch_warnings(record=True) as caught:
+        running = here.running(Attempt(job.name, plan.step, (self._level, self.task), name))
+        with running, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default")
             sent = Sent(placing, self._level, self._rows.put)
             files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -143,6 +144,8 @@ class StreamRun:
         self._machine: JobMachine | None = None
         self._log: StepLog | None = None
         self._cluster: SparkCluster | None = None
+        # Of publishing and sweeping, by whatever thread.
+        self._said: SimpleQueue[Sequence[str]] = SimpleQueue()
         self._opened = -1
         self._end: End | None = None
         self._mode = Mode.RUNNING
@@ -235,7 +238,7 @@ class StreamRun:
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
         forgotten = "" if self.kept else log.head.job
         cluster = self._cluster = SparkCluster(
-            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._told_of_sinks, forgotten
+            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, forgotten
         )
         self._measured = partial(self._figures, cluster, placing)
         grace = Duration(round(settings.shutdown_seconds * 1e6))
@@ -249,6 +252,7 @@ class StreamRun:
                 end = self._end = drive(driver, self._inbox, self._clock)
             if end is not None and end.state in _PUBLISHED:
                 cluster.sweep(log.head.step)
+            self._tell_what_is_said()
         finally:
             if script is not None:
                 script.close()
@@ -311,9 +315,11 @@ class StreamRun:
         assert self._cluster is not None
         self._cluster.publish(step, committables, again=step <= self._opened)
 
-    def _told_of_sinks(self, texts: Sequence[str]) -> None:
-        for text in texts:
-            self.warn(text)
+    def _tell_what_is_said(self) -> None:
+        """Here, for listeners are called on the driver's thread, and publishing has one of its own."""
+        while not self._said.empty():
+            for text in self._said.get():
+                self.warn(text)
 
     # `Watch`.
 
@@ -321,6 +327,7 @@ class StreamRun:
         """See `arcbeam.steps.seams.Watch`."""
         assert self._machine is not None
         assert self._log is not None
+        self._tell_what_is_said()
         # Before those who have asked hear of it: they may look what has become of the job.
         if self._machine.mode is not self._mode:
             self._mode = self._machine.mode

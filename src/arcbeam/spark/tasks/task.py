@@ -187,7 +187,10 @@ class _Run:
         workerlog.at(task.job, task.stage.id)
         token = f"{task.stage.id}.{self._partition}.{self._attempt}.{uuid.uuid4().hex[:8]}"
         order = (task.round, self._partition) if task.round else (self._partition,)
-        here.attempt = Attempt(task.job, 0, order, token)
+        with here.running(Attempt(task.job, 0, order, token)):
+            self._run_stage(task)
+
+    def _run_stage(self, task: StageTask) -> None:
         stage = self._stage = open_stages.get(
             task.job, task.key, task.opened, task.location, task.prelude, quick=task.settings.quick_tasks
         )

@@ -121,11 +121,20 @@ def replay_suspended(seed: int, folder: Path, options: Sequence[str] = ()) -> in
     """As `replay`, but the job is suspended one to five times, and goes on with other numbers of tasks.
 
     Returns:
-        How often it was; fewer times if it has ended before.
+        How often it was; at least once.
     """
+    for hurried in (False, True):
+        run = folder / f"hurried {hurried}"
+        if made := _suspended(seed, run, options, hurried=hurried):
+            return made
+    raise AssertionError("it has ended before it could be suspended")
+
+
+def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool) -> int:
+    """How often the job was suspended before it ended; hurried: at its first steps."""
     what = chosen(seed)
     out, state = folder / "out", folder / "state"
-    out.mkdir()
+    out.mkdir(parents=True)
     chance = random.Random(f"suspended {seed}")
     ways = ways_to_run(seed)
     given = ["--streaming", f"--shards={what.pipeline.shards}", "--allow_unsafe_triggers", f"--checkpoint_dir={state}"]
@@ -136,7 +145,7 @@ def replay_suspended(seed: int, folder: Path, options: Sequence[str] = ()) -> in
         with _slots(chance.randint(1, 4)):
             result = p.run()
             if made < wanted:
-                result.wait_until_finish(int(chance.uniform(200, 1500)))
+                result.wait_until_finish(1 if hurried else int(chance.uniform(200, 1500)))
                 with contextlib.suppress(RequestRefusedError):
                     result.suspend(f"savepoint-{made}")
                     made += 1
