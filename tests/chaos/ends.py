@@ -8,7 +8,6 @@ What it puts out is numbers, each with its ordinal among those of its key, which
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam import ArcbeamRunner, GracefulShutdown
 from arcbeam.io import Roll, Text, WriteParts
+from tests.chaos.hosts import serve
 from tests.chaos.points import reached
 from tests.offsets import NO_END, Endless
 
@@ -109,4 +109,4 @@ def run(folder: Path, out: str, *options: str) -> Any:
 
 
 if __name__ == "__main__":
-    print(run(Path(sys.argv[1]), sys.argv[2], *sys.argv[3:]))  # noqa: T201
+    serve(run)

@@ -1,8 +1,9 @@
 """The ends of a job, each with a process killed at each point on the way: part files lose nothing and double nothing.
 
-Each cell of the matrix is a job of its own. It is asked to end, somebody is killed at a point, whoever starts it again
-does so, and in the end (after a resumption, where the end was none for good) every number is in one file, once.
-Somebody reads the folder all the while. `make test` tries a few cells; the table of all:
+Each cell of the matrix is a job of its own; jobs share a session, one after the other, until somebody kills it. Each
+is asked to end, somebody is killed at a point, whoever starts it again does so, and in the end (after a resumption,
+where the end was none for good) every number is in one file, once. Somebody reads the folder all the while. `make
+test` tries a few cells; the table of all:
 
     python -m tests.chaos.test_ends [local | s3] [END [VICTIM [POINT]]]
 """
@@ -10,7 +11,6 @@ Somebody reads the folder all the while. `make test` tries a few cells; the tabl
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -29,11 +29,9 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.chain import known, read_newest
 from tests.chaos.ends import KEYS, TRAILER
+from tests.chaos.hosts import Driver, Host
 from tests.chaos.points import POINTS, VICTIMS, arm, is_hit
-from tests.chaos.test_kills import kill_all
 from tests.store.backends import s3_server
-
-_ROOT = Path(__file__).resolve().parents[2]
 
 ENDS: Final = ("finite", "drain", "suspend", "error", "cancel")
 _FOR_GOOD: Final = ("finite", "drain")
@@ -166,11 +164,12 @@ class Trial:
         end: how it is to end.
         victim, point: who is killed, and where.
         out: where its files go.
+        host: where its drivers run.
     """
 
-    def __init__(self, folder: Path, end: str, victim: str, point: str, out: Out) -> None:
+    def __init__(self, folder: Path, end: str, victim: str, point: str, out: Out, host: Host) -> None:
         self._folder, self._end, self._victim, self._point, self._out = folder, end, victim, point, out
-        self._state, self._log = folder / "state", folder / "log"
+        self._state, self._host, self._tail = folder / "state", host, host.tail
         self._store = FolderBlobs(self._state)
 
     def run(self) -> bool:
@@ -187,8 +186,10 @@ class Trial:
             (self._folder / "point").unlink(missing_ok=True)
             if self._end not in _FOR_GOOD:
                 self._go_on()
+        except BaseException:
+            self._host.kill()
+            raise
         finally:
-            kill_all(int((self._folder / "driver").read_text()))
             reader.close()
         reader.look()
         assert not reader.faults, reader.faults
@@ -206,7 +207,7 @@ class Trial:
             what, name = requests.Asked(self._end), "" if self._end == "cancel" else "last"
             requests.ask(self._store, what, name, now)
 
-    def _until_it_ends(self, driver: subprocess.Popen[bytes]) -> None:
+    def _until_it_ends(self, driver: Driver) -> None:
         """Starts it again where its driver is killed, as a supervisor does."""
         while True:
             try:
@@ -251,44 +252,62 @@ class Trial:
         assert newest is not None
         return known(newest).mode
 
-    def _tail(self) -> str:
-        return self._log.read_text(errors="replace")[-6000:]
-
-    def _wait(self, driver: subprocess.Popen[bytes], so: Any, what: str) -> None:
+    def _wait(self, driver: Driver, so: Any, what: str) -> None:
         until = time.monotonic() + _SECONDS
         while not so():
             assert driver.poll() is None, f"it ended before {what}:\n{self._tail()}"
             assert time.monotonic() < until, f"not in time: {what}\n{self._tail()}"
             time.sleep(0.05)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        """A driver in a process of its own, with all that it starts in one group."""
-        path = os.pathsep.join([str(_ROOT / "tests" / "chaos" / "hook"), str(_ROOT)])
-        trial = {"ARCBEAM_TRIAL": str(self._folder), "ARCBEAM_TRIAL_ROOT": str(_ROOT), "PYTHONPATH": path}
-        # It lives for seconds: to compile its code well is not worth it.
-        trial["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
-        with open(self._log, "ab") as log:
-            return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "tests.chaos.ends", str(self._folder), self._out.url),
-                    f"--checkpoint_dir={self._state}",
-                    f"--spark_master={_MASTER[self._victim]}",
-                    "--shards=3",
-                    "--spark_conf=spark.executor.memory=512m",
-                    *self._out.options,
-                ],
-                cwd=_ROOT,
-                env={**os.environ, **trial},
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+    def _start(self) -> Driver:
+        return self._host.start(
+            self._folder,
+            self._out.url,
+            [
+                f"--checkpoint_dir={self._state}",
+                "--shards=3",
+                "--spark_conf=spark.executor.memory=512m",
+                *self._out.options,
+            ],
+        )
 
 
-def trial(folder: Path, end: str, victim: str, point: str, s3: str = "") -> bool:
+class Hosts(contextlib.ExitStack):
+    """By the master that victims need; all are gone behind it.
+
+    Args:
+        folder: of theirs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder, self._of = folder, dict[str, Host]()
+
+    def of(self, victim: str) -> Host:
+        """Where jobs run of which such a process is killed."""
+        master = _MASTER[victim]
+        if master not in self._of:
+            host = self._of[master] = Host(self._folder / f"host-{len(self._of)}", master)
+            self.callback(host.kill)
+        return self._of[master]
+
+
+def trial(folder: Path, hosts: Hosts, end: str, victim: str, point: str, s3: str = "") -> bool:
     """One cell; see `Trial.run`."""
     out = S3Out(s3, f"{end}-{victim}-{point}".replace(" ", "-").replace(",", "")) if s3 else LocalOut(folder / "out")
-    return Trial(folder, end, victim, point, out).run()
+    return Trial(folder, end, victim, point, out, hosts.of(victim)).run()
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with Hosts(tmp_path_factory.mktemp("hosts")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["local", "s3"])
+def s3(request: pytest.FixtureRequest) -> Iterator[str]:
+    with s3_server() if request.param == "s3" else contextlib.nullcontext("") as found:
+        yield found
 
 
 @pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "END-05", "END-06")
@@ -299,16 +318,14 @@ def trial(folder: Path, end: str, victim: str, point: str, s3: str = "") -> bool
         ("suspend", "driver", "after the manifest"),
     ],
 )
-def test_part_files_lose_and_double_nothing(end: str, victim: str, point: str, tmp_path: Path) -> None:
-    assert trial(tmp_path, end, victim, point)
+def test_part_files_lose_and_double_nothing(hosts: Hosts, end: str, victim: str, point: str, tmp_path: Path) -> None:
+    assert trial(tmp_path, hosts, end, victim, point)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("end", "victim", "point"), list(cells()))
-@pytest.mark.parametrize("where", ["local", "s3"])
-def test_all_ends_all_kills(where: str, end: str, victim: str, point: str, tmp_path: Path) -> None:
-    with s3_server() if where == "s3" else contextlib.nullcontext("") as s3:
-        hit = trial(tmp_path, end, victim, point, s3)
+def test_all_ends_all_kills(s3: str, hosts: Hosts, end: str, victim: str, point: str, tmp_path: Path) -> None:
+    hit = trial(tmp_path, hosts, end, victim, point, s3)
     # What fails or is cancelled may be over before it comes to a point.
     assert hit or end in ("error", "cancel")
 
@@ -316,14 +333,18 @@ def test_all_ends_all_kills(where: str, end: str, victim: str, point: str, tmp_p
 def main(where: str, *which: str) -> int:
     """Tries cells, and says of each how it went; how many went wrong."""
     wrong = 0
-    with s3_server() if where == "s3" else contextlib.nullcontext("") as s3:
+    with (
+        tempfile.TemporaryDirectory() as hosting,
+        Hosts(Path(hosting)) as hosts,
+        s3_server() if where == "s3" else contextlib.nullcontext("") as s3,
+    ):
         for cell in cells():
             if any(wanted not in ("-", had) for wanted, had in zip(which, cell, strict=False)):
                 continue
             began = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    said = "well" if trial(Path(folder), *cell, s3) else "well, and not reached"
+                    said = "well" if trial(Path(folder), hosts, *cell, s3) else "well, and not reached"
                 except AssertionError as e:
                     said, wrong = f"WRONG {e}", wrong + 1
             sys.stdout.write(f"{where}: {', '.join(cell)}: {said} ({time.monotonic() - began:.0f} s)\n")

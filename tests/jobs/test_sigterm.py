@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +21,8 @@ from arcbeam import cli
 from arcbeam.model.commits import CommitMode
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.inspection import inspect
+from tests.jobs.fakes import connected
+from tests.jobs.test_serving_steps import windows
 from tests.notes import noted
 from tests.spark.steps.fed import feed
 from tests.spark.steps.test_steering import Job, expected
@@ -43,15 +47,20 @@ finally:
 """
 
 
+_CLI = "from arcbeam.cli import main; main()"
+
+
 class Driver:
     """A process with a job of its own, and a session of its own; it is gone with the block."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, code: str = _SUBMITS) -> None:
         self._said = folder / "said"
         with self._said.open("w") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _SUBMITS, str(folder), *options],
+                [sys.executable, "-c", code, *([str(folder)] if code is _SUBMITS else []), *arguments],
                 cwd=_ROOT,
+                # It lives for seconds: to compile its code well is not worth it.
+                env={**os.environ, "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
                 stdout=said,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -141,3 +150,56 @@ def test_where_spark_is_told_too_the_job_is_suspended_all_the_same(tmp_path: Pat
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
     # The step that ran is run again; what it did outside the job, too.
     assert [pane for pane, _ in groupby(job.panes())] == expected(0, 25)
+
+
+@pytest.mark.long
+@pytest.mark.contract("END-03", "API-06")
+def test_so_are_jobs_of_run_and_resume(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(_SUBMITS)
+    feed(job.source, 15)
+    with Driver(tmp_path, "run", str(script), str(tmp_path), "--spark_master=local[2]", code=_CLI) as driver:
+        driver.until(lambda: len(job.panes()) == 3)
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(_SECONDS) == 143, driver.said
+        assert "ended" not in driver.said
+    feed(job.source, 25)
+    with Driver(tmp_path, "resume", str(job.state), code=_CLI) as driver:
+        driver.until(lambda: len(job.panes()) == 6)
+        driver.process.send_signal(signal.SIGTERM)
+        assert driver.process.wait(_SECONDS) == 143, driver.said
+    assert inspect(FolderBlobs(job.state)).mode == str(CommitMode.SUSPENDED)
+    feed(job.source, 25, end=True)
+    with Driver(tmp_path, "resume", str(job.state), code=_CLI) as driver:
+        assert driver.process.wait(_SECONDS) == 0, driver.said
+        assert driver.said.endswith(" is DONE\n")
+    assert job.panes() == expected(0, 25)
+    assert sorted(noted(job.read)) == list(range(25))
+
+
+@pytest.mark.long
+@pytest.mark.contract("END-03", "API-02")
+def test_a_servers_jobs_are_suspended_and_go_on_with_the_next_server(tmp_path: Path) -> None:
+    source, out, folder = (tmp_path / name for name in ("source", "out", "server"))
+    feed(source, 15)
+    id = ""
+    for panes in (1, 2):
+        with Driver(
+            tmp_path, "serve", "--port=0", f"--folder={folder}", "--json", "--", "--spark_master=local[2]", code=_CLI
+        ) as driver:
+            driver.until(lambda driver=driver: "endpoint" in driver.said)  # type: ignore[misc]
+            first = next(line for line in driver.said.splitlines() if line.startswith("{"))
+            with connected(grpc.insecure_channel(json.loads(first)["endpoint"])) as client:
+                id = id or client.run(windows(source, out), streaming=True, shards=2)
+                driver.until(lambda panes=panes: len(noted(out)) == panes)  # type: ignore[misc]
+                if panes == 2:
+                    assert client.states(id)[-1] == "DONE"
+                    assert sorted(noted(out)) == [list(range(10)), list(range(10, 20))]
+            driver.process.send_signal(signal.SIGTERM)
+            assert driver.process.wait(_SECONDS) == 0, driver.said
+        if panes == 1:
+            assert noted(out) == [list(range(10))], "no window fires for it"
+            (state,) = (path.parent for path in folder.rglob("manifests"))
+            assert inspect(FolderBlobs(state), check=True).mode == str(CommitMode.SUSPENDED)
+        feed(source, 20, end=True)

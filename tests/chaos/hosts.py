@@ -1,0 +1,132 @@
+"""Processes in which jobs under trial run, one job after the other: a Spark session takes longer to start than a trial.
+
+A host is killed with the driver that it is at that moment; the next driver has a new one. On the path of its processes
+is what lets `tests.chaos.points` count (see `hook`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_LOOKS_SECONDS: Final = 0.02
+
+
+class Driver:
+    """One driver of a job; as `subprocess.Popen`, of which it has a part."""
+
+    def __init__(self, host: subprocess.Popen[bytes], ended: Path) -> None:
+        self._host, self._ended = host, ended
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """0, or 1 if the job has failed; what its host ended with, if that did; None while it runs."""
+        if self.returncode is None:
+            # In this order: a host that has said how it went may be killed.
+            ended = self._host.poll()
+            self.returncode = int(self._ended.read_text()) if self._ended.exists() else ended
+        return self.returncode
+
+    def wait(self, seconds: float) -> int:
+        """Until it has ended.
+
+        Raises:
+            TimeoutExpired: it has not.
+        """
+        until = time.monotonic() + seconds
+        while (code := self.poll()) is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("the driver", seconds)
+            time.sleep(_LOOKS_SECONDS)
+        return code
+
+
+class Host:
+    """Where drivers run that have the same master.
+
+    Args:
+        folder: of its own.
+        master: Spark's.
+    """
+
+    def __init__(self, folder: Path, master: str) -> None:
+        folder.mkdir()
+        self._now, self._log, self._master = folder / "now", folder / "log", master
+        self._process: subprocess.Popen[bytes] | None = None
+        self._drivers = 0
+
+    def start(self, trial: Path, out: str, options: Sequence[str]) -> Driver:
+        """A driver of the job of `tests.chaos.ends`.
+
+        Args:
+            trial: its folder.
+            out: where its part files go.
+            options: more of the pipeline's.
+        """
+        partial = self._now.with_name("next")
+        partial.symlink_to(trial)
+        partial.replace(self._now)
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._started()
+        self._drivers += 1
+        ended = self._now.with_name(f"ended-{self._drivers}")
+        asked = [str(trial), str(ended), out, f"--spark_master={self._master}", *options]
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.flush()
+        return Driver(self._process, ended)
+
+    def tail(self) -> str:
+        """What it said last."""
+        return self._log.read_text(errors="replace")[-6000:]
+
+    def kill(self) -> None:
+        """Ends it, with all that it has started."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        path = os.pathsep.join([str(_ROOT / "tests" / "chaos" / "hook"), str(_ROOT)])
+        trial = {"ARCBEAM_TRIAL": str(self._now), "ARCBEAM_TRIAL_ROOT": str(_ROOT), "PYTHONPATH": path}
+        # It lives for a while only: to compile its code well is not worth it.
+        trial["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
+        with open(self._log, "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.ends"],
+                cwd=_ROOT,
+                env={**os.environ, **trial},
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+def serve(run: Callable[..., object]) -> None:
+    """In a host: runs what it is asked to, until nobody can ask any more.
+
+    Args:
+        run: runs a job; called with its folder, where its files go, and options.
+    """
+    import traceback
+
+    for line in sys.stdin:
+        trial, ended, out, *options = json.loads(line)
+        try:
+            sys.stderr.write(f"{run(Path(trial), out, *options)}\n")
+            code = 0
+        except Exception:
+            traceback.print_exc()
+            code = 1
+        partial = Path(f"{ended}.partial")
+        partial.write_text(str(code))
+        partial.replace(ended)
