@@ -32,6 +32,7 @@ from tests.chaos.pipeline import wrong
 from tests.store.backends import s3_server
 
 _ROOT = Path(__file__).resolve().parents[2]
+_DAEMON = " -m arcbeam.spark.session.daemon "
 
 
 class Victim:
@@ -154,8 +155,8 @@ def below(group: int) -> dict[int, tuple[int, str]]:
 
 def kill_worker(group: int, chance: random.Random) -> bool:
     """Kills one of the Python workers below a driver; whether there was one."""
-    # Workers are forks of the daemon, which the JVM has started.
-    workers = {pid: parent for pid, (parent, command) in below(group).items() if "daemon" in command}
+    # Workers are forks of the daemon, which a JVM has started; the driver's own is told the daemon's name in an option.
+    workers = {pid: parent for pid, (parent, command) in below(group).items() if _DAEMON in command}
     daemons = set(workers.values()) & set(workers)
     return kill_one([pid for pid in workers if pid not in daemons] if daemons else [], chance)
 
