@@ -189,7 +189,7 @@ def test_a_servers_jobs_are_suspended_and_go_on_with_the_next_server(tmp_path: P
             tmp_path, "serve", "--port=0", f"--folder={folder}", "--json", "--", "--spark_master=local[2]", code=_CLI
         ) as driver:
             driver.until(lambda driver=driver: "endpoint" in driver.said)  # type: ignore[misc]
-            first = next(line for line in driver.said.splitlines() if line.startswith("{"))
+            first = next(line for line in driver.said.splitlines() if line.startswith('{"endpoint'))
             with connected(grpc.insecure_channel(json.loads(first)["endpoint"])) as client:
                 id = id or client.run(windows(source, out), streaming=True, shards=2)
                 driver.until(lambda panes=panes: len(noted(out)) == panes)  # type: ignore[misc]

@@ -1,9 +1,9 @@
 """Drives a job's machine by lines of text: `what happens -> what is to be done`.
 
-What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `breaks`, `committed`,
-`conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`, `shut down`,
-`torn down`, `drain NAME`, `suspend NAME`, `savepoint WISH`, `cancel`; `late STEP.RUN` is a report that nobody waits
-for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
+What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `dies`, `breaks`,
+`committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`,
+`shut down`, `torn down`, `drain NAME`, `suspend NAME`, `savepoint WISH`, `cancel`; `late STEP.RUN` is a report that
+nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
 
 `says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
 
@@ -275,6 +275,8 @@ class Driver:
                 return StepReported(now, step, run, Duration(100), ())
             case ["fails"]:
                 return StepFailed(now, step, run, "worker lost", True)
+            case ["dies"]:
+                return StepFailed(now, step, run, "nothing runs here any more", False, gone=True)
             case ["breaks"]:
                 return StepFailed(now, step, run, "user code raised", False)
             case ["committed"]:

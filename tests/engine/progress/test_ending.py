@@ -118,6 +118,17 @@ def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_u
         fails                       -> warn; propose 1 suspended bare as here
         committed                   -> tear down sum rates read; wait 100
     """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        dies                        -> propose 1 suspended bare as here
+        committed                   -> tear down sum rates read; wait 100
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        dies                        -> tear down sum rates read; wait 100
+        torn down                   -> failed
+    """)
     driver = Driver()
     for line in ("suspend here", "start fresh"):
         driver.say(line)

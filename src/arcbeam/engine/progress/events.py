@@ -89,6 +89,7 @@ class StepFailed:
         step, attempt: which run.
         why: for people.
         again: it may be run again: a worker was lost. If not (user code raised), the job fails.
+        gone: nothing can run here any more. A job that is to be suspended is: for that, nothing has to.
     """
 
     at: Timestamp
@@ -96,6 +97,7 @@ class StepFailed:
     attempt: int
     why: str
     again: bool
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,9 @@ class JobMachine:
                     state.asked, state.event = False, what
             case on.StepReported():
                 self._reported(event)
-            case on.StepFailed(_, step, attempt, why, again):
+            case on.StepFailed(_, step, attempt, why, again, gone):
                 if self._is_running(step, attempt):
-                    self._step_failed(why, again)
+                    self._step_failed(why, again, gone)
             case on.CommitDecided(_, step):
                 self._committed(step)
             case on.CommitConflicted(_, step, who):
@@ -228,9 +228,11 @@ class JobMachine:
         state.running = None
         state.cut = Cut(plan, event.reports, digest, places, marks, event.took, state.prompt)
 
-    def _step_failed(self, why: str, again: bool) -> None:
+    def _step_failed(self, why: str, again: bool, gone: bool = False) -> None:
         state = self._state
         state.running = None
+        if gone and state.mode is Mode.SUSPENDING:
+            return
         if not again:
             ending.fail(state, why)
         elif (failures := ending.failed(state, RunStep, why)) is not None:

@@ -27,7 +27,7 @@ from arcbeam.engine.progress import (
     StepReported,
     TornDown,
 )
-from arcbeam.errors import ArcbeamError, JobCancelledError, JobFailedError, WorkerLostError
+from arcbeam.errors import ArcbeamError, DriverLostError, JobCancelledError, JobFailedError, WorkerLostError
 from arcbeam.model.commits import Committable
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
@@ -55,6 +55,8 @@ _SWEEP_EVERY = 10
 _AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
 """What may go better when the step is run again."""
 _FOR_GOOD = (LostFileError, NewerFormatError)
+_TOLD_SECONDS = 0.5
+"""What ends Spark's driver (a supervisor, all of a job's processes) may have told us, too: we hear of it by then."""
 
 
 class SparkCluster:
@@ -150,8 +152,11 @@ class SparkCluster:
             self._inbox.put(StepReported(self._clock.now(), plan.step, plan.attempt, took, tasks))
         except ArcbeamError as e:
             self.failure = e
+            gone = isinstance(e, DriverLostError)
+            if gone:
+                time.sleep(_TOLD_SECONDS)
             again = (isinstance(e, _AGAIN) and not isinstance(e, _FOR_GOOD)) or type(e) is JobFailedError
-            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(e), again))
+            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(e), again, gone))
         except BaseException as e:
             _LOG.exception("step %d could not be run", plan.step)
             self.failure = JobFailedError(f"step {plan.step} could not be run: {type(e).__name__}: {e}")
