@@ -22,7 +22,7 @@ from arcbeam.io import Avro, Bytes, Csv, Format, JsonLines, Parquet, Part, Roll,
 from arcbeam.io.parts import keyed
 from arcbeam.io.parts.objects import ObjectStaging
 from arcbeam.io.parts.places import staging_for
-from arcbeam.io.parts.publisher import PathTakenError
+from arcbeam.io.parts.work import PathTakenError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
@@ -383,9 +383,33 @@ def test_another_job_publishes_nothing_where_one_has_begun_beside_it(
         monkeypatch.setattr(jobs, "JOB", "job-2")
     publish(made[0])
     first = published(tmp_path)
-    with pytest.raises(PathTakenError, match="job-2 would replace"):
-        publish(made[1])
+    with attempt(1), Driven(shards=2) as p:
+        timed(p, 10) | WriteParts(str(tmp_path), shards=1, name="other-{shard}-{part}{suffix}")
+    # Also if the job goes on under other names: those of what is committed stay.
+    for plan in (made[1].plan, p.plan):
+        with pytest.raises(PathTakenError, match=r"job-2 would replace.* these names for good.*overwrite=True"):
+            publish(SimpleNamespace(plan=plan, reports=made[1].reports))
     assert published(tmp_path) == first
+    publish(p)
+    assert len(published(tmp_path)) == 2 * len(first)
+
+
+@pytest.mark.parametrize("shards", [None, 1])
+def test_a_bounded_input_in_steps_is_refused_before_anything_is_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
+) -> None:
+    def written() -> None:
+        with attempt(1), Driven(shards=2) as p:
+            timed(p, 10) | WriteParts(str(tmp_path), shards=shards)
+        publish(p)
+
+    written()
+    first = published(tmp_path)
+    monkeypatch.setattr(jobs, "JOB", "job-2")
+    with pytest.raises(Exception, match=r"the job job-1 has written files there .* another path or name"):
+        written()
+    assert published(tmp_path) == first
+    assert left(tmp_path) == []
 
 
 # -------------------------------------------------------------------------------------------------- what users may say

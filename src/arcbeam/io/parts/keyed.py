@@ -29,7 +29,6 @@ from arcbeam.io.parts.direct import Destination, key_of
 from arcbeam.io.parts.naming import Span, check_destination
 from arcbeam.io.parts.packs import Pack, missing, pack_coder, packed
 from arcbeam.io.parts.packs import Plain as Packed
-from arcbeam.io.parts.publisher import check_owner
 from arcbeam.io.parts.spans import span_of
 from arcbeam.io.parts.staging import Staging
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
@@ -258,7 +257,6 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     def setup(self) -> None:
         """See `beam.DoFn`."""
         self._staging = self._work.staging()
-        self._asked = ""
 
     def process(
         self,
@@ -295,11 +293,6 @@ class WriteWaiting(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             idle.set(Timestamp.now() + roll.idle_seconds)
 
     def _write(self, key: Key, window: Any, part: Any, packs: Iterable[Packed]) -> Iterator[tuple[str, Plain]]:
-        now = attempt()
-        if now.step and now.job != self._asked:
-            # Said before anything is committed that nobody may publish.
-            check_owner(self._work, self._staging, now.job)
-            self._asked = now.job
         number = part.read() or 0
         span = span_of(window, self._coder)
         for file in written(self._work, self._staging, span, *key, number, packs):

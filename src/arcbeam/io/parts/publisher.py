@@ -23,7 +23,7 @@ from typing import Any, Final
 from arcbeam.io.parts import successes
 from arcbeam.io.parts.naming import STAGING, check_name
 from arcbeam.io.parts.staging import Staged, Staging, told_by
-from arcbeam.io.parts.work import PartFile, Plain, Work
+from arcbeam.io.parts.work import Names, PartFile, Plain, Work, check_owner, mark_of
 from arcbeam.io.publishing import Publisher
 
 _FOLDER: Final = f"{STAGING}/files"
@@ -54,19 +54,19 @@ class PublishParts(Publisher):
         """See `Publisher`."""
         over = [each for each in committables if each["kind"] == "success"]
         parts = [each for each in committables if each["kind"] == "part"]
-        files: dict[str, dict[str, Staged]] = defaultdict(dict)
+        files: dict[tuple[str, Names], dict[str, Staged]] = defaultdict(dict)
         for plain in (*parts, *(own for each in over for own in each["own"])):
             file = PartFile.of(plain)
-            files[file.path][file.staged.staged] = file.staged
+            files[file.path, file.names][file.staged.staged] = file.staged
         replacing = [made for each in over if (made := Replacing.of(self._work, each)) is not None]
         self._for_each(Replacing.begin, replacing)
-        for path, staged in files.items():
+        for (path, names), staged in files.items():
             staging = self._staging(path)
             staging.again = self.again
             # Of one step, and so of one job. What has no step is a bounded pipeline's.
             job, step = max(filter(None, map(told_by, staged)), default=("", 0))
             if step:
-                _claim(self._work, staging, job, step)
+                _claim(self._work, staging, names if any(names) else self._work.names, job, step)
             staging.publish(list(staged.values()))
         self._for_each(Replacing.end, replacing)
         for each in sorted(over, key=lambda each: len(each["files"])):
@@ -88,63 +88,23 @@ class PublishParts(Publisher):
                 staging.sweep(job, step)
 
 
-class PathTakenError(RuntimeError):
-    """Another job gives the names that this one would give.
-
-    Names number the parts of a state, so a job that begins anew gives them again, from the first: step by step it would
-    put its files in the place of another's. One that goes on, or back to a savepoint, is the same job. Bounded
-    pipelines have no steps, replace what they wrote, and are not asked.
-    """
-
-
-def _mark_of(work: Work) -> str:
-    names = f"{work.template.text}\0{work.format.suffix}"
-    return f"{STAGING}/owner-{hashlib.sha256(names.encode()).hexdigest()[:12]}.json"
-
-
-def check_owner(work: Work, staging: Staging, job: str) -> bool:
-    """Whether a job is known to give the names; False: none is.
-
-    Args:
-        work: what it writes.
-        staging: where.
-        job: its name.
-
-    Raises:
-        PathTakenError: another one does, and is not to be overwritten.
-    """
-    mark = staging.get(_mark_of(work))
-    if mark is None:
-        return False
-    owner = json.loads(mark)["job"]
-    if owner == job:
-        return True
-    if work.overwrite:
-        return False
-    raise PathTakenError(
-        f"WriteParts into {staging.path}: the job {owner} has written files there that are named "
-        f"{work.template.text!r}, and the job {job} would replace them one by one. Give it another path or name; or "
-        "go on with that job, by its --checkpoint_dir; or, if its files are to be replaced, say "
-        f"WriteParts(overwrite=True), or remove them and {staging.full(_mark_of(work))}"
-    )
-
-
-def _claim(work: Work, staging: Staging, job: str, step: int) -> None:
+def _claim(work: Work, staging: Staging, names: Names, job: str, step: int) -> None:
     """Notes that a job gives the names, if that is not known yet.
 
     Args:
         work: what it writes.
         staging: where.
+        names: that it gives.
         job: its name.
         step: in which it has staged what is published now.
 
     Raises:
         PathTakenError: see `check_owner`.
     """
-    if not check_owner(work, staging, job):
-        said = {"job": job, "names": work.template.text, "suffix": work.format.suffix}
+    if not check_owner(work, staging, names, job, is_committed=True):
+        said = {"job": job, "names": names[0], "suffix": names[1]}
         # Calls of a publisher run beside each other: each has its own on the way. What is left of one is swept.
-        staging.put(_mark_of(work), json.dumps(said).encode(), f"{STAGING}/{job}/{step}-owner-{uuid.uuid4().hex}")
+        staging.put(mark_of(names), json.dumps(said).encode(), f"{STAGING}/{job}/{step}-owner-{uuid.uuid4().hex}")
 
 
 @dataclass(frozen=True, slots=True)

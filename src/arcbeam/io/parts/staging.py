@@ -102,6 +102,9 @@ class Staging(ABC):
 
     Args:
         path: without a "/" at its end.
+
+    Attributes:
+        asked: jobs that stage here, and may.
     """
 
     names_first = False
@@ -112,7 +115,7 @@ class Staging(ABC):
     """How many small files may be read and written at once."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path, self.asked = path, set[str]()
 
     def full(self, name: str) -> str:
         """The path of something below it."""

@@ -5,17 +5,21 @@ Owns the public `Part`, and what of a file travels until it is published. Knows 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from arcbeam.io.parts.formats import Format, Open
-from arcbeam.io.parts.naming import Span, Template
+from arcbeam.io.parts.naming import STAGING, Span, Template
 from arcbeam.io.parts.packs import Pack, Roll
 from arcbeam.io.parts.places import staging_for
 from arcbeam.io.parts.staging import Staged, Staging, Writing
 from arcbeam.model.attempts import Attempt
 
+Names = tuple[str, str]
+"""A template's text, and a suffix: who has the same gives the same names."""
 Plain = dict[str, Any]
 """A committable: what `PartFile` and `Success` are in a manifest."""
 
@@ -56,6 +60,7 @@ class PartFile:
         step: in which it was staged.
         token: of the attempt that did.
         path: below which it is staged, and is published. A pipeline that goes on may write elsewhere.
+        names: template and suffix, by which it has its own; a pipeline that goes on may have others.
     """
 
     staged: Staged
@@ -67,6 +72,7 @@ class PartFile:
     step: int
     token: str
     path: str = ""
+    names: Names = ("", "")
 
     def plain(self) -> Plain:
         """As a committable."""
@@ -81,6 +87,7 @@ class PartFile:
             "step": self.step,
             "token": self.token,
             "path": self.path,
+            "names": list(self.names),
         }
 
     @staticmethod
@@ -96,6 +103,7 @@ class PartFile:
             plain["step"],
             plain["token"],
             plain.get("path", ""),
+            tuple(plain.get("names", ("", ""))),
         )
 
 
@@ -119,6 +127,11 @@ class Work:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     overwrite: bool = False
 
+    @property
+    def names(self) -> Names:
+        """That it gives."""
+        return self.template.text, self.format.suffix
+
     def staging(self, path: str = "") -> Staging:
         """What stages and publishes below the path, or another of a time before."""
         return staging_for(path or self.path, self.options)
@@ -133,11 +146,62 @@ class Work:
         return Part(path, str(file.span), file.destination, file.shard, file.part, file.records, file.staged.size)
 
 
+class PathTakenError(RuntimeError):
+    """Another job gives the names that this one would give.
+
+    Names number the parts of a state, so a job that begins anew gives them again, from the first: step by step it would
+    put its files in the place of another's. One that goes on, or back to a savepoint, is the same job. Bounded
+    pipelines have no steps, replace what they wrote, and are not asked.
+    """
+
+
+def mark_of(names: Names) -> str:
+    """Below a path, where it is said whose the names are."""
+    told = hashlib.sha256("\0".join(names).encode()).hexdigest()
+    return f"{STAGING}/owner-{told[:12]}.json"
+
+
+def check_owner(work: Work, staging: Staging, names: Names, job: str, *, is_committed: bool) -> bool:
+    """Whether a job is known to give the names; False: none is.
+
+    Args:
+        work: what it writes.
+        staging: where.
+        names: that it gives.
+        job: its name.
+        is_committed: what is to have the names is in a commit: they are its names, whatever the pipeline now says.
+
+    Raises:
+        PathTakenError: another one does, and is not to be overwritten.
+    """
+    mark = staging.get(mark_of(names))
+    if mark is None:
+        return False
+    owner = json.loads(mark)["job"]
+    if owner == job:
+        return True
+    if work.overwrite:
+        return False
+    other = (
+        "What it has committed has these names for good"
+        if is_committed
+        else "Give it another path or name; or go on with that job, by its --checkpoint_dir"
+    )
+    raise PathTakenError(
+        f"WriteParts into {staging.path}: the job {owner} has written files there that are named {names[0]!r}, and the "
+        f"job {job} would replace them one by one. {other}; or, if that job's files are to be replaced, say "
+        f"WriteParts(overwrite=True), or remove them and {staging.full(mark_of(names))}"
+    )
+
+
 class PartWriter:
     """A part file that is being written, until it is staged.
 
     Attributes:
         records: in it so far.
+
+    Raises:
+        PathTakenError: the names are another job's.
     """
 
     def __init__(
@@ -153,7 +217,11 @@ class PartWriter:
         named: bool,
     ) -> None:
         self._of = (span, destination, shard, part)
-        self._attempt, self._path = attempt, work.path
+        self._attempt, self._path, self._names = attempt, work.path, work.names
+        if attempt.step and attempt.job not in staging.asked:
+            # Said before anything is committed that nobody may publish.
+            check_owner(work, staging, work.names, attempt.job, is_committed=False)
+            staging.asked.add(attempt.job)
         self._name = work.name(span, destination, shard, part) if named else ""
         self._writing: Writing = staging.begin(attempt, self._name)
         self.records = 0
@@ -189,7 +257,8 @@ class PartWriter:
         staged = self._writing.finish()
         if self._name and not staged.name:
             staged = Staged(staged.staged, staged.size, self._name, staged.upload)
-        return PartFile(staged, *self._of, self.records, self._attempt.step, self._attempt.token, self._path)
+        by = self._attempt
+        return PartFile(staged, *self._of, self.records, by.step, by.token, self._path, self._names)
 
     def abandon(self) -> None:
         """It is not wanted."""
