@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -155,7 +156,7 @@ def test_two_who_publish_the_same_into_a_store_lose_nothing(tmp_path: Path, monk
     def ask(path: str) -> bool:
         found = exists(path)
         asked.append(path)
-        if path == one.full(file.staged) and len(asked) == 2:
+        if path == one.full(file.staged) and len(asked) == 1:
             # The other has copied it, and has yet to remove what is staged.
             shutil.copyfile(f"{tmp_path}/out/{file.staged}", f"{tmp_path}/out/one")
             store.between = lambda: os.remove(f"{tmp_path}/out/{file.staged}")
@@ -167,6 +168,68 @@ def test_two_who_publish_the_same_into_a_store_lose_nothing(tmp_path: Path, monk
     assert one.get("one") == b"after"
     one.publish([file])
     assert other.get("one") == b"after"
+
+
+class Shared(Elsewhere):
+    """As HDFS. Somebody else comes before a call, or it is the last of a process that is killed."""
+
+    def __init__(self, before: int = -1, intrusion: Callable[[], None] = lambda: None, last: int = 1 << 30) -> None:
+        super().__init__(PipelineOptions([]))
+        self._before, self._intrusion, self._last, self._calls = before, intrusion, last, 0
+
+    @classmethod
+    def scheme(cls) -> str:
+        return "shared"
+
+    def _called(self) -> None:
+        self._calls += 1
+        if self._calls == self._before:
+            self._intrusion()
+        if self._calls > self._last:
+            raise ConnectionError("killed")
+
+    def exists(self, path: str) -> bool:
+        self._called()
+        return super().exists(path)
+
+    def rename(self, sources: Any, destinations: Any) -> None:
+        self._called()
+        super().rename(sources, destinations)
+
+    def delete(self, paths: Any) -> None:
+        self._called()
+        super().delete(paths)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_two_who_publish_the_same_by_renames_lose_nothing_whoever_dies_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    def at(files: Elsewhere) -> FileSystemStaging:
+        monkeypatch.setattr(filesystems, "_filesystem", lambda path, options: files)
+        return FileSystemStaging(f"elsewhere://{tmp_path}/out", {})
+
+    whole = at(Elsewhere(PipelineOptions([])))
+    for before in range(1, 12):
+        for last in range(1, 12):
+            for own in range(before, 12):
+                if there:
+                    whole.publish([staged(whole, "one", b"before")])
+                file = staged(whole, "one", f"{before}, {last}, {own}".encode())
+
+                def other(file: Staged = file, last: int = last) -> None:
+                    with contextlib.suppress(OSError):
+                        at(Shared(last=last)).publish([file])
+
+                with contextlib.suppress(OSError):
+                    at(Shared(before, other, own)).publish([file])
+                again = at(Elsewhere(PipelineOptions([])))
+                again.again = False  # what is missing would be an error
+                again.publish([file])
+                assert whole.get("one") == f"{before}, {last}, {own}".encode()
+                whole.delete(["one"])
+                whole.sweep("job-1", 1 << 30)
+                assert not list(whole.leftovers())
 
 
 def test_a_file_system_is_told_of_its_own_jobs_options(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Part files on whatever else Beam has a file system for: HDFS, Google's and Azure's stores.
 
 Owns no more than Beam's FileSystem can: a staged file, and a rename. HDFS renames at once, but to no name that is
-taken: that file is removed first, so for a moment there is none. Of an object store it is a copy inside of the store,
+taken: that file is put aside first, so for a moment there is none. Of an object store it is a copy inside of the store,
 which replaces what is there, and the staged object is removed.
 """
 
@@ -27,6 +27,8 @@ _REPLACING: Final = frozenset({"gs", "azfs"})
 SUBTLE: nothing is removed before it there. It is a copy, and then a removal: two may publish the same file beside each
 other, and what is removed in the name of what was there before may be what the other has just copied.
 """
+_ASIDE: Final = "-aside"
+"""What is behind the name of what is staged, where the file is for a moment that is there in its place."""
 _BUFFER: Final = 1 << 20
 """Bytes of a file that a client holds, about; it tells nobody."""
 _PLAIN = {"mime_type": "application/octet-stream", "compression_type": CompressionTypes.UNCOMPRESSED}
@@ -59,15 +61,35 @@ class FileSystemStaging(Staging):
         """See `Staging`."""
         for file in files:
             staged, target = self.full(file.staged), self.full(file.name)
-            there = self._files.exists(target)
+            aside = staged + _ASIDE
+            # SUBTLE: in this order. Who renames what is staged meanwhile has made the target.
             if not self._files.exists(staged):
-                if not there:
-                    self.missing(staged, target)
+                if not self._files.exists(target):
+                    if self._files.exists(aside):
+                        self._files.rename([aside], [target])
+                    else:
+                        self.missing(staged, target)
                 continue
-            if there and self._files.scheme() not in _REPLACING:
-                self._files.delete([target])
             self._folder_of(target)
+            if self._files.scheme() in _REPLACING or not self._files.exists(target):
+                self._files.rename([staged], [target])
+            else:
+                self._replace(staged, target, aside)
+
+    def _replace(self, staged: str, target: str, aside: str) -> None:
+        """Renames to a name that is taken.
+
+        SUBTLE: what is there is put aside, not removed: another one may have published since, and it is that one's.
+        There is one such name, and no rename to a name that is taken, so only one of two has something there.
+        """
+        self._files.rename([target], [aside])
+        try:
             self._files.rename([staged], [target])
+        except Exception:
+            if not self._files.exists(target):
+                self._files.rename([aside], [target])
+            raise
+        self._files.delete([aside])
 
     def put(self, name: str, data: bytes, staged: str) -> None:
         """See `Staging`."""
