@@ -113,8 +113,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--shutdown_seconds",
             type=float,
             default=60.0,
-            help="Seconds that shutdown of all DoFns together may take when a job has ended, and in streaming "
-            "finalization and teardown, too, each (default 60). Nobody waits longer; who has not answered is told.",
+            help="Seconds that shutdown of all DoFns together may take when a job has ended, teardown, too, and in "
+            "streaming finalization, each (default 60). Nobody waits longer; who has not answered is told.",
         )
         batch.add_argument(
             "--arcbeam_temp",

@@ -224,7 +224,8 @@ class BatchRun:
                 needed = self._attempted and bool(self._location.list(HOLDERS))
         if needed:
             order = [stage.id for stage in reversed(self._plan.stages)]
-            tear_down_workers(self._spark, self._job, holders, default_parallelism(self._spark), order=order)
+            slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
+            tear_down_workers(self._spark, self._job, holders, slots, order=order, seconds=seconds)
 
     # Building.
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +20,9 @@ from arcbeam.spark.tasks.failure import as_job_failure
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOOKS_SECONDS = 0.1
-"""How often the driver looks for a user's error that a task has recorded: in a folder, which costs next to nothing."""
+"""How often the driver looks for a user's error that a task has recorded: in a folder, which costs next to nothing.
+
+And for what it waits for beside Spark."""
 
 _REMOTE_LOOKS_SECONDS = 5.0
 """The same in an object store, where each look is a request."""
@@ -56,6 +60,46 @@ def collected(
     except Exception as e:
         # They know whether Spark's own text adds anything.
         raise driver.lost(spark, e, is_own(spark)) or as_job_failure(e, location, running, stage)  # noqa: B904
+
+
+def collected_unless(
+    spark: SparkSession, frame: DataFrame, tag: str, about: str, is_over: Callable[[], bool]
+) -> list[Any]:
+    """The rows of a data frame whose tasks may hang.
+
+    Args:
+        spark: where.
+        frame: to be computed.
+        tag: of its Spark job alone.
+        about: what it is, for people in Spark's UI.
+        is_over: whether nobody waits for it any more; asked again and again.
+
+    Raises:
+        TimeoutError: that is so. The Spark job is being cancelled, which nobody waits for: that may take as long as a
+            Python worker takes to be killed.
+    """
+    told: Future[list[Any]] = Future()
+
+    def collect() -> None:
+        try:
+            with tagged(spark, tag, about):
+                told.set_result(frame.collect())
+        except BaseException as e:
+            told.set_exception(e)
+
+    def cancel() -> None:
+        while not told.done():
+            with contextlib.suppress(Exception):
+                interrupt(spark, tag)
+            time.sleep(_LOOKS_SECONDS)
+
+    # SUBTLE: daemons. A thread of an executor would keep the process from its end.
+    threading.Thread(target=collect, name=tag, daemon=True).start()
+    while not is_over():
+        if told in wait([told], _LOOKS_SECONDS).done:
+            return told.result()
+    threading.Thread(target=cancel, name=f"{tag}-cancelled", daemon=True).start()
+    raise TimeoutError
 
 
 @contextlib.contextmanager

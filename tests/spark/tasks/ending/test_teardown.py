@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import UserCodeError
@@ -110,7 +113,7 @@ def test_teardown_after_a_failure(tmp_path: Path) -> None:
 
 def test_no_job_where_nobody_needs_one(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(batch, "tear_down_workers", lambda *arguments, order: asked.append((arguments, order)))
+    monkeypatch.setattr(batch, "tear_down_workers", lambda *arguments, order, seconds: asked.append((arguments, order)))
     with _pipeline() as p:
         _ = p | beam.Create([1]) | beam.Map(str)
     assert not asked
@@ -119,6 +122,34 @@ def test_no_job_where_nobody_needs_one(spark: Any, monkeypatch: pytest.MonkeyPat
     ((arguments, order),) = asked
     assert order == sorted(order, reverse=True), "consumers before producers"
     tear_down_workers(*arguments, order=order)
+
+
+class Hangs(beam.DoFn):
+    """Its teardown waits for somebody who never answers."""
+
+    def process(self, element: int) -> list[int]:
+        return [element]
+
+    def teardown(self) -> None:
+        time.sleep(600)
+
+
+@pytest.mark.contract("END-05")
+@pytest.mark.parametrize("mode", [(), ("--streaming",)])
+def test_a_teardown_that_hangs_keeps_no_job_from_its_end(
+    spark: Any, mode: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    began = time.monotonic()
+    with _pipeline("--shutdown_seconds=2", *mode) as p:
+        _ = p | beam.Create([1]) | beam.ParDo(Hangs())
+    assert time.monotonic() - began < 60
+    if not mode:
+        assert "teardown of its DoFns has taken more than 2 s" in caplog.text
+    assert not [each for each in threading.enumerate() if "teardown" in each.name and not each.daemon]
+    # The slots are free again, and the workers are ended.
+    assert spark.range(0, 4, 1, 4).count() == 4
+    with _pipeline() as p:
+        assert_that(p | beam.Create([1]), equal_to([1]))
 
 
 def test_a_worker_that_is_gone_is_not_waited_for_long(spark: Any) -> None:

@@ -6,20 +6,18 @@ where none does, on an instance of its own. What goes wrong is told, and keeps n
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from arcbeam.model import texts
-from arcbeam.spark.session.sessions import interrupt, tagged
 from arcbeam.spark.tasks import workerlog
+from arcbeam.spark.tasks.collecting import collected_unless
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 
@@ -166,27 +164,8 @@ class ShuttingDown:
         # A tag of its own: who cancels the job's Spark jobs does not mean this one.
         tag = f"{self._job}-shutdown"
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(Guarded(task).__call__, _SCHEMA)
-        told: Future[list[tuple[str, int, str]]] = Future()
-
-        def collect() -> None:
-            try:
-                with tagged(self._spark, tag, f"{self._job}: shutdown"):
-                    told.set_result([(str(row[0]), int(row[1]), str(row[2])) for row in frame.collect()])
-            except BaseException as e:
-                told.set_exception(e)
-
-        def cancel() -> None:
-            while not told.done():
-                with contextlib.suppress(Exception):
-                    interrupt(self._spark, tag)
-                time.sleep(_LOOK_SECONDS)
-
-        threading.Thread(target=collect, name=tag, daemon=True).start()
-        while not self._is_over():
-            if told in wait([told], _LOOK_SECONDS).done:
-                return told.result()
-        threading.Thread(target=cancel, name=f"{tag}-cancelled", daemon=True).start()
-        raise TimeoutError
+        rows = collected_unless(self._spark, frame, tag, f"{self._job}: shutdown", self._is_over)
+        return [(str(row[0]), int(row[1]), str(row[2])) for row in rows]
 
     def _is_over(self) -> bool:
         return self._given_up.is_set() or time.monotonic() >= self._until

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arcbeam.spark.tasks.collecting import collected_unless
 from arcbeam.spark.tasks.failure import Guarded
 from arcbeam.spark.tasks.openstages import tear_down
 
@@ -61,6 +62,7 @@ def tear_down_workers(
     slots: int,
     before: Callable[[], None] | None = None,
     order: Sequence[str] = (),
+    seconds: float = 60.0,
 ) -> set[str]:
     """Tears a finished job down.
 
@@ -72,11 +74,13 @@ def tear_down_workers(
         slots: how many tasks Spark runs at once.
         before: called in each worker, before anything is torn down there.
         order: ids of the job's stages: in each worker they are torn down so.
+        seconds: that it may take. Workers whose DoFns have not answered by then are ended.
 
     Returns:
         The workers that did not answer.
     """
-    left, deadline = set(workers), time.monotonic() + _SECONDS
+    began = time.monotonic()
+    left, deadline, until = set(workers), began + _SECONDS, began + seconds
     for attempt in range(_TRIES):
         # SUBTLE: Spark hands out idle workers first in, first out, so tasks that are short pass through all of them;
         # a later attempt holds each for longer, in case they are handed out otherwise.
@@ -85,7 +89,13 @@ def tear_down_workers(
             Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before, tuple(order))).__call__, "worker string"
         )
         try:
-            left -= {str(row[0]) for row in frame.collect()}
+            rows = collected_unless(
+                spark, frame, f"{job}-teardown", f"{job}: teardown", lambda: time.monotonic() >= until
+            )
+            left -= {str(row[0]) for row in rows}
+        except TimeoutError:
+            _LOG.warning("%s: teardown of its DoFns has taken more than %g s, and is given up", job, seconds)
+            return left
         except Exception as e:
             _LOG.debug("teardown of %s could not run: %s", job, e)
             break
