@@ -86,10 +86,16 @@ class Failing(beam.DoFn):
 
 
 @pytest.mark.contract("BAT-04")
-@pytest.mark.parametrize("where", ["setup", "start_bundle", "finish_bundle", "teardown"])
+@pytest.mark.parametrize("where", ["setup", "start_bundle", "finish_bundle"])
 def test_a_failing_method_is_told_with_its_step(where: str) -> None:
     outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing(where)) | Collect())
     assert outcome.error == (ValueError, f"in {where} [while running 'fails']")
+
+
+@pytest.mark.contract("END-05")
+def test_a_failing_teardown_is_told_with_its_step() -> None:
+    outcome = same(lambda p: numbers(p) | "fails" >> beam.ParDo(Failing("teardown")) | Collect())
+    assert outcome.error == (RuntimeError, "'fails' has raised ValueError: in teardown")
 
 
 def test_what_ends_a_bundle_has_to_be_windowed() -> None:

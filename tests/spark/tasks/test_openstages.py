@@ -22,8 +22,11 @@ class Stage:
     def needs_teardown(self) -> bool:
         return False
 
-    def close(self) -> None:
+    def close(self) -> list[str]:
         self._closed.append(self.name)
+        if self.name == "breaks":
+            raise OSError("broken")
+        return [f"{self.name} complains"] if self.name == "s2" else []
 
 
 def opener(tmp_path: Path, closed: list[str]) -> Callable[..., Any]:
@@ -62,10 +65,10 @@ def test_of_a_job_some_stages_stay_open(tmp_path: Path) -> None:
 def test_the_stages_of_a_job_are_torn_down_in_the_order_that_is_asked_for(tmp_path: Path) -> None:
     closed: list[str] = []
     stages, location = OpenStages(), JobLocation(str(tmp_path))
-    for id in ("s1", "s10", "s2", "other"):
+    for id in ("s1", "s10", "s2", "breaks"):
         opened = stages.get("a", id, lambda id=id: Stage(id, closed), location, None, quick=False)
         opened.stage = SimpleNamespace(id=id)
-    assert [each.name for each in stages.of("a")] == ["s1", "s10", "s2", "other"]
+    assert [each.name for each in stages.of("a")] == ["s1", "s10", "s2", "breaks"]
     assert stages.of("b") == []
-    stages.close_job("a", ("s10", "s2", "s1"))
-    assert closed == ["s10", "s2", "s1", "other"]
+    assert stages.close_job("a", ("s10", "s2", "s1")) == ["s2 complains", "OSError: broken"]
+    assert closed == ["s10", "s2", "s1", "breaks"]

@@ -74,9 +74,9 @@ class BoundedStage:
         """Runs the bundle finalization callbacks; call when the task's output is safe."""
         self.processor.bundles.callbacks.run()
 
-    def close(self) -> None:
-        """Tears down; the stage is not used again."""
-        self.processor.close()
+    def close(self) -> list[str]:
+        """Tears down, and says what went wrong; the stage is not used again."""
+        return self.processor.close()
 
 
 def input_of(processor: StageProcessor) -> InputDriver:

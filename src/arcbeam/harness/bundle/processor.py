@@ -9,6 +9,7 @@ through a task's bundles, and in which order, is the business of who drives it: 
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,8 +33,11 @@ from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.statehandler import StateHandler
 from arcbeam.harness.stateful import statefulclaims
 from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, values
+from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, SideStore
+
+_LOG = logging.getLogger("arcbeam.teardown")
 
 read.register()
 keycoders.register()
@@ -154,9 +158,23 @@ class StageProcessor:
             self._needs_teardown = precombine.overrides_teardown(self.sdk.ops.values())
         return self._needs_teardown
 
-    def close(self) -> None:
-        """Tears down; the processor is not used again."""
-        self.sdk.shutdown()
+    def close(self) -> list[str]:
+        """Tears down, consumers first, all of them; the processor is not used again.
+
+        Returns:
+            What they have raised, for people.
+        """
+        errors: list[str] = []
+        # SUBTLE: not the SDK's own: that begins with the producers, and ends with the first error.
+        for operation in reversed(list(self.sdk.ops.values())):
+            try:
+                operation.teardown()
+            except Exception as e:
+                name = operation.name_context.step_name
+                _LOG.warning("teardown of %r failed", name, exc_info=True)
+                said = texts.said(str, e).removesuffix(f" [while running {name!r}]")
+                errors.append(f"{name!r} has raised {type(e).__name__}: {said}")
+        return errors
 
 
 class Bundles:

@@ -18,6 +18,7 @@ from apache_beam.transforms.core import DoFn, DoFnInfo
 
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import BlockOperation
+from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.urns import PUBLISH_URN
 
@@ -98,9 +99,13 @@ class OpenPublisher:
         """Removes what nobody will publish; raises what the user's code does."""
         self._fn.sweep(job, step)
 
-    def close(self) -> None:
-        """Tears down; it is not used again."""
-        self._fn.teardown()
+    def close(self) -> list[str]:
+        """Tears down, and says what went wrong; it is not used again."""
+        try:
+            self._fn.teardown()
+        except Exception as e:
+            return [f"{type(self._fn).__name__} has raised {type(e).__name__}: {texts.said(str, e)}"]
+        return []
 
 
 def register() -> None:

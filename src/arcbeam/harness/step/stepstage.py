@@ -138,8 +138,8 @@ class StepStage:
         """Metrics of what was dropped at it; see `arcbeam.harness.bundle.metrics.dropped`."""
         return dropped(self.processor.root.name_context.transform_id, late, closed) if late or closed else []
 
-    def close(self) -> None:
-        """Tears down; the stage is not used again."""
+    def close(self) -> list[str]:
+        """Tears down, and says what went wrong; the stage is not used again."""
         if self.restrictions is not None:
             self.restrictions.close()
-        self.processor.close()
+        return self.processor.close()

@@ -225,7 +225,9 @@ class BatchRun:
         if needed:
             order = [stage.id for stage in reversed(self._plan.stages)]
             slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
-            tear_down_workers(self._spark, self._job, holders, slots, order=order, seconds=seconds)
+            told = tear_down_workers(self._spark, self._job, holders, slots, order=order, seconds=seconds)
+            for error in told.errors:
+                _LOG.warning("%s: tearing down: %s", self._plan.name, error)
 
     # Building.
 

@@ -248,7 +248,7 @@ class SparkCluster:
         """See `Cluster`."""
         # It waits for the worker that may still be shutting down.
         self._hastened.set()
-        seconds = max(1.0, (deadline - self._clock.now()) / 1e6)
+        seconds = max(1.0, _TIME_TO_TELL * (deadline - self._clock.now()) / 1e6)
         self._worker.submit(self._tear_down, stages, seconds)
 
     def _tear_down(self, stages: Sequence[str], seconds: float) -> None:
@@ -257,7 +257,8 @@ class SparkCluster:
             last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
             order = [self._job.placing.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders
-            tear_down_workers(self._spark, self._job.id, holders, self._slots, last, order, seconds)
+            told = tear_down_workers(self._spark, self._job.id, holders, self._slots, last, order, seconds)
+            errors = tuple(told.errors)
         except Exception as e:
             # The session may be gone, and with it all workers.
             _LOG.debug("nothing could be torn down", exc_info=True)

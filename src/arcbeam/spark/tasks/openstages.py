@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
+from arcbeam.model import texts
 from arcbeam.spark.tasks import workerlog
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -56,8 +57,8 @@ class OpenStages:
     """Stages by job and a key: of a few jobs, the least recently used first out, and so in each of them.
 
     Jobs in steps run beside each other in the same workers, and each of their tasks is soon over. A stage has a
-    `processor`, and is torn down by `close`. Invariant: a stage in use is in no other task's hands (a worker runs one
-    task at a time).
+    `processor`, and is torn down by `close`, which returns what went wrong. Invariant: a stage in use is in no other
+    task's hands (a worker runs one task at a time).
     """
 
     def __init__(self) -> None:
@@ -120,26 +121,30 @@ class OpenStages:
         if stage is not None:
             self._close(stage)
 
-    def close_job(self, job: str, order: Sequence[str] = ()) -> None:
+    def close_job(self, job: str, order: Sequence[str] = ()) -> list[str]:
         """Tears down what a job left.
 
         Args:
             job: which.
             order: ids of its stages: these in this order, and before all others.
+
+        Returns:
+            What went wrong, for people.
         """
         places = {id: place for place, id in enumerate(order)}
         stages = list(self._jobs.pop(job, OrderedDict[Hashable, Any]()).values())
         if places:
             stages.sort(key=lambda stage: places.get(stage.processor.stage.id, len(places)))
-        for stage in stages:
-            self._close(stage)
+        return [error for stage in stages for error in self._close(stage)]
 
     @staticmethod
-    def _close(stage: Any) -> None:
+    def _close(stage: Any) -> list[str]:
         try:
-            stage.close()
-        except Exception:
+            errors: list[str] = stage.close()
+        except Exception as e:
             _LOG.warning("teardown failed", exc_info=True)
+            return [f"{type(e).__name__}: {texts.said(str, e)}"]
+        return errors
 
 
 open_stages: Final = OpenStages()
@@ -151,12 +156,11 @@ def publishing(job: str) -> str:
     return f"{job}/publish"
 
 
-def tear_down(job: str, order: Sequence[str] = ()) -> str:
-    """Tears down a finished job's stages in this worker, in that order, and its publishers; the worker's name."""
-    open_stages.close_job(job, order)
-    open_stages.close_job(publishing(job))
+def tear_down(job: str, order: Sequence[str] = ()) -> list[str]:
+    """Tears down a finished job's stages in this worker, in that order, and its publishers; what went wrong."""
+    errors = [*open_stages.close_job(job, order), *open_stages.close_job(publishing(job))]
     workerlog.at("", "")
-    return worker_name()
+    return errors
 
 
 def worker_name() -> str:

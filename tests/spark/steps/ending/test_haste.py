@@ -13,6 +13,7 @@ from arcbeam.engine.progress import ShutDown, TornDown
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.steps import cluster as clusters
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
+from arcbeam.spark.tasks.ending.teardown import TeardownTold
 
 _WAIT = 20.0
 
@@ -28,7 +29,7 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
         return []
 
     monkeypatch.setattr(ShuttingDown, "call_alone", hangs)
-    monkeypatch.setattr(clusters, "tear_down_workers", lambda *_: set())
+    monkeypatch.setattr(clusters, "tear_down_workers", lambda *_: TeardownTold(set(), []))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     clock = MagicMock()
     clock.now.return_value = Timestamp(0)

@@ -83,7 +83,7 @@ class ShutDownTask:
             if (stage := opens()) is not None:
                 called += 1
                 errors += stage.processor.graceful.shut_down()
-                stage.close()
+                errors += [f"teardown: {error}" for error in stage.close()]
         workerlog.at("", "")
         time.sleep(self.wait)
         rows = [worker_name()] * len(errors), pa.array([called] * len(errors), pa.int32()), errors

@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from arcbeam.spark.tasks.collecting import collected_unless
 from arcbeam.spark.tasks.failure import Guarded
-from arcbeam.spark.tasks.openstages import tear_down
+from arcbeam.spark.tasks.openstages import tear_down, worker_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +26,7 @@ _LOG = logging.getLogger("arcbeam.teardown")
 _TRIES = 4
 _SECONDS = 5.0
 _WAIT_SECONDS = 0.03
+_SCHEMA = "worker string, error string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,22 @@ class TearDownTask:
             pass
         if self.before is not None:
             self.before()
-        name = tear_down(self.job, self.order)
+        errors = ["", *tear_down(self.job, self.order)]
         time.sleep(self.wait)
-        yield pa.RecordBatch.from_arrays([pa.array([name])], names=["worker"])
+        workers = [worker_name()] * len(errors)
+        yield pa.RecordBatch.from_arrays([pa.array(workers), pa.array(errors)], ["worker", "error"])
+
+
+class TeardownTold(NamedTuple):
+    """How it went.
+
+    Attributes:
+        left: the workers that did not answer.
+        errors: what went wrong in the others, for people.
+    """
+
+    left: set[str]
+    errors: list[str]
 
 
 def tear_down_workers(
@@ -63,7 +77,7 @@ def tear_down_workers(
     before: Callable[[], None] | None = None,
     order: Sequence[str] = (),
     seconds: float = 60.0,
-) -> set[str]:
+) -> TeardownTold:
     """Tears a finished job down.
 
     Args:
@@ -75,27 +89,27 @@ def tear_down_workers(
         before: called in each worker, before anything is torn down there.
         order: ids of the job's stages: in each worker they are torn down so.
         seconds: that it may take. Workers whose DoFns have not answered by then are ended.
-
-    Returns:
-        The workers that did not answer.
     """
     began = time.monotonic()
-    left, deadline, until = set(workers), began + _SECONDS, began + seconds
+    deadline, until = began + _SECONDS, began + seconds
+    left, errors = set(workers), list[str]()
     for attempt in range(_TRIES):
         # SUBTLE: Spark hands out idle workers first in, first out, so tasks that are short pass through all of them;
         # a later attempt holds each for longer, in case they are handed out otherwise.
         tasks = max(slots, len(workers)) * (2 + attempt)
         frame = spark.range(0, tasks, 1, tasks).mapInArrow(
-            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before, tuple(order))).__call__, "worker string"
+            Guarded(TearDownTask(job, _WAIT_SECONDS * attempt, before, tuple(order))).__call__,
+            _SCHEMA,
         )
         try:
             rows = collected_unless(
                 spark, frame, f"{job}-teardown", f"{job}: teardown", lambda: time.monotonic() >= until
             )
             left -= {str(row[0]) for row in rows}
+            errors += [f"{row[1]} ({row[0]})" for row in rows if row[1]]
         except TimeoutError:
-            _LOG.warning("%s: teardown of its DoFns has taken more than %g s, and is given up", job, seconds)
-            return left
+            errors.append(f"it has taken more than {seconds:g} s, and is given up: its workers are ended")
+            return TeardownTold(left, errors)
         except Exception as e:
             _LOG.debug("teardown of %s could not run: %s", job, e)
             break
@@ -103,4 +117,4 @@ def tear_down_workers(
             break
     if left:
         _LOG.info("%s: %d worker(s) were gone before teardown", job, len(left))
-    return left
+    return TeardownTold(left, errors)
