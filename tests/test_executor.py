@@ -10,8 +10,9 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
-from arcbeam.executor import SparkExecutor, clear, start
+from arcbeam.executor import SparkExecutor, clear, is_suspended, start
 from arcbeam.jobs.execution import JobState, Level, Submission
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.program import stored_program
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
@@ -78,6 +79,19 @@ def test_a_job_that_is_done_leaves_its_savepoints_and_else_nothing(tmp_path: Pat
     next((damaged / "manifests").iterdir()).write_bytes(b"")
     clear(damaged)
     assert damaged.exists(), "what cannot be read may have savepoints"
+
+
+@pytest.mark.contract("END-03")
+def test_a_job_that_was_suspended_under_a_name_is_to_stay_so(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path, sync=False)
+    assert not is_suspended(blobs)
+    log = opened(blobs)
+    log.propose(pinned(log.draft(Timestamp(1)), "before"))
+    assert not is_suspended(blobs)
+    log.propose(replace(log.draft(Timestamp(2)), mode=CommitMode.SUSPENDED))
+    assert not is_suspended(blobs), "by a process that was told to end"
+    log.propose(pinned(replace(log.draft(Timestamp(3)), mode=CommitMode.SUSPENDED), "last"))
+    assert is_suspended(blobs)
 
 
 @pytest.mark.contract("STORE-04", "STORE-05")

@@ -19,13 +19,15 @@ from arcbeam.job import Follower, Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.termination import bring_to_end
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
 from arcbeam.steps.status import as_record
-from arcbeam.store.blobs.backends import shown
+from arcbeam.store.blobs.backends import open_blobs, shown
+from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
@@ -78,13 +80,16 @@ class SparkExecutor:
         options.view_as(ArcbeamOptions).check()
         validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
 
-    def resumable(self, submission: Submission) -> bool:
+    def standing(self, submission: Submission) -> JobState | None:
         """See `PipelineExecutor`: a job in steps goes on from its folder."""
         options = PipelineOptions.from_dictionary(dict(submission.options))
         folder = options.view_as(ArcbeamOptions).checkpoint_dir
         # On a cluster a job without a folder has had its state where its run was.
         there = bool(folder) or (submission.home is not None and Path(submission.home).exists())
-        return there and runs_in_steps(_proto(submission), options)
+        if not there or not runs_in_steps(_proto(submission), options):
+            return None
+        place = split_path(folder)[0] if folder else str(submission.home)
+        return JobState.STOPPED if is_suspended(open_blobs(place)) else JobState.RUNNING
 
     def run(self, submission: Submission, events: JobEvents) -> JobState:
         """See `PipelineExecutor`."""
@@ -229,6 +234,19 @@ def clear(home: Path) -> None:
         return
     if isinstance(newest, Manifest) and not newest.pins:
         shutil.rmtree(home, ignore_errors=True)
+
+
+def is_suspended(blobs: DurableBlobs) -> bool:
+    """Whether a job was suspended by who asked for that, and so has a name for it.
+
+    A process that is told to end gives none.
+    """
+    newest = read_newest(blobs)
+    return (
+        isinstance(newest, Manifest)
+        and newest.mode is CommitMode.SUSPENDED
+        and any(pin.step == newest.step for pin in newest.pins)
+    )
 
 
 def _any_keys(options: PipelineOptions) -> bool:

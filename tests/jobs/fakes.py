@@ -43,6 +43,7 @@ class Fake:
     cancelling: Callable[[], None] | None = None
     ending: Callable[[threading.Event], None] | None = None
     goes_on: bool = False
+    suspended: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
     answer: Callable[[], None] = lambda: None
     now: MetricsNow | None = None
@@ -66,8 +67,9 @@ class Executor:
         self._fake.checked.append(submission)
         self._fake.refuse(submission)
 
-    def resumable(self, submission: Submission) -> bool:
-        return self._fake.goes_on
+    def standing(self, submission: Submission) -> JobState | None:
+        goes_on = JobState.STOPPED if self._fake.suspended else JobState.RUNNING
+        return goes_on if self._fake.goes_on else None
 
     def run(self, submission: Submission, events: JobEvents) -> JobState | None:
         self._fake.ran.append(submission)

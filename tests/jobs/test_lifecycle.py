@@ -13,6 +13,7 @@ import pytest
 
 from arcbeam.errors import (
     InvalidPipelineError,
+    JobCancelledError,
     JobNotFoundError,
     RequestRefusedError,
     SubmissionError,
@@ -377,6 +378,35 @@ def test_a_job_that_is_suspended_because_the_server_stops_goes_on_with_the_next(
     jobs = open_jobs()
     jobs.resume()
     assert states(jobs, id)[-1] is (JobState.DONE if end is JobState.STOPPED else end)
+
+
+@pytest.mark.contract("END-03", "API-02")
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_broken_off", [True, False])
+def test_a_job_that_somebody_has_suspended_stays_so_when_the_server_stops(
+    open_jobs: Callable[[], Jobs], fake: Fake, is_killed: bool, is_broken_off: bool
+) -> None:
+    def run(submission: Submission, events: JobEvents) -> JobState:
+        events.running()
+        assert fake.cancelled.wait(WAIT)
+        if is_broken_off:
+            raise JobCancelledError("interrupted")
+        return JobState.STOPPED
+
+    jobs = open_jobs()
+    fake.goes_on, fake.behave = True, run
+    id = start(jobs)
+    until(jobs, id, JobState.RUNNING)
+    # It is committed. The run still publishes, and makes its last calls.
+    fake.suspended = True
+    if not is_killed:
+        jobs.close(WAIT)
+    jobs = open_jobs()
+    jobs.resume()
+    assert jobs.registry.job(id).state is JobState.STOPPED
+    fake.suspended, fake.behave = False, succeed
+    jobs.run(id, {})
+    assert states(jobs, id)[-1] is JobState.DONE
 
 
 @pytest.mark.contract("END-03")

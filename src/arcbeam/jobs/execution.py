@@ -7,12 +7,15 @@ Beam, nor how a pipeline is run; `executor` implements the executor, this packag
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+from arcbeam.errors import ArcbeamError
+from arcbeam.model import texts
 from arcbeam.store.log.requests import Asked
 
 
@@ -193,8 +196,13 @@ class PipelineExecutor(Protocol):
         """
         ...
 
-    def resumable(self, submission: Submission) -> bool:
-        """Whether another `run` of the same goes on where this one was, whatever had ended it."""
+    def standing(self, submission: Submission) -> JobState | None:
+        """How a job stands that a server has left, or is about to leave.
+
+        Returns:
+            RUNNING: another `run` of the same goes on where this one was, whatever had ended it. STOPPED: that, too,
+            but somebody had it suspended, and means it to stay so. None: nothing is left of it.
+        """
         ...
 
     def run(self, submission: Submission, events: JobEvents) -> JobState | None:
@@ -260,3 +268,10 @@ class ExecutorFactory(Protocol):
     def __call__(self) -> PipelineExecutor:
         """A fresh executor; cheap."""
         ...
+
+
+def error_text(error: BaseException) -> str:
+    """What the user is told: our own errors as they are (with step and user traceback), others with our traceback."""
+    if isinstance(error, ArcbeamError):
+        return texts.said(str, error, 2 * texts.LONGEST)
+    return texts.said(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)

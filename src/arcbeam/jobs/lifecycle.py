@@ -14,7 +14,6 @@ import shutil
 import sqlite3
 import threading
 import time
-import traceback
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from arcbeam.jobs.execution import (
     PipelineExecutor,
     StagedFile,
     Submission,
+    error_text,
 )
 from arcbeam.jobs.registry import JobEvent, JobRecord, Registry, StateChanged
 from arcbeam.model import texts
@@ -100,7 +100,11 @@ class Jobs:
         known = {record.id: record for record in self.registry.jobs()}
         kept = {record.id for record in known.values() if record.state is JobState.STOPPED}
         for record in known.values():
-            if record.state in UNDER_WAY - {JobState.CANCELLING} and self._goes_on(record):
+            standing = self._standing(record) if record.state in UNDER_WAY - {JobState.CANCELLING} else None
+            if standing is JobState.STOPPED and record.state is JobState.RUNNING:
+                kept.add(record.id)
+                self._move(record.id, JobState.STOPPED)
+            elif standing is not None:
                 self._resumed.append(record.id)
                 kept.add(record.id)
             elif record.state is JobState.CANCELLING:
@@ -126,15 +130,15 @@ class Jobs:
     def _homes(self) -> Path:
         return self._folder.parent / "state"
 
-    def _goes_on(self, record: JobRecord) -> bool:
-        """Whether a job can go on that ran when the last server ended."""
+    def _standing(self, record: JobRecord) -> JobState | None:
+        """See `PipelineExecutor.standing`."""
         if record.files is None:
-            return False
+            return None
         try:
-            return self._executors().resumable(self._submission(record, self._plain(record.options)))
+            return self._executors().standing(self._submission(record, self._plain(record.options)))
         except Exception:
             _LOG.exception("whether %s can go on", record.id)
-            return False
+            return None
 
     def resume(self) -> None:
         """Starts again what ran when the last server ended, and can go on. To be called when pipelines can run."""
@@ -390,7 +394,7 @@ class Jobs:
         ending: list[threading.Thread] = []
         for id, each in live.items():
             record = self.registry.job(id)
-            if record.state is not JobState.CANCELLING and self._goes_on(record):
+            if record.state is not JobState.CANCELLING and self._standing(record) is not None:
                 self._left.add(id)
                 self.registry.log(
                     id, Level.WARNING, "the job server is stopping: this job goes on when it starts again", self.now()
@@ -427,6 +431,9 @@ class Jobs:
     def _end(self, id: str, error: BaseException | None, state: JobState = JobState.DONE) -> None:
         # Also one that was suspended: the next server finds it running, and has it go on.
         left = id in self._left and (isinstance(error, JobCancelledError) or state is JobState.STOPPED)
+        if left and self._standing(self.registry.job(id)) is JobState.STOPPED:
+            # By somebody who means it to stay so. Only its last calls may have been broken off.
+            left, error, state = False, None, JobState.STOPPED
         if not left and (error is not None or state is not JobState.STOPPED):
             # Before the last state: whoever sees that finds the files gone.
             shutil.rmtree(self.folder(id), ignore_errors=True)
@@ -488,10 +495,3 @@ class _Events:
             write()
         except (ArcbeamError, sqlite3.Error):
             _LOG.exception("an event of %s could not be recorded", self._id)
-
-
-def error_text(error: BaseException) -> str:
-    """What the user is told: our own errors as they are (with step and user traceback), others with our traceback."""
-    if isinstance(error, ArcbeamError):
-        return texts.said(str, error, 2 * texts.LONGEST)
-    return texts.said(lambda e: "".join(traceback.format_exception(e)).rstrip(), error)
