@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from arcbeam.engine.progress import CommitConflicted, CommitDecided, CommitRefused, CommitUnknown, DriverFailed
@@ -106,6 +108,8 @@ def test_the_heads_committables_are_told_to_who_takes_over() -> None:
     job.commits.propose(proposal(1, 5, reported(staged("join", 0, 5), committables=(part,))), _NOW)
     assert job.commits.unpublished() == (part,)
     assert Job(job.inner).commits.unpublished() == (part,)
+    job.commits.propose(replace(proposal(2, 5), mode=CommitMode.SUSPENDED, owes=True), _NOW)
+    assert Job(job.inner).commits.unpublished() == (part,), "who could not publish it leaves it to the next one"
 
 
 @pytest.mark.contract("STORE-07")

@@ -61,7 +61,9 @@ def draft(
         watermarks=_watermarks(layout, command.times),
         shards=_shards(log.head, command.reports),
         side_files=_side_files(log.head, command.reports, readers),
-        committables=tuple(each for report in command.reports for each in report.committables),
+        committables=log.head.committables
+        if command.owes
+        else tuple(each for report in command.reports for each in report.committables),
         progress=Progress(
             command.fresh, command.drains_to, numbers, command.script, command.times.seen, command.times.recent
         ).encoded(),

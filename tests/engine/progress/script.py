@@ -1,9 +1,9 @@
 """Drives a job's machine by lines of text: `what happens -> what is to be done`.
 
 What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `dies`, `breaks`,
-`committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`, `finalized`,
-`shut down`, `torn down`, `drain NAME`, `suspend NAME`, `savepoint WISH`, `cancel`; `late STEP.RUN` is a report that
-nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
+`committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`,
+`publisher dies`, `finalized`, `shut down`, `torn down`, `drain NAME`, `suspend [NAME]`, `savepoint WISH`, `cancel`;
+`late STEP.RUN` is a report that nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
 
 `says WHAT` is what a job's script has next: `elements`, `watermark N`, `clock N`, `end`.
 
@@ -295,6 +295,8 @@ class Driver:
                 return Published(now, published)
             case ["publish", "fails"]:
                 return PublishFailed(now, published, "not reached")
+            case ["publisher", "dies"]:
+                return PublishFailed(now, published, "nothing runs here any more", gone=True)
             case ["finalized"]:
                 return Finalized(now, self.finalize.step if self.finalize else 0)
             case ["shut", "down"]:
@@ -303,8 +305,8 @@ class Driver:
                 return TornDown(now)
             case ["drain", name]:
                 return DrainRequested(now, name)
-            case ["suspend", name]:
-                return SuspendRequested(now, name)
+            case ["suspend", *names]:
+                return SuspendRequested(now, " ".join(names))
             case ["savepoint", *words]:
                 return SavepointRequested(now, " ".join(words))
             case ["cancel"]:
@@ -357,7 +359,8 @@ def shown(command: Command) -> str:
         case Propose():
             bare = [] if command.reports else ["bare"]
             names = ["as", *command.savepoints] if command.savepoints else []
-            return " ".join([f"propose {command.step} {command.mode.value}", *bare, *names])
+            owes = ["owing"] if command.owes else []
+            return " ".join([f"propose {command.step} {command.mode.value}", *bare, *owes, *names])
         case Resolve(step):
             return f"resolve {step}"
         case Publish(step, committables):

@@ -129,6 +129,51 @@ def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_u
         dies                        -> tear down sum rates read; wait 100
         torn down                   -> failed
     """)
+
+
+@pytest.mark.contract("END-03", "END-06")
+def test_what_cannot_be_published_here_is_in_the_commit_of_a_suspension() -> None:
+    for first, then in (("dies", "publisher dies"), ("publisher dies", "dies")):
+        warns = {"dies": "-", "publisher dies": "warn"}
+        play(f"""
+            start fresh                 -> run 1.0 initial
+            reports more with sink      -> propose 1 running
+            committed                   -> publish 1; run 2.0
+            suspend                     -> -
+            {first}                     -> {warns[first]}
+            {then}                      -> {warns[then] + "; " if then != "dies" else ""}propose 2 suspended bare owing
+            committed                   -> tear down sum rates read; wait 100
+            torn down                   -> stopped
+        """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        committed                   -> publish 1; run 2.0
+        reports more with sink      -> -
+        suspend here                -> -
+        publisher dies              -> warn; propose 2 suspended bare owing as here
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        reports more with sink      -> propose 1 suspended as here
+        committed                   -> publish 1
+        publisher dies              -> warn; tear down sum rates read; wait 100
+        torn down                   -> stopped
+    """)
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        committed                   -> publish 1; run 2.0
+        publisher dies              -> abandon 2.0; tear down sum rates read; wait 100
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert "resuming publishes it" in driver.end.why
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspension_that_was_asked_for_first_is_the_first_commit() -> None:
     driver = Driver()
     for line in ("suspend here", "start fresh"):
         driver.say(line)

@@ -42,6 +42,7 @@ class JobWorld(RuleBasedStateMachine):
         self.undecided = False
         self.done = False  # the source has nothing more
         self.unpublished: set[int] = set()
+        self.owes = False  # whoever goes on publishes it
         self.ended = self.broken_off = False
         self.runs: set[tuple[int, int]] = set()
         self.asked: set[str] = set()
@@ -80,7 +81,9 @@ class JobWorld(RuleBasedStateMachine):
                 case Propose():
                     assert command.step == self.real + 1
                     self.undecided = True
-                    assert not self.unpublished, "the manifest before is forgotten before it is published"
+                    assert self.owes or not self.unpublished, "the manifest before is forgotten before it is published"
+                    assert command.owes == (bool(self.unpublished) and command.mode is CommitMode.SUSPENDED)
+                    assert not (command.owes and command.reports), "both have something for sinks"
                     assert not self.broken_off
                     self.driver.proposed = command
                 case Publish():
@@ -100,14 +103,15 @@ class JobWorld(RuleBasedStateMachine):
                     told = "\n".join(self.driver.warnings)
                     assert all(name in self.made or repr(name) in told for name in self.asked), "lost unseen"
                     assert not any(f"savepoint {name!r} is not made" in told for name in self.made)
-                    assert self.broken_off or not self.unpublished
+                    assert self.broken_off or self.owes or not self.unpublished
                     if state is EndState.STOPPED:
                         assert not any(isinstance(each, CallShutdown) for each in self.driver.commands)
                     continue
                 case TearDown():
                     proposed = self.driver.proposed
                     suspended = proposed is not None and proposed.mode is CommitMode.SUSPENDED
-                    suspended = suspended and self.real == proposed.step and not self.unpublished  # type: ignore[union-attr]
+                    suspended = suspended and self.real == proposed.step  # type: ignore[union-attr]
+                    suspended = suspended and (self.owes or not self.unpublished)
                     shut_down = any(isinstance(each, CallShutdown) for each in self.driver.commands)
                     cancelled = self.driver.machine.mode in (Mode.CANCELLING, Mode.FAILING)
                     self.broken_off = cancelled
@@ -149,9 +153,9 @@ class JobWorld(RuleBasedStateMachine):
         self.look()
 
     @precondition(lambda self: RunStep in self.open)
-    @rule()
-    def a_step_fails(self) -> None:
-        self._answer(RunStep, "fails")
+    @rule(how=st.sampled_from(["fails", "fails", "fails", "dies"]))
+    def a_step_fails(self, how: str) -> None:
+        self._answer(RunStep, how)
 
     @precondition(lambda self: Propose in self.open)
     @rule(answer=st.sampled_from([*["committed"] * 5, "unknown", "unknown", "refused", "conflict"]))
@@ -172,12 +176,14 @@ class JobWorld(RuleBasedStateMachine):
         self._answer(Propose, answer)
 
     @precondition(lambda self: Publish in self.open)
-    @rule(well=st.booleans())
-    def publishing_is_answered(self, well: bool) -> None:
+    @rule(how=st.sampled_from([*["published", "publish fails"] * 3, "publisher dies"]))
+    def publishing_is_answered(self, how: str) -> None:
         assert self.driver.publish is not None
-        if well:
+        if how == "published":
             self.unpublished.discard(self.driver.publish.step)
-        self._answer(Publish, "published" if well else "publish fails")
+        if how == "publisher dies":
+            self.owes = self.driver.machine.mode is Mode.SUSPENDING
+        self._answer(Publish, how)
 
     @rule(times=st.integers(1, 8), what=_REPORTS, sink=st.booleans(), callbacks=st.booleans())
     def all_goes_well_for_a_while(self, times: int, what: str, sink: bool, callbacks: bool) -> None:
@@ -187,7 +193,7 @@ class JobWorld(RuleBasedStateMachine):
             elif RunStep in self.open:
                 self.a_step_reports(what, sink, callbacks, 1)
             elif Publish in self.open:
-                self.publishing_is_answered(True)
+                self.publishing_is_answered("published")
             elif self.woken is not None:
                 self.it_is_woken()
 
@@ -243,7 +249,7 @@ class JobWorld(RuleBasedStateMachine):
             if Propose in self.open:
                 self.a_commit_is_answered("committed")
             if Publish in self.open:
-                self.publishing_is_answered(True)
+                self.publishing_is_answered("published")
             self.user_code_has_ended()
             self.time_passes(40)
         assert self.ended, f"it does not end: {self.driver.machine.story()[-3:]}"

@@ -79,6 +79,7 @@ class Propose:
         drains_to: the name that the last commit will get, if the job is being drained; the next driver must know it.
         fresh: no step is real with it: sources have not begun; the next driver must know it.
         script: how far the job's script has come with it; the next driver must know it.
+        owes: what the head has for sinks is not published: this commit has it, too, for the next driver.
     """
 
     step: int
@@ -91,6 +92,7 @@ class Propose:
     drains_to: str = ""
     fresh: bool = False
     script: ScriptPlace = AT_BEGINNING
+    owes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from arcbeam.model.commits import CommitMode, name_change
 
 def propose(state: JobState, head: Head, cut: Cut | None) -> None:
     """Proposes a step that has run; or a commit without one, of what the head has."""
+    cut = None if state.owes else cut
     mode = _mode(state, cut)
     names = state.asked_for() if mode in ending.LAST else state.savepoints
     command = Propose(
@@ -28,6 +29,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
         state.last_savepoint if mode is CommitMode.DRAINING else "",
         fresh=state.fresh and cut is None,
         script=state.script.after(cut.plan.event) if cut else state.script,
+        owes=state.owes,
     )
     state.cut, state.proposal = None, Proposal(command, cut)
     state.ask(command)
@@ -137,10 +139,16 @@ def published(state: JobState, step: int) -> None:
         state.later = [each for each in state.later if not isinstance(each[1], Publish)]
 
 
-def publish_failed(state: JobState, step: int, why: str) -> None:
-    """Some of it may be out: all of it is tried again."""
+def publish_failed(state: JobState, step: int, why: str, gone: bool) -> None:
+    """Some of it may be out: all of it is tried again, here or, if nothing runs here any more, by the next driver."""
     if state.publishing is None or state.publishing.step != step:
         return
-    failures = ending.failed(state, Publish, f"step {step} is committed, but not published: {why}")
-    if failures is not None:
+    told = f"step {step} is committed, but not published: {why}"
+    if gone and state.mode is Mode.SUSPENDING:
+        state.warn(f"{told}; it is when the job is resumed")
+        state.publishing, state.owes = None, state.phase is Phase.STEPPING
+        state.later = [each for each in state.later if not isinstance(each[1], Publish)]
+    elif gone:
+        ending.fail(state, told)
+    elif (failures := ending.failed(state, Publish, told)) is not None:
         state.give_later(state.publishing, failures)

@@ -161,11 +161,18 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class PublishFailed:
-    """Not all committables of a step are published; trying again is safe."""
+    """Not all committables of a step are published; trying again is safe.
+
+    Attributes:
+        step: which.
+        why: for people.
+        gone: nothing can be published here any more; whoever goes on with the job does.
+    """
 
     at: Timestamp
     step: int
     why: str
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,8 +133,8 @@ class JobMachine:
                 ending.fail(state, why)
             case on.Published(_, step):
                 committing.published(state, step)
-            case on.PublishFailed(_, step, why):
-                committing.publish_failed(state, step, why)
+            case on.PublishFailed(_, step, why, gone):
+                committing.publish_failed(state, step, why, gone)
             case on.Finalized(_, step):
                 if state.finalizing == step:
                     state.finalizing = None

@@ -106,6 +106,8 @@ class JobState:
 
     # What is being published: of the head, or a step before it. None behind phase CLOSING.
     publishing: Publish | None = None
+    # What the head has for sinks is not published, and cannot be here: the next commit has it, and no step.
+    owes: bool = False
     # The step whose bundles are being told; the head's or an earlier one. None behind phase CLOSING.
     finalizing: int | None = None
     # Names for the next commit, and changes of names (see `name_change`), none behind phase STEPPING; and a name
@@ -189,6 +191,7 @@ class JobState:
             assert self.head is not None, "nothing is real, and is published"
             assert self.publishing.step <= self.head.step, "what is not real is published"
         assert self.finalizing is None or self.head is not None, "nothing is real, and is finalized"
+        assert not self.owes or self.publishing is None, "it is published, and cannot be"
         commits = [command for _, command in self.later if not isinstance(command, Publish)]
         publishes = [command for _, command in self.later if isinstance(command, Publish)]
         assert len(commits) <= (self.proposal is not None), "a commit is tried again that is not open"

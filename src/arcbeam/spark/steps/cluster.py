@@ -31,6 +31,8 @@ from arcbeam.errors import ArcbeamError, DriverLostError, JobCancelledError, Job
 from arcbeam.model.commits import Committable
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.spark.session import driver
+from arcbeam.spark.session.sessions import is_own
 from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
 from arcbeam.spark.steps.leveltask import LevelReport, OpenGraceful, StepJob, error_stage
 from arcbeam.spark.steps.rows import reports_in
@@ -150,17 +152,25 @@ class SparkCluster:
             tasks = tuple(report.task for report in reports)
             self.failure = None
             self._inbox.put(StepReported(self._clock.now(), plan.step, plan.attempt, took, tasks))
-        except ArcbeamError as e:
-            self.failure = e
-            gone = isinstance(e, DriverLostError)
-            if gone:
-                time.sleep(_TOLD_SECONDS)
-            again = (isinstance(e, _AGAIN) and not isinstance(e, _FOR_GOOD)) or type(e) is JobFailedError
-            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(e), again, gone))
         except BaseException as e:
-            _LOG.exception("step %d could not be run", plan.step)
-            self.failure = JobFailedError(f"step {plan.step} could not be run: {type(e).__name__}: {e}")
-            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(self.failure), False))
+            told = self._told(e, f"step {plan.step} could not be run")
+            again = (isinstance(e, _AGAIN) and not isinstance(e, _FOR_GOOD)) or type(e) is JobFailedError
+            gone = isinstance(told, DriverLostError)
+            self.failure = told
+            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), again, gone))
+
+    def _told(self, error: BaseException, what: str) -> ArcbeamError:
+        """What people are told of an error, and the job is."""
+        told: ArcbeamError | None = error if isinstance(error, ArcbeamError) else None
+        if told is None and isinstance(error, Exception):
+            # Beside its Spark jobs: when they are made.
+            told = driver.lost(self._spark, error, is_own(self._spark))
+        if told is None:
+            _LOG.error("%s", what, exc_info=error)
+            told = JobFailedError(f"{what}: {type(error).__name__}: {error}")
+        if isinstance(told, DriverLostError):
+            time.sleep(_TOLD_SECONDS)
+        return told
 
     def abandon(self, step: int, attempt: int) -> None:
         """See `Cluster`."""
@@ -194,11 +204,10 @@ class SparkCluster:
             told = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
             self._on_told(told)
             event = Published(self._clock.now(), step)
-        except ArcbeamError as e:
-            event = PublishFailed(self._clock.now(), step, str(e))
         except BaseException as e:
-            _LOG.exception("step %d could not be published", step)
-            event = PublishFailed(self._clock.now(), step, f"{type(e).__name__}: {e}")
+            told_of = self._told(e, f"step {step} could not be published")
+            gone = isinstance(told_of, DriverLostError)
+            event = PublishFailed(self._clock.now(), step, str(told_of), gone)
         self._inbox.put(event)
         # SUBTLE: not beside publishing. A driver that has taken the job over publishes, with the step of its opening,
         # what the one before had staged in an earlier one. Not each time: to sweep is to list.
