@@ -151,6 +151,16 @@ def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
     assert "resume it first" in invoke("drain", str(tmp_path / "job")).stderr
 
 
+@pytest.mark.contract("END-03")
+@pytest.mark.parametrize(("mode", "state"), [(CommitMode.SUSPENDED, "STOPPED"), (CommitMode.DONE, "DONE")])
+def test_a_job_that_was_done_before_it_could_be_suspended_is_said_to_be(
+    log: StepLog, tmp_path: Path, mode: CommitMode, state: str
+) -> None:
+    with driven(log, Answer(Said.DONE), mode=mode):
+        result = invoke("suspend", str(tmp_path / "job"), "--json")
+    assert json.loads(result.stdout)["state"] == state
+
+
 @pytest.mark.contract("END-04")
 def test_cancelling_a_folder(log: StepLog, tmp_path: Path) -> None:
     with driven(log, Answer(Said.DONE)):

@@ -82,9 +82,13 @@ def suspend(
     """
     from arcbeam.store.log.requests import Asked
 
-    path = _savepoint(out, Asked.SUSPEND, job, name, lambda: client_of(endpoint, token_file, tls_ca), seconds)
+    def server() -> JobClient:
+        return client_of(endpoint, token_file, tls_ca)
+
+    path = _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
     if path:
-        out.text(path, path=path, state="STOPPED")
+        # A job whose last step ran when it was asked is done with that one, under the same name.
+        out.text(path, path=path, state=_state_in(opened(job)) if is_folder(job) else _ended(server, job) or "STOPPED")
 
 
 @click.argument("job")
@@ -146,6 +150,21 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
             if state == "CANCELLING":
                 raise JobFailedError(f"{job} has not ended within {seconds:g} s", "look again with `arcbeam jobs`")
     out.text(f"{job} is {state}", id=job, state=state)
+
+
+def _state_in(blobs: DurableBlobs) -> str:
+    """The state of a job that has ended, by its folder; "" if it has not."""
+    from arcbeam.store.log.chain import known, read_newest
+
+    newest = read_newest(blobs)
+    return "" if newest is None else _STATES.get(known(newest).mode, "")
+
+
+def _ended(server: Callable[[], JobClient], job: str) -> str:
+    """The state of a job of a server that has ended; "" if it is not known soon."""
+    with server() as client:
+        state = client.end(job, _STATE_SECONDS)
+    return state if state in _STATES.values() else ""
 
 
 def _savepoint(out: Output, what: Asked, job: str, name: str, server: Callable[[], JobClient], seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from apache_beam.transforms import window
 
 from arcbeam.io import JsonLines, Roll, WriteParts
+from arcbeam.io.parts import successes
 from arcbeam.io.parts.local import LocalStaging
 from arcbeam.io.parts.publisher import Replacing
 from arcbeam.io.parts.staging import Staged, Staging
@@ -50,6 +52,22 @@ def test_what_a_run_before_has_published_more_is_removed(
     assert len(published(tmp_path)) < many
     assert lines(tmp_path) == list(range(100))
     assert left(tmp_path) == []
+
+
+def test_what_says_that_a_window_is_over_is_of_the_newest_step(tmp_path: Path) -> None:
+    """Also behind a savepoint that the job went back to, where a window may have fewer files than it had."""
+    staging = LocalStaging(str(tmp_path))
+
+    def put(job: str, step: int, files: int) -> int:
+        listed = [[f"part-{n}", 10, 20] for n in range(files)]
+        told = {"job": job, "step": step, "name": "_SUCCESS", "staged": f".arcbeam/job/{step}-t-1"}
+        successes.put(staging, {**told, "window": "global", "destination": "", "files": listed})
+        return len(json.loads(staging.get("_SUCCESS") or b"")["files"])
+
+    assert put("job", 7, 3) == 3
+    assert put("job", 5, 4) == 3, "published again"
+    assert put("job", 9, 2) == 2
+    assert put("other", 1, 1) == 1
 
 
 @pytest.mark.parametrize("call", ["put", "publish", "delete"])

@@ -39,6 +39,7 @@ def success_of(name: str, files: Sequence[PartFile], own: Sequence[PartFile]) ->
         "staged": staged_name(now),
         "path": newest.path,
         "job": now.job,
+        "step": now.step,
         "window": str(first.span),
         "destination": first.destination,
         "files": listed,
@@ -51,6 +52,7 @@ def content(success: Mapping[str, Any]) -> bytes:
     files = [{"name": name, "records": records, "bytes": size} for name, records, size in success["files"]]
     said = {
         "job": success["job"],
+        "step": success.get("step", 0),
         "window": success["window"],
         "destination": success["destination"],
         "records": sum(file["records"] for file in files),
@@ -68,7 +70,8 @@ def put(staging: Staging, success: Mapping[str, Any]) -> None:
     if there is not None:
         try:
             before = json.loads(there)
-            if success["job"] and before["job"] == success["job"] and len(before["files"]) > len(success["files"]):
+            # Not by how many files they have: a job that has gone back to a savepoint may make fewer.
+            if success["job"] and before["job"] == success["job"] and before["step"] > success.get("step", 0):
                 return
         except (ValueError, KeyError, TypeError):
             pass  # not one of ours: it is replaced, as any other file of the name is
