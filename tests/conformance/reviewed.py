@@ -103,6 +103,13 @@ GAPS = {
 }
 """Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
 
+# Beam's own fanout gives the elements of a bundle to one sub-key, by chance: in several, lists come in any order, and
+# sessions are merged by the times of what was precombined, with which some do not touch any more. So: one shard.
+IN_ONE_BUNDLE = {
+    "CombineTest.test_combining_with_session_windows_and_fanout",
+    "CombineTest.test_combining_with_sliding_windows_and_fanout",
+}
+
 NOT_RUN = {
     "GroupByEncryptedKeyTest.test_gbek_gcp_secret_manager_roundtrips": _GOOGLE,
     "GroupByEncryptedKeyTest.test_gbk_with_gbek_option_fake_secret_manager_roundtrips": _GOOGLE,

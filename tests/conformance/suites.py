@@ -131,6 +131,8 @@ class Conformance(unittest.TestCase):
         ours = options.view_as(ArcbeamOptions)
         for name, value in self.variant.options.items():
             setattr(ours, name, value)
+        if f"{self.suite.__name__}.{self._testMethodName}" in reviewed.IN_ONE_BUNDLE:
+            ours.shards = 1
         options.view_as(StandardOptions).streaming |= self.variant.streaming
         return options
 
