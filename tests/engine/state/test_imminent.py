@@ -20,7 +20,7 @@ def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int
     model: dict[bytes, bytes] = {}
     for _ in range(200):
         slot = b"%d" % chance.randrange(8)
-        match chance.choice(["put", "put", "put", "remove", "take", "take", "all"]):
+        match chance.choice(["put", "put", "put", "remove", "take", "take", "below", "all"]):
             case "put":
                 model[slot] = order_of(chance.randrange(5), slot)
                 imminent.put(model[slot], int(slot))
@@ -32,6 +32,17 @@ def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int
                 assert imminent.first() == first
                 assert imminent.take(first) == int(first[9:])
                 del model[first[9:]]
+            case "below":
+                limit = order_of(chance.randrange(6), b"4")
+                for taken in imminent.below(limit):
+                    first = min(model.values())
+                    assert (taken, first < limit) == (int(first[9:]), True)
+                    del model[first[9:]]
+                    if not chance.randrange(4):
+                        model[slot] = order_of(chance.randrange(6), slot)
+                        imminent.put(model[slot], int(slot))
+                    if not chance.randrange(6):
+                        break
             case "all" if chance.random() < 0.1:
                 assert sorted(imminent.take_all()) == sorted(map(int, model))
                 model.clear()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from apache_beam import coders
-from apache_beam.coders.coder_impl import create_OutputStream
+from apache_beam.coders.coder_impl import TupleSequenceCoderImpl, create_InputStream, create_OutputStream
 from apache_beam.coders.coders import GlobalWindowCoder
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
-from arcbeam.harness.encoding.windowcoder import IntervalWindowCoder
+from arcbeam.harness.encoding.windowcoder import IntervalWindowCoder, WindowTuples
 
 PANES = [
     PaneInfo(True, True, PaneInfoTiming.UNKNOWN, 0, 0),
@@ -52,6 +52,21 @@ def test_a_block_is_its_elements(given_elements: list[Any]) -> None:
     bare = Block(block.values, block.micros, block.windows, block.panes)
     assert same(bare.elements(), given_elements)
     assert same([bare.element(i) for i in range(len(bare))], given_elements)
+
+
+@given(st.lists(st.lists(windows, max_size=3), min_size=1, max_size=6))
+def test_windows_are_the_sdks_bytes_and_equal_ones_are_read_as_one(given_windows: list[list[Any]]) -> None:
+    theirs = TupleSequenceCoderImpl(IntervalWindowCoder().get_impl())
+    ours, read = WindowTuples(IntervalWindowCoder().get_impl()), {}
+    for each in map(tuple, given_windows):
+        streams = create_OutputStream(), create_OutputStream()
+        for impl, stream in zip((theirs, ours), streams, strict=True):
+            impl.encode_to_stream(each, stream, True)
+        data = streams[1].get()
+        assert data == streams[0].get()
+        found = ours.decode_from_stream(create_InputStream(data), True)
+        assert found == each
+        assert len(each) != 1 or read.setdefault(data, found) is found
 
 
 @pytest.mark.contract("PLAN-04")

@@ -7,11 +7,13 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.transforms.window import FixedWindows, SlidingWindows, TimestampedValue
+from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampCombiner, TimestampedValue
 
 from arcbeam.harness.transforms import precombine
 from tests.harness.drive import Collect, Driven
 from tests.harness.operations.rig import MIB
+
+_TIME, _WINDOW = beam.DoFn.TimestampParam, beam.DoFn.WindowParam
 
 
 @pytest.mark.contract("PLAN-02")
@@ -66,3 +68,32 @@ class TestPrecombine:
             pairs = p | beam.Create([0, 1]) | beam.FlatMap(lambda part: ((part * 20_000 + i, i) for i in range(20_000)))
             _ = pairs | beam.CombinePerKey(sum) | beam.combiners.Count.Globally() | Collect()
         assert p.values() == [40_000]
+
+    @pytest.mark.parametrize("kind", ["OUTPUT_AT_EOW", "OUTPUT_AT_EARLIEST", "OUTPUT_AT_LATEST"])
+    @pytest.mark.parametrize("distinct", [True, False])
+    def test_elements_of_sessions_that_are_alone_go_on_as_they_are(
+        self, kind: str, distinct: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        alone: list[int] = []
+        each_alone = precombine.Precombine._each_alone
+
+        def noted(operation: precombine.Precombine, block: Any) -> Any:
+            alone.append(len(block))
+            return each_alone(operation, block)
+
+        monkeypatch.setattr(precombine.Precombine, "_each_alone", noted)
+        times = {i: i // 500 * 90 + i // (1 if distinct else 100) for i in range(3000)}
+        found = []
+        for giving_up in (True, False):
+            with Driven(shards=2, giving_up=giving_up) as p:
+                numbers = p | beam.Create([0]) | beam.FlatMap(lambda _: range(3000))
+                timed = numbers | beam.Map(lambda i: TimestampedValue((i % 7, i), times[i]))
+                windowed = timed | beam.WindowInto(Sessions(9), timestamp_combiner=getattr(TimestampCombiner, kind))
+                means = windowed | beam.CombinePerKey(beam.combiners.MeanCombineFn())
+                _ = means | beam.Map(lambda e, t=_TIME, w=_WINDOW: (e, t, w)) | Collect()
+            found.append(sorted(p.values(), key=repr))
+        assert found[0] == found[1]
+        assert len(found[0]) == 6 * 7
+        # Blocks that are small are not worth a look; and without the option none is looked at.
+        assert (2000 < sum(alone) <= 3000) == distinct
+        assert distinct or not alone

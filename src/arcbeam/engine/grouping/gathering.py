@@ -26,6 +26,8 @@ from arcbeam.model.windows import NO_PANE, Window
 Unpack = Callable[[bytes], Iterable[bytes]]
 """Makes elements, encoded, of what `Together.packed` was."""
 
+_MOST_KNOWN: Final = 1000
+"""Tuples of windows whose elements come by turns."""
 MOST_PANES: Final = 1000
 MOST_BYTES: Final = 1 << 20
 """What goes on at once, about."""
@@ -84,14 +86,15 @@ class Gathering:
         unpack: see there.
     """
 
-    __slots__ = ("_came", "_latest", "_rules", "_space", "_unpack", "_view", "_waiting")
+    __slots__ = ("_came", "_rules", "_space", "_takers", "_unpack", "_view", "_waiting")
 
     def __init__(self, rules: Rules, view: StateView, space: bytes, unpack: Unpack) -> None:
         self._rules, self._view, self._unpack = rules, view, unpack
         self._space = space + _SPACE
         # What has come in this step: by window, of each by key.
         self._came: dict[Window, dict[bytes, list[bytes]]] = {}
-        self._latest: tuple[tuple[Window, ...], list[dict[bytes, list[bytes]]]] | None = None
+        # By the identity of tuples of windows, with the tuple itself, or another could get it.
+        self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes]]]]] = {}
         # Of windows whose end is passed: whether there is something of them in the state.
         self._waiting: dict[Window, bool] = {}
 
@@ -107,12 +110,15 @@ class Gathering:
         if windows is None or packed is None:
             return False
         # Most are of the same windows as those before.
-        if self._latest is None or windows is not self._latest[0]:
+        takers = self._takers.get(id(windows))
+        if takers is None:
             if any(watermark > self._rules.bounds(window).end for window in windows):
                 return False
-            self._latest = windows, [self._came.setdefault(window, {}) for window in windows]
+            if len(self._takers) >= _MOST_KNOWN:
+                self._takers.clear()
+            takers = self._takers[id(windows)] = windows, [self._came.setdefault(window, {}) for window in windows]
         payload = _PACKED + packed
-        for came in self._latest[1]:
+        for came in takers[1]:
             held = came.get(key)
             if held is None:
                 came[key] = [payload]
@@ -149,12 +155,12 @@ class Gathering:
 
     def store(self, window: Window) -> None:
         """Puts what has come to a window into the state."""
-        self._latest = None
+        self._takers.clear()
         self._runs(window).add(self._came.pop(window))
 
     def groups(self, window: Window) -> Groups:
         """All that there is of a window, which is there no more when it is read."""
-        self._latest = None
+        self._takers.clear()
         runs = self._runs(window)
         stored = not runs.empty
         return Groups(runs, runs.merged(self._came.pop(window, {})), stored, self._unpack)

@@ -74,6 +74,22 @@ class Imminent(Generic[T]):
             heapq.heappop(self._fresh)
         return self._timers.pop(order[_HEAD:])[1]
 
+    def below(self, limit: bytes) -> Iterator[T]:
+        """Removes and gives the first timers, one after another, as long as their orders are below a limit.
+
+        Ends when one is set meanwhile, which may be before the next: whoever wants more asks again.
+        """
+        ordered, fresh, timers = self._ordered, self._fresh, self._timers
+        if not self._is_ordered:
+            self.first()
+        while ordered and not fresh and ordered[-1] < limit:
+            order = ordered.pop()
+            slot = order[_HEAD:]
+            known = timers.get(slot)
+            if known is not None and known[0] == order:
+                del timers[slot]
+                yield known[1]
+
     def take_all(self) -> list[T]:
         """All of them, in no order; none is here any more."""
         timers = list(self)

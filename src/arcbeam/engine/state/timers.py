@@ -205,6 +205,16 @@ class Timers:
             front = self._held
         else:
             front = self._free
+        row = self._keyed + slot
+        old = view.get(row)
+        if at < self._soon and family and front is not self._clock:
+            if old is not None:
+                view.delete(row)
+                self._forget(slot, old)
+            # Before what a row would need: most timers that are set at all are of these.
+            timer = _new(Fired, (key, window, family, tag, fire_at, hold, payload))
+            self._imminent.put(at + b"\0" + slot, timer)
+            return
         head = at + (b"\0" if family else b"\1")
         place = front.start[:1] + head
         if front is not self._held and hold is not None and hold < MAX_TIMESTAMP:
@@ -214,15 +224,6 @@ class Timers:
             value = held + _ORIGINALS + b"".join(map(sequences.framed, originals))
         else:
             value = held + _WHOLE + payload
-        row = self._keyed + slot
-        old = view.get(row)
-        if at < self._soon and family and front is not self._clock:
-            if old is not None:
-                view.delete(row)
-                self._forget(slot, old)
-            timer = _new(Fired, (key, window, family, tag, fire_at, hold, payload))
-            self._imminent.put(head + slot, timer)
-            return
         self._imminent.remove(slot)
         entry = front.start + head + slot
         if old is not None:
@@ -307,6 +308,17 @@ class Timers:
         if entry is None or entry[3:11] >= self._limit or (entry[11] and not expirations):
             return None
         return self._take(entry)
+
+    def take_imminent(self, watermark: Timestamp) -> Iterator[Fired]:
+        """Takes timers without rows, one after another, as `take_event` would; perhaps not all that it would take.
+
+        Args:
+            watermark: the stage's input watermark.
+        """
+        if self._imminent:
+            # Rows that are set meanwhile are behind all of these: what is due before has none.
+            entry, limit = self._first_event(), _limit(watermark)
+            yield from self._imminent.below(limit if entry is None else min(limit, entry[3:]))
 
     def take_processing(self, now: Timestamp) -> Fired | None:
         """Takes the processing-time timer that is due first, or None if none is due."""

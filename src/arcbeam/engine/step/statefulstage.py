@@ -158,13 +158,25 @@ class StatefulLogic:
 
     def _due(self, first: Fired, watermark: Timestamp) -> Iterator[Fired]:
         """Timers, up to what is none of user code's, or the end of the budget."""
-        tally, families = self._place.tally, self._kind.families
+        place, families = self._place, self._kind.families
+        tally, exhausted = place.tally, place.budget.exhausted
         next: Element | Fired | None = first
         while type(next) is Fired and next.family != EXPIRATION:
             tally.fired += 1
             self._origin = next.fire_at if families[next.family] is TimeDomain.EVENT else None
             yield next
-            next = self._next(watermark)
+            if exhausted():
+                next = None
+                break
+            # There are none where elements wait for their turn (see `begin`), so nothing comes between them.
+            for soon in self._timers.take_imminent(watermark):
+                tally.fired += 1
+                self._origin = soon.fire_at
+                yield soon
+                if exhausted():
+                    self._behind = None
+                    return
+            next = self._agenda.next(watermark, place.now)
         self._behind = next
 
     def _led_to(self, result: CallResult) -> None:
@@ -206,23 +218,29 @@ class StatefulLogic:
 
     def _record(self, result: CallResult, origin: Timestamp | None) -> None:
         self._place.record(result, timers=True)
+        timers, families = self._timers, self._kind.families
         for timer in result.timers:
-            expires = self._expiry(timer.window)
-            window = self._encoded
-            if timer.family == EXPIRATION:
-                # The engine's own: user code could put off the end of the window.
-                raise self._timers.unknown(timer.family)
             if not isinstance(timer, TimerSet):
-                self._timers.clear(timer.key, window, timer.family, timer.tag)
+                self._expiry(timer.window)
+                if timer.family == EXPIRATION:
+                    raise timers.unknown(timer.family)
+                timers.clear(timer.key, self._encoded, timer.family, timer.tag)
                 continue
-            fire_at: Timestamp | None = timer.fire_at
-            latest = expires
-            if self._kind.families.get(timer.family) is TimeDomain.EVENT:
-                fire_at = within(timer.fire_at, expires, origin)
-                latest = expires if fire_at is None else fire_at
-            if fire_at is None:
-                self._timers.clear(timer.key, window, timer.family, timer.tag)
-                continue
+            # Done for every timer: taken apart once, for a field is looked up by its name.
+            key, of, family, fire_at, hold, tag, payload = timer
+            latest = self._expires if of is self._window else self._expiry(of)
+            if family == EXPIRATION:
+                # The engine's own: user code could put off the end of the window.
+                raise timers.unknown(family)
+            if families.get(family) is TimeDomain.EVENT:
+                if fire_at > latest:
+                    fires = within(fire_at, latest, origin)
+                    if fires is None:
+                        timers.clear(key, self._encoded, family, tag)
+                        continue
+                    fire_at = fires
+                latest = fire_at
             # What a timer puts out has the time of its hold: not behind what lets it fire, nor behind its window's end.
-            hold = None if timer.hold is None else min(timer.hold, latest)
-            self._timers.set(timer.key, window, timer.family, fire_at, hold, timer.tag, timer.payload)
+            if hold is not None and hold > latest:
+                hold = latest
+            timers.set(key, self._encoded, family, fire_at, hold, tag, payload)

@@ -17,6 +17,7 @@ from apache_beam.utils.windowed_value import create
 
 from arcbeam.harness.encoding.batchbytes import WholeForm, whole_form
 from arcbeam.harness.encoding.bulk import FEWEST, Bulk
+from arcbeam.harness.encoding.windowcoder import WindowTuples
 
 TIMES, _WINDOWS, _PANES = 1, 2, 4
 """What a block's bytes say for each element, not once; bits of their first byte."""
@@ -329,7 +330,7 @@ class BlockCoder:
     """
 
     def __init__(self, windowed_coder: Any, *, bulk: bool = False) -> None:
-        self._windows = coder_impl.TupleSequenceCoderImpl(windowed_coder.window_coder.get_impl())
+        self._windows = WindowTuples(windowed_coder.window_coder.get_impl())
         self._panes = coder_impl.PaneInfoCoderImpl()
         self.values = coders.ListCoder(windowed_coder.wrapped_value_coder).get_impl()
         self._in_bulk = Bulk(windowed_coder.wrapped_value_coder)

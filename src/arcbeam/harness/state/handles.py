@@ -99,10 +99,11 @@ class Place:
         key, window: whose cells these are.
     """
 
-    __slots__ = ("_cells", "fresh", "key", "window")
+    __slots__ = ("_at", "_cells", "fresh", "key", "window")
 
     def __init__(self, cells: Cells, key: Any, window: Any, *, fresh: bool) -> None:
         self._cells, self.key, self.window, self.fresh = cells, key, window, fresh
+        self._at: tuple[bytes, bytes] | None = None
 
     def read(self, name: str, coder: Any) -> Iterable[Any]:
         """The elements of a cell."""
@@ -147,8 +148,10 @@ class Place:
             self._cells.storage.check_bag(self._cells.transform, name, coder, elements)
 
     def _where(self, name: str) -> tuple[bytes, CellId]:
-        cells = self._cells
-        return cells.encode_key(self.key), (cells.transform, name, cells.encode_window(self.window))
+        cells, at = self._cells, self._at
+        if at is None:
+            at = self._at = cells.encode_key(self.key), cells.encode_window(self.window)
+        return at[0], (cells.transform, name, at[1])
 
 
 class Handle(Protocol):

@@ -18,6 +18,8 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import BaseTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
 
+from arcbeam.harness.encoding.sdktimes import micros_from
+
 Slot = tuple["Family", str, int]
 """What one timer of a key is known by: its family, its dynamic tag, and the number of its window."""
 
@@ -284,13 +286,17 @@ class TimerHandle(BaseTimer):  # type: ignore[misc]  # Beam is untyped
         self._follows_watermark = domain == TimeDomain.WATERMARK
         self._key, self._windows, self._micros, self._pane = key, (window,), micros, pane
 
+    def given_at(self, micros: int) -> None:
+        """From now on it is given with an element of that time."""
+        self._micros = micros
+
     def set(self, timestamp: Any, dynamic_timer_tag: str = "") -> None:
         """Sets the timer; what it was set to before is forgotten."""
         if type(timestamp) is int:
             at, micros = None, timestamp * 1_000_000
         else:
             at = Timestamp.of(timestamp)
-            micros = at.micros
+            micros = micros_from(at)
         hold = micros if self._follows_watermark else self._micros
         self._timers.set(self._family, dynamic_timer_tag, self._key, self._windows, micros, at, hold, self._pane)
 

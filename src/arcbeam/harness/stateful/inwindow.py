@@ -6,12 +6,13 @@ the storage. Must not know which key is next, nor what user code returns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from apache_beam.internal.util import insert_values_in_args
-from apache_beam.utils.timestamp import Timestamp
 
+from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.state.handles import Cells, Handle, HandleMaker, Place
 from arcbeam.harness.state.timers import TimerHandle
 from arcbeam.harness.stateful.arguments import ProcessArguments
@@ -52,6 +53,7 @@ class InWindow(Place):
     def __init__(self, provision: Provision, key: Any, window: Any, *, fresh: bool) -> None:
         # There is one of these for each key: a call of the base class's is worth leaving out.
         self._cells, self.key, self.window, self.fresh = provision.cells, key, window, fresh
+        self._at = None
         self._provision = provision
         self._states: dict[Any, Handle] = {}
         self._args: list[Any] | None = None
@@ -78,12 +80,35 @@ class InWindow(Place):
         if self._stamp is None or self._stamp[0] != micros or self._stamp[1] is not pane:
             self._stamp = micros, pane
             for place in asked.timestamps:
-                args[place] = Timestamp(micros=micros)
+                args[place] = timestamp_of(micros)
             for place in asked.panes:
                 args[place] = pane
             for place, spec in asked.timers:
                 args[place] = self.timer(spec, micros, pane)
         return args, self._kwargs
+
+    def arguments_at(self, pane: Any) -> Callable[[int], list[Any]]:
+        """The arguments of `process` behind the element, for elements of one pane, by their times.
+
+        SUBTLE: it is the same list each time, with the same handles on timers: what user code does with these it does
+        before the next element comes.
+        """
+        asked = self._provision.process
+        rest = self._bound()[1:]
+        self._stamp = None
+        handles = [(place - 1, self.timer(spec, 0, pane)) for place, spec in asked.timers]
+        for place, handle in handles:
+            rest[place] = handle
+        times = [place - 1 for place in asked.timestamps]
+
+        def at(micros: int) -> list[Any]:
+            for place in times:
+                rest[place] = timestamp_of(micros)
+            for _, handle in handles:
+                handle.given_at(micros)
+            return rest
+
+        return at
 
     def _bound(self) -> list[Any]:
         asked, sides = self._provision.process, self._provision.sides

@@ -19,10 +19,11 @@ from typing import Any
 
 from apache_beam.runners import common
 from apache_beam.runners.worker import bundle_processor, operations
-from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
-from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.sdktimes import timestamp_of
+from arcbeam.harness.encoding.windowcoder import remembering_latest
 from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, Output, count_infos
 from arcbeam.harness.state.handles import Cells, HandleMaker
 from arcbeam.harness.state.timers import SetTimer
@@ -51,7 +52,8 @@ class StatefulOperation(BlockOperation):
         self._fn, self._given = fn, given
         key_coder = input_coder.key_coder()
         encode_key: Callable[[Any], bytes] = key_coder.get_impl().encode_nested
-        self.cells = Cells(factory.state_handler, name.transform_id, encode_key, input_coder.window_coder.encode)
+        encode_window = remembering_latest(input_coder.window_coder.get_impl().encode)
+        self.cells = Cells(factory.state_handler, name.transform_id, encode_key, encode_window)
         # The SDK's own, because its runner of DoFns asks for one.
         self._context = bundle_processor.FnApiUserStateContext(
             factory.state_handler, name.transform_id, key_coder, input_coder.window_coder
@@ -66,6 +68,8 @@ class StatefulOperation(BlockOperation):
         asked = self._process
         # It asks for nothing that differs from element to element, but for the element.
         self._plain = self._yields and asked.elements == [0] and not (asked.whole or asked.kwargs or given.sides)
+        # The same, but for the time.
+        self._timed = asked.elements == [0] and not (asked.whole or asked.kwargs or asked.panes)
         self._timers_state = self.state_sampler.scoped_state(
             self.name_context, "process-timers", metrics_container=self.metrics_container
         )
@@ -166,6 +170,11 @@ class StatefulOperation(BlockOperation):
         """Says where timers of a family go that user code sets and clears; see the SDK's `DoOperation`."""
         self._timer_infos[family] = info
 
+    @property
+    def has_handles(self) -> bool:
+        """Whether user code was given any of the key that has begun; if not, there is nothing to store."""
+        return self._latest is not None
+
     def begin_key(self, key: Any, *, fresh: bool = False) -> None:
         """What comes is of this key.
 
@@ -245,7 +254,7 @@ class StatefulOperation(BlockOperation):
                     for name in asked.windows:
                         kwargs[name] = windows[0]
                     for name in asked.timestamps:
-                        kwargs[name] = Timestamp(micros=micros) if at is None else at
+                        kwargs[name] = timestamp_of(micros) if at is None else at
                     if asked.handles:
                         handles = self._in_window(windows[0])
                         for name, spec in asked.states:
@@ -324,7 +333,39 @@ class StatefulOperation(BlockOperation):
         calls = map(self._process.method, zip(repeat(key), values, strict=False), *map(repeat, args[1:]))
         return chain.from_iterable(calls)
 
+    def _put_timed(self, values: list[Any], times: Iterable[int], windows: Any, pane: Any) -> None:
+        """Processes values of one window and pane, each at its own time."""
+        emitter, key, call = self._emitter, self._key, self._process.method
+        stamp, take = emitter.stamp, emitter.take
+        arguments = self._in_window(windows[0]).arguments_at(pane)
+        if self._yields:
+            emitter.take_from(self._timed_results(values, times, windows, pane, arguments))
+            return
+        for value, micros in zip(values, times, strict=True):
+            results = call((key, value), *arguments(micros))
+            if results is not None:
+                stamp(micros, windows, pane)
+                take(results)
+
+    def _timed_results(
+        self, values: list[Any], times: Iterable[int], windows: Any, pane: Any, arguments: Callable[[int], list[Any]]
+    ) -> Iterator[Any]:
+        key, call, stamp = self._key, self._process.method, self._emitter.stamp
+        for value, micros in zip(values, times, strict=True):
+            stamp(micros, windows, pane)
+            yield from call((key, value), *arguments(micros))
+
     def _put_each(self, block: Block, method: Any = None) -> None:
+        if (
+            method is None
+            and self._timed
+            and type(block.micros) is Each
+            and type(block.windows) is not Each
+            and type(block.panes) is not Each
+            and len(block.windows) == 1
+        ):
+            self._put_timed(block.values, block.micros, block.windows, block.panes)
+            return
         for value, micros, windows, pane in zip(
             block.values, block.times(), block.windows_of_each(), block.panes_of_each(), strict=False
         ):

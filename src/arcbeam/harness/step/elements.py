@@ -7,6 +7,7 @@ is the SDK's object, which the engine does not look at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from apache_beam.coders import coder_impl
@@ -19,7 +20,6 @@ from arcbeam.harness.encoding.frames import key_groups
 from arcbeam.harness.encoding.stamps import Stamp, Stamps
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane
 from arcbeam.model.rows import Row
-from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 NO_KEY: Final = b""
@@ -50,10 +50,14 @@ class Codec:
 
     def elements(self, block: Block) -> Iterator[WindowedElement]:
         """The elements of a block for the engine."""
-        all_ours = self._windows.all_ours
-        for element in block.elements():
-            value = self.encode(element.value) if self.waits else element.value
-            yield value, Timestamp(element.timestamp_micros), all_ours(element.windows), our_pane(element.pane_info)
+        all_ours, micros, windows, panes = self._windows.all_ours, block.micros, block.windows, block.panes
+        return zip(
+            map(self.encode, block.values) if self.waits else block.values,
+            micros if type(micros) is Each else repeat(micros),
+            map(all_ours, windows) if type(windows) is Each else repeat(all_ours(windows)),
+            map(our_pane, panes) if type(panes) is Each else repeat(our_pane(panes)),
+            strict=False,
+        )
 
     def block(self, elements: Elements) -> Block:
         """A block of what comes from the engine, at least one element."""
@@ -62,9 +66,9 @@ class Codec:
         values, times, windows, panes = zip(*elements, strict=True)
         return Block(
             list(map(self.decode, values)) if self.waits else list(values),
-            _column(times, int),
-            _column(windows, self._windows.all_theirs),
-            _column(panes, their_pane),
+            column(times, int),
+            column(windows, self._windows.all_theirs),
+            column(panes, their_pane),
         )
 
     def windows(self, block: Block) -> tuple[Window, ...] | None:
@@ -72,7 +76,7 @@ class Codec:
         return None if type(block.windows) is Each else self._windows.all_ours(block.windows)
 
 
-def _column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
+def column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
     """A column of a block, said once if it is the same for all."""
     first = each[0]
     return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
@@ -207,8 +211,13 @@ class PaneValues:
     @staticmethod
     def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
         """The values of a pane, for the SDK: a list if they are few."""
-        values = PaneValues(contents, codec, packed)
-        return values if contents.size > _EAGER_BYTES else list(values)
+        if contents.size > _EAGER_BYTES:
+            return PaneValues(contents, codec, packed)
+        if isinstance(contents, Values):
+            return list(map(codec.decode, contents))
+        if len(contents.parts) == 1 and type(contents.parts[0]) is bytes:
+            return packed.values(contents.parts[0])
+        return list(PaneValues(contents, codec, packed))
 
     def __iter__(self) -> Iterator[Any]:
         contents, decode = self._contents, self._codec.decode

@@ -19,9 +19,9 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observing import seen, sketches
-from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
-from arcbeam.harness.step.elements import PaneValues
+from arcbeam.harness.step.elements import PaneValues, column
 from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions, sdk_time
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
@@ -31,6 +31,8 @@ from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
+_FEW: Final = 4
+"""Panes that have a block of their own, on average; with fewer they share one."""
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 
 
@@ -84,14 +86,30 @@ class StepRunner:
     def panes(self, panes: Sequence[EmitPane]) -> CallResult:
         """See `Runner`."""
         stage, decode = self._stage, self._stage.decode_key
-        for (window, timestamp, info), alike in groupby(panes, _stamp):
-            values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in alike]
-            self._bundles.emit_block(Block(values, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
+        values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in panes]
+        runs = [(stamp, len(list(alike))) for stamp, alike in groupby(panes, _stamp)]
+        if len(runs) * _FEW <= len(panes):
+            start = 0
+            for (window, timestamp, info), count in runs:
+                some = values if count == len(values) else values[start : start + count]
+                start += count
+                self._bundles.emit_block(Block(some, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
+            return NOTHING
+        # SUBTLE: in the order in which they came. Sorted, a key's second pane might come before its first.
+        windows, times, infos = zip(*[stamp for stamp, count in runs for _ in range(count)], strict=True)
+        theirs = Each([stage.windows.all_theirs((window,)) for window in windows])
+        self._bundles.emit_block(Block(values, Each(map(int, times)), theirs, column(infos, their_pane)))
         return NOTHING
 
     def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
         """See `Runner`. State is in the view when another key comes, or none."""
         stage, bundles, log = self._stage, self._bundles, self._stage.timers
+        if stage.fires_at_once:
+            failed: list[Exception] = []
+            bundles.fire_each(stage.stateful[0].fire, self._firing(due, led_to, failed))
+            if failed:
+                raise failed[0]
+            return
         latest: bytes | None = None
         for fired in due:
             if fired.key != latest:
@@ -105,6 +123,34 @@ class StepRunner:
                 led_to(CallResult(timers=log.take()))
         if latest is not None:
             self._store()
+
+    def _firing(
+        self, due: Iterator[Fired], led_to: Callable[[CallResult], None], failed: list[Exception]
+    ) -> Iterator[Any]:
+        """The timers, for an operation that fires one before it asks for the next.
+
+        SUBTLE: what fails in here is none of the user's code, and the operation would say that it is: so it ends, and
+        leaves the error in `failed`.
+        """
+        families, log = self._stage.families, self._stage.timers
+        driven = self._stage.stateful[0]
+        latest: bytes | None = None
+        user_key: Any = None
+        try:
+            for fired in due:
+                key = fired[0]
+                if key != latest:
+                    if latest is not None and driven.has_handles:
+                        self._store()
+                    latest = key
+                    user_key = self._enter(key)
+                yield families[fired[2]].as_set(fired, user_key, self._their_windows(fired[1]))
+                if log:
+                    led_to(CallResult(timers=log.take()))
+            if latest is not None:
+                self._store()
+        except Exception as e:
+            failed.append(e)
 
     def expire(self, key: bytes, window: Window) -> CallResult:
         """See `Runner`: the Python SDK has no such callback, and a stage that asks for one is refused."""

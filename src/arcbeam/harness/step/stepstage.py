@@ -94,6 +94,8 @@ class StepStage:
             )
             for timer in stage.timers
         }
+        owners = {transform for transform, _ in stage.states} | {timer.transform for timer in stage.timers}
+        self.fires_at_once = self.driven is not None and len(owners) == 1 and len(self.stateful) == 1
         self.restrictions = StepRestrictions(self.processor) if stage.splittable else None
         self.late: LateOperation | None = late_operation(self.processor.sdk.ops)
         coder = root.written_coder.wrapped_value_coder

@@ -80,12 +80,16 @@ class StepFamily(Family):
 
     def fire(self, fired: Fired, key: Any, windows: tuple[Any]) -> None:
         """Calls user code: the timer fires, for the key that has begun."""
-        # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event time:
-        # the one that a processing-time timer holds, or outputs would leave their window for the time of day.
-        at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
-        pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
-        timer = _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, at, pane))
+        timer = self.as_set(fired, key, windows)
         if self._driven:
             self.operation.fire((timer,))
         else:
             self.operation.process_timer(self.name, timer.for_sdk())
+
+    def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> SetTimer:
+        """A timer that fires, for the operation that takes it."""
+        # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event time:
+        # the one that a processing-time timer holds, or outputs would leave their window for the time of day.
+        at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
+        pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
+        return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, at, pane))

@@ -9,10 +9,10 @@ from typing import Any
 
 from apache_beam.coders import coders
 from apache_beam.transforms import window as sdk
-from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, PaneInfoTiming
 from apache_beam.utils.windowed_value import PaneInfo as SdkPaneInfo
 
+from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.encoding.windowcoder import IntervalWindowCoder
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
 from arcbeam.model.windows import (
@@ -34,6 +34,8 @@ _TIMINGS = {
     PaneInfoTiming.UNKNOWN: Timing.UNKNOWN,
 }
 _SDK_TIMINGS = {ours: theirs for theirs, ours in _TIMINGS.items()}
+_new = tuple.__new__
+_LEAST, _MOST = -(1 << 62), 1 << 62
 _GLOBAL = sdk.GlobalWindow()
 
 
@@ -62,6 +64,9 @@ class Windows:
         if self._global:
             return GLOBAL_WINDOW
         if self.intervals:
+            start, end = window._start_micros, window._end_micros
+            if start > _LEAST and end < _MOST:
+                return _new(IntervalWindow, (start, end))
             return IntervalWindow(Timestamp(window.start.micros), Timestamp(window.end.micros))
         end = min(int(window.max_timestamp().micros), END_OF_GLOBAL_WINDOW)
         return CustomWindow(self._impl.encode(window), Timestamp(end))
@@ -120,7 +125,7 @@ class Windows:
 
 def their_time(time: Timestamp) -> Any:
     """The SDK's timestamp for one of the engine's."""
-    return SdkTimestamp(micros=time)
+    return timestamp_of(time)
 
 
 def our_pane(pane: Any) -> PaneInfo:

@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.common import NameContext
 from apache_beam.runners.worker import bundle_processor, operation_specs
 from apache_beam.transforms import core
-from apache_beam.transforms.window import TimestampCombiner
+from apache_beam.transforms.window import Sessions, TimestampCombiner
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
 
@@ -65,6 +65,7 @@ class Precombine(BlockOperation):
         self._key_coder = coder.wrapped_value_coder.key_coder()
         self.producer = ""
         self._window_bytes = WindowBytes(coder.window_coder)
+        self._sessions = self._gives_up and type(windowing.windowfn) is Sessions
         kind = windowing.timestamp_combiner
         self._choose_time: Any = {
             TimestampCombiner.OUTPUT_AT_EOW: None,
@@ -97,12 +98,19 @@ class Precombine(BlockOperation):
         """Adds a block to the table; looks after the memory budget."""
         with self.scoped_process_state:
             count = len(block)
+            alone: Block | None = None
             try:
-                accumulator = self._absorb(block)
+                if self._are_alone(block):
+                    alone = self._each_alone(block)
+                else:
+                    accumulator = self._absorb(block)
             except ArcbeamError:
                 raise
             except Exception as e:
                 raise key_error(self._key_coder, self.producer, e, block.values) or user_error(self, e) from e
+            if alone is not None:
+                self._outputs[0].emit(alone)
+                return
             last = block.unkeyed[-1] if isinstance(block, SameKeyBlock) else block.values[-1][1]
             self._since_check += count
             self._since_bytes += (self._estimate_value(last, True) + 1) * count
@@ -111,6 +119,27 @@ class Precombine(BlockOperation):
                 self._flush()
             elif self._since_check >= self._next_check or self._since_bytes > self._budget >> 3:
                 self._check(accumulator)
+
+    def _are_alone(self, block: Block) -> bool:
+        """Whether next to no two elements are in one session, before these are merged: then nothing can be combined."""
+        micros, windows = block.micros, block.windows
+        return (
+            self._sessions
+            and type(micros) is Each
+            and type(windows) is Each
+            and len(micros) >= _ALONE
+            and len(set(micros)) > _HARDLY_FEWER * len(micros)
+        )
+
+    def _each_alone(self, block: Block) -> Block:
+        """The elements as accumulators, each in its window and at its time."""
+        fn = self.combine_fn
+        add, create = fn.add_input, fn.create_accumulator
+        compact = None if type(fn).compact is CombineFn.compact else fn.compact
+        pairs = [(key, add(create(), value)) for key, value in block.values]
+        if compact is not None:
+            pairs = [(key, compact(accumulator)) for key, accumulator in pairs]
+        return Block(pairs, block.micros, block.windows, PANE_INFO_UNKNOWN)
 
     def _absorb(self, block: Block) -> Any:
         """Adds a block to the table; returns one of the accumulators."""

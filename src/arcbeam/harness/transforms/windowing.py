@@ -11,14 +11,24 @@ from typing import Any
 from apache_beam.runners import common
 from apache_beam.runners.worker import operation_specs
 from apache_beam.transforms import core
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, SlidingWindows, WindowFn
+from apache_beam.transforms.window import (
+    FixedWindows,
+    GlobalWindows,
+    IntervalWindow,
+    Sessions,
+    SlidingWindows,
+    WindowFn,
+)
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 
 from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.operations.blockoperation import BlockOperation
 
 _MOST_WINDOWS = 100_000
+_MOST_SESSIONS = 4096
+"""Each time has its own: a table of many would cost more memory than it saves time."""
 
 
 class Windows:
@@ -32,7 +42,15 @@ class Windows:
         self._windowfn = windowfn
         self._key_of = _same_windows(windowfn)
         self.known = self._key_of is not None
+        self._gap = windowfn.gap_size.micros if type(windowfn) is Sessions else 0
         self._table: dict[int, tuple[Any, ...]] = {}
+
+    def _assigned(self, time: int) -> tuple[Any, ...]:
+        # What `Sessions.assign` does, which takes longer than all else that is done with an element here.
+        if self._gap:
+            return (IntervalWindow(timestamp_of(time), timestamp_of(time + self._gap)),)
+        context = WindowFn.AssignContext(Timestamp(micros=time))
+        return tuple(self._windowfn.assign(context))
 
     def of(self, micros: Any) -> Any:
         """The column of windows for a column of times, if `known`."""
@@ -43,11 +61,10 @@ class Windows:
         keys = key_of(times)
         for key, time in dict(zip(keys, times, strict=True)).items():
             if key not in table:
-                if len(table) > _MOST_WINDOWS:
+                if len(table) > (_MOST_SESSIONS if self._gap else _MOST_WINDOWS):
                     # SUBTLE: not cleared, for the others of these keys may be in it.
                     table = self._table = {known: table[known] for known in keys if known in table}
-                context = WindowFn.AssignContext(Timestamp(micros=time))
-                table[key] = tuple(self._windowfn.assign(context))
+                table[key] = self._assigned(time)
         if not each:
             return table[keys[0]]
         return table[keys[0]] if keys.count(keys[0]) == len(keys) else Each(map(table.__getitem__, keys))
@@ -92,6 +109,8 @@ def _same_windows(windowfn: Any) -> Callable[[list[int]], list[int]] | None:
     kind = type(windowfn)
     if kind is GlobalWindows:
         return lambda times: [0] * len(times)
+    if kind is Sessions:
+        return lambda times: times
     if kind is FixedWindows:
         period, offset = windowfn.size.micros, windowfn.offset.micros
     elif kind is SlidingWindows and windowfn.size.micros % windowfn.period.micros == 0:
