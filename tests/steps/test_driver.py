@@ -130,7 +130,7 @@ def _ran(*reports: str) -> World:
 
 @pytest.mark.contract("END-01", "STORE-02")
 def test_a_job_is_driven_to_its_end_and_each_command_is_carried_out_once() -> None:
-    world = _ran("more with sink", "more with callbacks", "nothing left")
+    world = _ran("more with sink", "more with callbacks", "more", "nothing left")
     assert world.story == [
         "run 1",
         "publish 1: 1",
@@ -219,7 +219,7 @@ def test_a_drained_job_ends_with_its_savepoint() -> None:
 
 
 def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
-    world = World("more", "more", sweep_every=1)
+    world = World("more", "more", "more", sweep_every=1)
 
     def fails() -> Swept:
         raise IndeterminateError("no answer")

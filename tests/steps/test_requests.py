@@ -305,10 +305,10 @@ def test_a_job_that_fails_says_so() -> None:
 
 def test_a_request_to_a_job_that_is_done_by_then_is_told() -> None:
     world = Steered("nothing left")
-    world.at = {2: [(Asked.DRAIN, "a"), (Asked.SAVEPOINT, "b")]}
+    world.at = {1: [(Asked.DRAIN, "a"), (Asked.SAVEPOINT, "b")]}
     world.play()
     assert world.log.head.mode is CommitMode.DRAINED, "what was asked for while the last step ran is in its commit"
-    with pytest.raises(RequestRefusedError, match="is drained since step 2"):
+    with pytest.raises(RequestRefusedError, match="is drained since step 1"):
         files.ask(world.blobs, Asked.SAVEPOINT, "c", NOW)
 
 

@@ -67,6 +67,9 @@ def test_a_job_is_behind_if_what_is_left_was_due_long_ago(
 def test_steps_of_a_job_that_is_behind_are_longer() -> None:
     assert _PACE.after(_budget(100), Duration(2500), used_up=True).time < 100
     assert _PACE.after(_budget(100), Duration(2500), used_up=True, is_behind=True).time > 100
+    # Of what is longer by a part that no budget changes, the ratio is never too much.
+    assert _PACE.after(_budget(100), Duration(_PACE.behind // 3), used_up=True, is_behind=True).time in (299, 300, 301)
+    assert _PACE.after(_budget(100), Duration(1), used_up=True, is_behind=True).time == 400
 
 
 def test_bounds_that_contradict_each_other_are_refused() -> None:

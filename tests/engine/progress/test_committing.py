@@ -50,9 +50,7 @@ def test_a_savepoint_that_is_asked_for_while_a_commit_is_on_its_way_is_made_by_t
         (
             """
             start                       -> run 1.0
-            reports nothing left        -> propose 1 running
-            committed                   -> run 2.0 prepare
-            reports nothing left        -> propose 2 done
+            reports nothing left        -> propose 1 done
             savepoint s1                -> -
             suspend s2                  -> -
             drain s3                    -> warn

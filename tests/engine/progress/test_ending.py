@@ -17,11 +17,11 @@ def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_s
         start fresh                            -> run 1.0 initial
         reports more with sink                 -> propose 1 running
         committed                              -> publish 1; run 2.0
-        reports nothing left with sink         -> -
+        reports sum unprepared with sink       -> -
         published                              -> propose 2 running
-        committed                              -> publish 2; run 3.0 prepare
+        committed                              -> publish 2; run 3.0 prepare sum; wait 100
         published                              -> -
-        reports nothing left with sink callbacks -> propose 3 done
+        reports nothing left with sink callbacks -> propose 3 done; wait
         committed                              -> publish 3; finalize 3; wait 100
         finalized                              -> wait
         published                              -> shut down read rates sum; wait 100
@@ -31,6 +31,21 @@ def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_s
     """)
     assert driver.end is not None
     assert driver.end.why == ""
+
+
+@pytest.mark.contract("ENG-06", "END-01", "END-02")
+def test_where_nobody_prepares_the_step_in_which_all_is_done_is_the_last_one() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports nothing left with sink -> propose 1 done
+        committed                   -> publish 1
+        published                   -> shut down read rates sum; wait 100
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        drain last                  -> -
+        reports nothing left        -> propose 1 drained as last
+    """)
 
 
 @pytest.mark.contract("END-02")
@@ -43,9 +58,9 @@ def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_pub
         reports due 70              -> propose 2 draining
         committed                   -> wait 70
         clock 70                    -> run 3.0 drain
-        reports nothing left        -> propose 3 draining
-        committed                   -> run 4.0 drain prepare
-        reports nothing left with sink -> propose 4 drained as last
+        reports sum unprepared      -> propose 3 draining
+        committed                   -> run 4.0 drain prepare sum; wait 170
+        reports nothing left with sink -> propose 4 drained as last; wait
         committed                   -> publish 4
         suspend other               -> warn
         published                   -> shut down read rates sum; wait 170
@@ -62,10 +77,11 @@ def test_a_drain_while_a_step_runs_or_fails_begins_with_the_next_run() -> None:
         fails                       -> warn; wait 10
         clock 10                    -> run 1.1 initial drain
         late 1.0                    -> -
-        reports nothing left        -> propose 1 draining
-        committed                   -> run 2.0 drain prepare
+        reports more                -> propose 1 draining
+        committed                   -> run 2.0 drain
+        reports nothing left        -> propose 2 drained as last
     """)
-    assert [command.drains_to for command in driver.commands if isinstance(command, Propose)] == ["last"]
+    assert [command.drains_to for command in driver.commands if isinstance(command, Propose)] == ["last", ""]
 
 
 def test_a_drain_goes_on_in_the_next_driver_which_is_told_its_savepoint() -> None:
@@ -73,9 +89,9 @@ def test_a_drain_goes_on_in_the_next_driver_which_is_told_its_savepoint() -> Non
     driver.say("start draining")
     play(
         """
-        reports nothing left        -> propose 1 draining
+        reports more                -> propose 1 draining
         suspend other               -> warn
-        committed                   -> run 2.0 drain prepare
+        committed                   -> run 2.0 drain
         reports nothing left        -> propose 2 drained
     """,
         driver,
@@ -184,10 +200,8 @@ def test_a_suspension_that_was_asked_for_first_is_the_first_commit() -> None:
 def test_a_job_that_is_done_before_it_can_be_suspended_is_done() -> None:
     play("""
         start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
         suspend here                -> -
-        reports nothing left        -> propose 2 done as here
+        reports nothing left        -> propose 1 done as here
         committed                   -> shut down read rates sum; wait 100
     """)
 
@@ -250,9 +264,7 @@ def test_stages_prepare_from_sources_to_sinks_each_when_all_above_has_ended_and_
         clock 111                   -> -
         reports new work            -> propose 3 running
         committed                   -> run 4.0
-        reports sum unprepared      -> propose 4 running
-        committed                   -> run 5.0 prepare
-        reports nothing left        -> propose 5 done
+        reports sum unprepared      -> propose 4 done
     """)
     assert driver.warnings[0] == "worker lost"
     assert driver.warnings[1].startswith("step 3 takes long: user code of 'sum' prepares to shut down")
@@ -262,10 +274,8 @@ def test_stages_prepare_from_sources_to_sinks_each_when_all_above_has_ended_and_
 def test_the_last_calls_of_user_code_have_deadlines() -> None:
     driver = play("""
         start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
-        reports nothing left with callbacks -> propose 2 done
-        committed                   -> finalize 2; wait 100
+        reports nothing left with callbacks -> propose 1 done
+        committed                   -> finalize 1; wait 100
         clock 100                   -> warn; shut down read rates sum; wait 200
         clock 200                   -> warn; tear down sum rates read; wait 300
         shut down                   -> -
@@ -278,9 +288,7 @@ def test_the_last_calls_of_user_code_have_deadlines() -> None:
 def test_who_cancels_while_the_last_calls_run_does_not_wait_long_and_the_job_ends_as_it_was_to() -> None:
     driver = play("""
         start                       -> run 1.0
-        reports nothing left        -> propose 1 running
-        committed                   -> run 2.0 prepare
-        reports nothing left        -> propose 2 done
+        reports nothing left        -> propose 1 done
         committed                   -> shut down read rates sum; wait 100
         clock 30                    -> -
         cancel                      -> warn; tear down sum rates read; wait 50
@@ -293,7 +301,7 @@ def test_who_cancels_while_the_last_calls_run_does_not_wait_long_and_the_job_end
     play("""
         start                       -> run 1.0
         suspend here                -> -
-        reports nothing left        -> propose 1 suspended as here
+        reports more                -> propose 1 suspended as here
         committed                   -> tear down sum rates read; wait 100
         clock 90                    -> -
         cancel                      -> -
@@ -324,11 +332,11 @@ def test_the_name_of_a_drain_is_for_its_last_step_alone() -> None:
         drain s2                    -> -
         savepoint s2                -> warn
         savepoint s3                -> -
-        reports nothing left        -> propose 2 draining as s3
+        reports more                -> propose 2 draining as s3
         savepoint s2                -> warn
         committed                   -> run 3.0 drain
-        reports nothing left        -> propose 3 draining
-        committed                   -> run 4.0 drain prepare
+        reports more                -> propose 3 draining
+        committed                   -> run 4.0 drain
         reports nothing left        -> propose 4 drained as s2
     """)
     assert ["s1" in text for text in driver.warnings] == [True, True, True, False, False]
@@ -342,8 +350,8 @@ def test_the_drain_that_a_driver_goes_on_with_keeps_its_name(wish: str) -> None:
     assert len(driver.warnings) == 1
     play(
         """
-        reports nothing left        -> propose 1 draining
-        committed                   -> run 2.0 drain prepare
+        reports more                -> propose 1 draining
+        committed                   -> run 2.0 drain
         reports nothing left        -> propose 2 drained as last
     """,
         driver,

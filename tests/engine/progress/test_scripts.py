@@ -31,9 +31,7 @@ def test_each_event_happens_in_a_step_of_its_own_when_all_before_it_is_done() ->
         reports scripted            -> propose 5 running
         committed                   -> read 2
         says end                    -> run 6.0 with end
-        reports nothing left        -> propose 6 running
-        committed                   -> run 7.0 prepare
-        reports nothing left        -> propose 7 done
+        reports nothing left        -> propose 6 done
         committed                   -> shut down read rates sum; wait 1100
         """,
         scripted(),
@@ -157,9 +155,7 @@ def test_a_drained_job_reads_nothing_more() -> None:
         says elements               -> -
         reports scripted            -> propose 2 draining
         committed                   -> run 3.0 drain with end
-        reports nothing left        -> propose 3 draining
-        committed                   -> run 4.0 drain prepare
-        reports nothing left        -> propose 4 drained as s1
+        reports nothing left        -> propose 3 drained as s1
         """,
         scripted(),
     )

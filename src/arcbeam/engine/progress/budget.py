@@ -20,7 +20,8 @@ class Pace:
     A step costs a part that no budget changes (to start its tasks), and the deeper levels cost more the more the first
     ones do. So the budget is moved by the ratio of what was wanted to what it took, not to a computed value: half of
     the way (the square root), and at most to a half or twice of what it was, so one step that was slow for another
-    reason does not matter much.
+    reason does not matter much. Of a job that is behind, steps that are too short cost more than one that is too long:
+    there the budget grows by the ratio itself, up to four times. The fixed part does not grow with it.
 
     Of short steps most is that fixed part. That is worth it where somebody waits for what has just happened, and not
     for a job that is behind: that one has longer steps, until it has caught up.
@@ -63,7 +64,8 @@ class Pace:
         ratio = (self.behind if is_behind else self.target) / max(took, 1)
         if ratio > 1 and not used_up:
             return budget
-        time = round(budget.time * min(max(ratio**0.5, 0.5), 2.0))
+        factor = min(ratio, 4.0) if is_behind and ratio > 1 else min(max(ratio**0.5, 0.5), 2.0)
+        time = round(budget.time * factor)
         return replace(budget, time=Duration(min(max(time, self.least), self.most)))
 
     def is_behind(self, places: Places, times: Times, now: Timestamp) -> bool:

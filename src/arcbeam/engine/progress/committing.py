@@ -37,8 +37,8 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
 
 def _mode(state: JobState, cut: Cut | None) -> CommitMode:
     draining = state.mode is Mode.DRAINING
-    if cut and cut.plan.prepare and _is_finished(state, cut):
-        # All is done: whatever was asked for while that step ran, this is the end.
+    if cut and _is_finished(state, cut):
+        # All is done, and nobody is to prepare, or all have: whatever was asked for meanwhile, this is the end.
         return CommitMode.DRAINED if draining else CommitMode.DONE
     if state.mode is Mode.SUSPENDING:
         return CommitMode.SUSPENDED
@@ -46,6 +46,8 @@ def _mode(state: JobState, cut: Cut | None) -> CommitMode:
 
 
 def _is_finished(state: JobState, cut: Cut) -> bool:
+    if state.layout.scripted and not state.script.after(cut.plan.event).over:
+        return False
     prepared = state.prepared | cut.plan.preparing
     outlook = look(state.layout, cut.places, cut.times, cut.side, state.clock(cut), prepared)
     return isinstance(outlook, Finished) and not outlook.preparing
