@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -262,7 +262,12 @@ class SparkCluster:
 
     def _tear_down(self, stages: Sequence[str], seconds: float) -> None:
         errors: tuple[str, ...] = ()
+        began = time.monotonic()
         try:
+            # What is published may still be swept, by publishers that are to be torn down, too; and what was to be
+            # published when the job was broken off is on its way.
+            wait([self._publisher.submit(int)], seconds / 2)
+            seconds -= time.monotonic() - began
             last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
             order = [self._job.placing.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders

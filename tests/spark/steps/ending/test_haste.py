@@ -9,7 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from arcbeam.engine.progress import ShutDown, TornDown
+from arcbeam.engine.progress import Published, ShutDown, TornDown
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.steps import cluster as clusters
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
@@ -38,6 +38,39 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
     assert runs.wait(_WAIT)
     cluster.tear_down(["sum"], Timestamp(5_000_000))
     assert [type(inbox.get(timeout=_WAIT)) for _ in range(2)] == [ShutDown, TornDown]
+    cluster.close()
+
+
+@pytest.mark.contract("END-05", "END-06")
+def test_who_sweeps_behind_the_last_publishing_is_torn_down_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    holders: list[set[str]] = []
+
+    def torn_down(*arguments: Any) -> TeardownTold:
+        holders.append(set(arguments[2]))
+        return TeardownTold(set(), [])
+
+    monkeypatch.setattr(clusters, "tear_down_workers", torn_down)
+    publishing = MagicMock(holders=set())
+    sweeps, swept = threading.Event(), threading.Event()
+
+    def sweep(*_: Any, last: bool) -> tuple[str, ...]:
+        sweeps.set()
+        assert swept.wait(_WAIT)
+        publishing.holders.add("host:7")
+        return ()
+
+    publishing.publish.return_value, publishing.sweep = (), sweep
+    monkeypatch.setattr(clusters, "SparkPublishing", lambda *_, **__: publishing)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    clock = MagicMock()
+    clock.now.return_value = Timestamp(0)
+    cluster = clusters.SparkCluster(MagicMock(), MagicMock(), inbox, clock, 1, MagicMock(), MagicMock())
+    cluster.publish(1, [], again=False)
+    assert sweeps.wait(_WAIT)
+    cluster.tear_down(["sum"], Timestamp(60_000_000))
+    threading.Timer(0.1, swept.set).start()
+    assert [type(inbox.get(timeout=_WAIT)) for _ in range(2)] == [Published, TornDown]
+    assert holders == [{"host:7"}]
     cluster.close()
 
 
