@@ -47,7 +47,8 @@ class Database:
             self._connection: Any = psycopg2.connect(url)
         else:
             # Who comes while another writes waits for so long.
-            self._connection = sqlite3.connect(url, timeout=60, isolation_level="IMMEDIATE")
+            # A bundle, publish and teardown may come in threads of their own, one at a time.
+            self._connection = sqlite3.connect(url, timeout=60, isolation_level="IMMEDIATE", check_same_thread=False)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from arcbeam.steps.order import StepOrder
 from arcbeam.steps.requests import RequestDesk
 from arcbeam.store.log import requests as files
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.savepoints import named_now
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.engine.progress.script import SETTINGS
 from tests.steps.jobs import LAYOUT
@@ -301,6 +302,19 @@ def test_a_job_that_fails_says_so() -> None:
     world.play()
     (answer,) = world.answers()
     assert answer == Answer(Said.REFUSED, "the job has ended before: it is failed (user error)")
+
+
+@pytest.mark.contract("END-02")
+def test_to_drain_a_job_that_drains_is_no_mistake_unless_another_savepoint_is_asked_for() -> None:
+    world = Steered("more", "more", "more")
+    first, second = named_now(Asked.DRAIN), named_now(Asked.DRAIN)
+    world.at = {1: [(Asked.DRAIN, first), (Asked.DRAIN, second)], 3: [(Asked.DRAIN, second), (Asked.DRAIN, "other")]}
+    world.play()
+    *drained, other = world.answers()
+    assert {answer and answer.said for answer in drained} == {Said.DONE}
+    assert other is not None
+    assert other.said is Said.REFUSED
+    assert [name for name, _ in world.pins] == [first]
 
 
 def test_a_request_to_a_job_that_is_done_by_then_is_told() -> None:

@@ -32,6 +32,7 @@ from arcbeam.steps.seams import Clock, Inbox
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import requests as files
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.savepoints import is_named_now
 from arcbeam.store.manifest.values import ENDED, Manifest
 
 _EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
@@ -189,6 +190,11 @@ class RequestDesk:
         if (done := _made(request, head)) is not None:
             # By the driver before this one, which died before it could say so.
             return done
+        if request.what is Asked.DRAIN and is_named_now(request.what, request.savepoint):
+            drains = [ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN]
+            if head.mode is CommitMode.DRAINING or any(ticket.request is not request for ticket in drains):
+                # Who gives it no name wants no more than that.
+                return Answer(Said.DONE, "the job is draining already", head.step)
         try:
             files.refuse_name(head, request)
         except RequestRefusedError as e:

@@ -75,6 +75,11 @@ def named_now(what: str) -> str:
     return f"{what}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:4]}"
 
 
+def is_named_now(what: str, name: str) -> bool:
+    """Whether nobody has named it: it is such a name."""
+    return re.fullmatch(rf"{what}-\d{{8}}T\d{{6}}-[0-9a-f]{{4}}", name) is not None
+
+
 def path_of(url: str, name: str) -> str:
     """The path by which a savepoint of the job in a folder is known to people: `FOLDER/savepoints/NAME`."""
     return below(url, f"savepoints/{name}")

@@ -274,7 +274,10 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
     """
     wrong = []
     if had.shards != wanted.shards:
-        wrong.append(f"it has {had.shards} shards a level, the pipeline asks for {wanted.shards}")
+        wrong.append(
+            f"it has {had.shards} shards a level, the pipeline asks for {wanted.shards}: they are the job's for good, "
+            "so leave out --shards; how many of them run at once, the cluster says"
+        )
     stages = {of.stage: of for of in wanted.stages}
     for old in had.stages:
         new = stages.get(old.stage)

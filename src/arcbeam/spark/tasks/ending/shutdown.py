@@ -125,13 +125,13 @@ class ShuttingDown:
 
     def _told(self, of: Graceful, call: Callable[[], list[str]]) -> list[str]:
         if self._is_over():
-            over = "nobody waits for it" if self._given_up.is_set() else f"the {self._seconds:g} s for that are over"
+            over = "nobody waits for it" if self._given_up.is_set() else f"the {self._seconds:.2g} s for that are over"
             return [f"{of} is not called any more: {over}"]
         try:
             return call()
         except TimeoutError:
             given_up = self._given_up.is_set()
-            return [f"{of} has not answered{', and was given up' if given_up else f' in {self._seconds:g} s'}"]
+            return [f"{of} has not answered{', and was given up' if given_up else f' in {self._seconds:.2g} s'}"]
         except Exception as e:
             _LOG.debug("%s could not be called", of, exc_info=True)
             (why, *_) = texts.said(str, e).strip().splitlines() or [""]
