@@ -191,8 +191,8 @@ class RequestDesk:
             # By the driver before this one, which died before it could say so.
             return done
         if request.what is Asked.DRAIN and is_named_now(request.what, request.savepoint):
-            drains = [ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN]
-            if head.mode is CommitMode.DRAINING or any(ticket.request is not request for ticket in drains):
+            others = (ticket.request for ticket in self._open() if ticket.request is not request)
+            if head.mode is CommitMode.DRAINING or any(other.what is Asked.DRAIN for other in others):
                 # Who gives it no name wants no more than that.
                 return Answer(Said.DONE, "the job is draining already", head.step)
         try:

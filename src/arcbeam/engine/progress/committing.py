@@ -11,6 +11,7 @@ from arcbeam.engine.progress.inflight import Cut, Head, Proposal
 from arcbeam.engine.progress.outlook import Finished, look
 from arcbeam.engine.progress.state import JobState, Mode, Phase
 from arcbeam.model.commits import CommitMode, name_change
+from arcbeam.model.timestamps import MAX_TIMESTAMP
 
 
 def propose(state: JobState, head: Head, cut: Cut | None) -> None:
@@ -46,6 +47,9 @@ def _mode(state: JobState, cut: Cut | None) -> CommitMode:
 
 
 def _is_finished(state: JobState, cut: Cut) -> bool:
+    # Of most steps that is all there is to look at.
+    if any(time != MAX_TIMESTAMP for time in cut.times.outputs.values()):
+        return False
     if state.layout.scripted and not state.script.after(cut.plan.event).over:
         return False
     prepared = state.prepared | cut.plan.preparing

@@ -28,7 +28,6 @@ _LOG = logging.getLogger("arcbeam.shutdown")
 
 _TRIES: Final = 4
 _WAIT_SECONDS: Final = 0.03
-_LOOK_SECONDS: Final = 0.1
 _SCHEMA: Final = "worker string, called int, error string"
 
 
@@ -104,7 +103,7 @@ class ShuttingDown:
     def __init__(
         self, spark: SparkSession, job: str, slots: int, seconds: float, given_up: threading.Event | None = None
     ) -> None:
-        self._spark, self._job, self._slots, self._seconds = spark, job, slots, seconds
+        self._spark, self._job, self._slots, self._seconds = spark, job, slots, round(seconds, 1)
         self._until = time.monotonic() + seconds
         self._given_up = given_up or threading.Event()
 
@@ -125,13 +124,13 @@ class ShuttingDown:
 
     def _told(self, of: Graceful, call: Callable[[], list[str]]) -> list[str]:
         if self._is_over():
-            over = "nobody waits for it" if self._given_up.is_set() else f"the {self._seconds:.2g} s for that are over"
+            over = "nobody waits for it" if self._given_up.is_set() else f"the {self._seconds:g} s for that are over"
             return [f"{of} is not called any more: {over}"]
         try:
             return call()
         except TimeoutError:
             given_up = self._given_up.is_set()
-            return [f"{of} has not answered{', and was given up' if given_up else f' in {self._seconds:.2g} s'}"]
+            return [f"{of} has not answered{', and was given up' if given_up else f' in {self._seconds:g} s'}"]
         except Exception as e:
             _LOG.debug("%s could not be called", of, exc_info=True)
             (why, *_) = texts.said(str, e).strip().splitlines() or [""]

@@ -108,7 +108,7 @@ def tear_down_workers(
             left -= {str(row[0]) for row in rows}
             errors += [f"{row[1]} ({row[0]})" for row in rows if row[1]]
         except TimeoutError:
-            errors.append(f"it has taken more than {seconds:.2g} s, and is given up: its workers are ended")
+            errors.append(f"it has taken more than {round(seconds, 1):g} s, and is given up: its workers are ended")
             return TeardownTold(left, errors)
         except Exception as e:
             _LOG.debug("teardown of %s could not run: %s", job, e)
