@@ -88,7 +88,9 @@ def suspend(
     path = _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
     if path:
         # A job whose last step ran when it was asked is done with that one, under the same name.
-        out.text(path, path=path, state=_state_in(opened(job)) if is_folder(job) else _ended(server, job) or "STOPPED")
+        out.text(
+            path, path=path, state=_state_of(_head(opened(job))) if is_folder(job) else _ended(server, job) or "STOPPED"
+        )
 
 
 @click.argument("job")
@@ -152,12 +154,17 @@ def cancel(out: Output, job: str, endpoint: str, token_file: Path | None, tls_ca
     out.text(f"{job} is {state}", id=job, state=state)
 
 
-def _state_in(blobs: DurableBlobs) -> str:
-    """The state of a job that has ended, by its folder; "" if it has not."""
+def _head(blobs: DurableBlobs) -> Manifest | None:
+    """The newest manifest in a job's folder whose savepoints count."""
     from arcbeam.store.log.chain import known, read_newest
 
     newest = read_newest(blobs)
-    return "" if newest is None else _STATES.get(known(newest).mode, "")
+    return None if newest is None else known(newest)
+
+
+def _state_of(head: Manifest | None) -> str:
+    """The state of a job that has ended; "" if it has not."""
+    return "" if head is None else _STATES.get(head.mode, "")
 
 
 def _ended(server: Callable[[], JobClient], job: str) -> str:
@@ -186,23 +193,18 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     """Drains the job in a folder; its state then, "" if nobody waits for it."""
     from arcbeam.model.commits import CommitMode
     from arcbeam.steps.status import as_record, status_of
-    from arcbeam.store.log.chain import known, read_newest
     from arcbeam.store.log.requests import Asked
 
     began, blobs, told = time.monotonic(), opened(folder), _Draining(out, shown_job(folder))
 
-    def head() -> Manifest | None:
-        newest = read_newest(blobs)
-        return None if newest is None else known(newest)
-
     def state() -> str:
-        newest = head()
-        if newest is not None and newest.mode is CommitMode.DRAINING:
-            told.stands(as_record(status_of(newest)))
-        return "" if newest is None else _STATES.get(newest.mode, "")
+        head = _head(blobs)
+        if head is not None and head.mode is CommitMode.DRAINING:
+            told.stands(as_record(status_of(head)))
+        return _state_of(head)
 
     # Whoever wants no more than that it drains has it if it does already.
-    drains = (newest := head()) is not None and newest.mode is CommitMode.DRAINING
+    drains = (newest := _head(blobs)) is not None and newest.mode is CommitMode.DRAINING
     if (name or not drains) and not asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
         return ""
     out.progress(f"{shown_job(folder)} is draining", id=shown_job(folder), state="DRAINING")

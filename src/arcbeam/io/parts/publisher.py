@@ -1,6 +1,6 @@
 """Who publishes part files, and what says that a window is over.
 
-Owns the order among the two, whose staging does it, and the mark that says whose the names below a path are. A pipeline
+Owns the order among the two, whose staging does it, and that it is noted whose the names below a path are. A pipeline
 that goes on may have another path than it had: what was staged below the one before is published there.
 
 Bounded pipelines may be run again. For each window and destination `.arcbeam/files/<hash>.json` has what was published
@@ -131,7 +131,7 @@ class Replacing:
         files: list[Plain] = success["own"]
         if not files or any(file["step"] for file in files):
             return None
-        told = [work.template.text, work.format.suffix, files[0]["span"], files[0]["destination"]]
+        told = [*work.names, files[0]["span"], files[0]["destination"]]
         mark = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
         names = frozenset(file["name"] for file in files)
         return Replacing(f"{_FOLDER}/{mark}.json", success["staged"], success["job"], names, files[0]["path"])

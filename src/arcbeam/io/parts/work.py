@@ -1,6 +1,6 @@
 """What all that write part files have in common: where and how; and what a file is, once it is staged.
 
-Owns the public `Part`, and what of a file travels until it is published. Knows nothing of pipelines.
+Owns the public `Part`, what of a file travels until it is published, and whose names are. Knows nothing of pipelines.
 """
 
 from __future__ import annotations
