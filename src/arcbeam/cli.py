@@ -150,7 +150,7 @@ def resume(
 
     more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
     result = go_on(path, more, name=name, savepoint=savepoint)
-    out.progress(f"{result.job_id} goes on", id=result.job_id, state=result.state)
+    out.progress(f"{result.job_id} is being resumed", id=result.job_id, state=result.state)
     ended: SystemExit | None = None
     try:
         result.wait_until_finish()

@@ -81,6 +81,7 @@ def _show(out: TextOutput, found: Inspection, causes: Sequence[Mapping[str, Any]
             "job": f"{found.job} in {found.location}",
             "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
+            **({"nobody runs it": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
             "resumed with": _program(found),
             "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",

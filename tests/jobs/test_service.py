@@ -12,7 +12,7 @@ from apache_beam.metrics import monitoring_infos
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-from arcbeam.errors import InvalidPipelineError, Unsupported, UnsupportedPipelineError, UserCodeError
+from arcbeam.errors import InvalidPipelineError, JobFailedError, Unsupported, UnsupportedPipelineError, UserCodeError
 from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.service import JobServicer
 from arcbeam.jobs.steerservice import asked_of
@@ -190,13 +190,22 @@ def test_drain(client: Client, fake: Fake) -> None:
 
 
 def test_a_job_that_cannot_be_drained(client: Client, fake: Fake) -> None:
+    done = client.run()
+    client.states(done)
+    # Who asks twice has what was wanted: nothing is left in it.
+    assert client.jobs.Drain(job_pb.DrainJobRequest(job_id=done)).state == job_pb.JobState.DONE
+
+    def fail(submission: Submission, events: JobEvents) -> None:
+        raise JobFailedError("no")
+
+    fake.behave = fail
     id = client.run()
     client.states(id)
     with pytest.raises(grpc.RpcError) as error:
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=id))
     code, details = refused(error)
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert f"job '{id}' cannot be asked for 'drain': it is DONE" in details
+    assert f"job '{id}' cannot be asked for 'drain': it is FAILED" in details
 
 
 @pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])

@@ -22,7 +22,9 @@ from arcbeam.store.blobs import backends
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
+from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.savepoints import pinned
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.jobs.fakes import WAIT, Client, Fake
@@ -87,6 +89,10 @@ def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> No
     with driven(log, Answer(Said.DONE), mode=CommitMode.DRAINED):
         result = invoke("drain", str(tmp_path / "job"), "--savepoint=last")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is DRAINED\n"), result.output
+    # Who asks twice, because an answer was lost, has what was wanted.
+    result = invoke("drain", str(tmp_path / "job"), "--json")
+    assert json.loads(result.stdout)["state"] == "DRAINED", result.output
+    assert "is drained since step 1" in invoke("drain", str(tmp_path / "job"), "--savepoint=other").stderr
     result = invoke("suspend", str(tmp_path / "job"))
     assert result.exit_code == 1
     assert "is drained since step 1" in result.stderr
@@ -140,7 +146,7 @@ def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path
     result = invoke("drain", str(tmp_path / "job"), "--wait=0")
     assert (result.exit_code, result.stdout) == (0, ""), "it drains, and nobody waits"
     log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
-    assert "is drained since step 2" in invoke("drain", str(tmp_path / "job")).stderr
+    assert invoke("drain", str(tmp_path / "job")).stdout == f"{tmp_path / 'job'} is DRAINED\n"
 
 
 @pytest.mark.contract("END-03")
@@ -149,6 +155,41 @@ def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
         result = invoke("suspend", str(tmp_path / "job"), "--savepoint=pause")
     assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/pause\n"), result.output
     assert "resume it first" in invoke("drain", str(tmp_path / "job")).stderr
+    assert "there is nothing to cancel" in invoke("cancel", str(tmp_path / "job")).stderr
+    # Its savepoint was not made here: the folder is what goes on.
+    assert invoke("suspend", str(tmp_path / "job")).stdout == f"{tmp_path / 'job'}\n"
+    assert "it is so already" in invoke("suspend", str(tmp_path / "job"), "--savepoint=other").stderr
+
+
+@pytest.mark.contract("END-03")
+def test_who_suspends_a_suspended_folder_has_its_savepoint(log: StepLog, tmp_path: Path) -> None:
+    log.propose(pinned(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED), "pause"))
+    for named in ((), ("--savepoint=pause",)):
+        result = invoke("suspend", str(tmp_path / "job"), *named, "--json")
+        assert json.loads(result.stdout) == {"path": f"{tmp_path / 'job'}/savepoints/pause", "state": "STOPPED"}
+
+
+@pytest.mark.contract("END-04")
+@pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
+def test_a_job_that_nobody_runs_any_more_is_not_waited_for(log: StepLog, tmp_path: Path, command: str) -> None:
+    leave_note(log.blobs, EndNote(log.epoch, "FAILED", "ValueError: of the user's"))
+    result = invoke(command, str(tmp_path / "job"))
+    assert result.exit_code == 1
+    assert "nobody runs the job in" in result.stderr
+    assert "it is FAILED: ValueError: of the user's" in result.stderr
+    assert requests.waiting(log.blobs) == []
+    result = invoke(command, str(tmp_path / "job"), "--wait=0")
+    assert (result.exit_code == 0) == (command != "cancel"), "whoever runs it next is nobody's to cancel"
+    told = invoke("status", str(tmp_path / "job"))
+    assert "nobody runs it: it is FAILED: ValueError: of the user's" in told.stdout
+    ended = {"epoch": 1, "state": "FAILED", "why": "ValueError: of the user's"}
+    assert json.loads(invoke("status", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
+    assert json.loads(invoke("inspect", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
+    assert "nobody runs it" in invoke("inspect", str(tmp_path / "job")).stdout
+    # Whoever takes it over is at it.
+    opened(log.blobs)
+    assert "nobody has answered" in invoke(command, str(tmp_path / "job"), "--wait=0.01").stderr
+    assert "nobody runs" not in invoke("status", str(tmp_path / "job")).stdout
 
 
 @pytest.mark.contract("END-03")

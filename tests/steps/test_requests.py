@@ -14,6 +14,7 @@ from arcbeam.steps.driver import JobDriver
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.requests import RequestDesk
 from arcbeam.store.log import requests as files
+from arcbeam.store.log.endnote import EndNote, note_of
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.savepoints import named_now
 from arcbeam.testing.blobs import MemoryBlobs
@@ -294,6 +295,7 @@ def test_a_cancelled_job_says_so() -> None:
     assert unmade == Answer(Said.REFUSED, "the job has ended before: it is cancelled")
     assert cancelled == Answer(Said.DONE, "the job is cancelled")
     assert world.pins == []
+    assert note_of(world.blobs, world.log.head) == EndNote(1, "CANCELLED")
 
 
 def test_a_job_that_fails_says_so() -> None:
@@ -302,6 +304,13 @@ def test_a_job_that_fails_says_so() -> None:
     world.play()
     (answer,) = world.answers()
     assert answer == Answer(Said.REFUSED, "the job has ended before: it is failed (user error)")
+    assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
+    with pytest.raises(RequestRefusedError, match=r"nobody runs the job .* FAILED: user error\n.*resume it first"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+    again = Steered("more", blobs=world.blobs)
+    assert note_of(again.blobs, again.log.head) is None, "somebody runs it"
+    again.play()
+    assert note_of(again.blobs, again.log.head) is None, "it is done"
 
 
 @pytest.mark.contract("END-02")

@@ -85,12 +85,15 @@ def suspend(
     def server() -> JobClient:
         return client_of(endpoint, token_file, tls_ca)
 
-    path = _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
+    if not is_folder(job):
+        path = _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
+        out.text(path, path=path, state=_ended(server, job) or "STOPPED")
+        return
+    # Who asks twice, because an answer was lost, has what was wanted.
+    path = _suspended(job, name) or _savepoint(out, Asked.SUSPEND, job, name, server, seconds)
     if path:
         # A job whose last step ran when it was asked is done with that one, under the same name.
-        out.text(
-            path, path=path, state=_state_of(_head(opened(job))) if is_folder(job) else _ended(server, job) or "STOPPED"
-        )
+        out.text(path, path=path, state=_state_of(_head(opened(job))))
 
 
 @click.argument("job")
@@ -162,6 +165,21 @@ def _head(blobs: DurableBlobs) -> Manifest | None:
     return None if newest is None else known(newest)
 
 
+def _suspended(folder: str, name: str) -> str:
+    """The savepoint with which the job in a folder is suspended, under this name if there is one; "": it is not."""
+    from arcbeam.model.commits import CommitMode
+    from arcbeam.store.log.savepoints import path_of
+
+    head = _head(opened(folder))
+    if head is None or head.mode is not CommitMode.SUSPENDED:
+        return ""
+    pins = [pin.name for pin in head.pins if pin.step == head.step]
+    if name:
+        return path_of(folder, name) if name in pins else ""
+    # Its savepoint may have been deleted, and it has none for SIGTERM.
+    return path_of(folder, pins[-1]) if pins else folder
+
+
 def _state_of(head: Manifest | None) -> str:
     """The state of a job that has ended; "" if it has not."""
     return "" if head is None else _STATES.get(head.mode, "")
@@ -194,6 +212,7 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     from arcbeam.model.commits import CommitMode
     from arcbeam.steps.status import as_record, status_of
     from arcbeam.store.log.requests import Asked
+    from arcbeam.store.manifest.values import ENDED
 
     began, blobs, told = time.monotonic(), opened(folder), _Draining(out, shown_job(folder))
 
@@ -203,8 +222,12 @@ def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
             told.stands(as_record(status_of(head)))
         return _state_of(head)
 
+    newest = _head(blobs)
+    if newest is not None and newest.mode in ENDED and (not name or newest.pin(name) is not None):
+        # Who asks twice, because an answer was lost, has what was wanted.
+        return _state_of(newest)
     # Whoever wants no more than that it drains has it if it does already.
-    drains = (newest := _head(blobs)) is not None and newest.mode is CommitMode.DRAINING
+    drains = newest is not None and newest.mode is CommitMode.DRAINING
     if (name or not drains) and not asked_of_folder(out, folder, Asked.DRAIN, name, seconds):
         return ""
     out.progress(f"{shown_job(folder)} is draining", id=shown_job(folder), state="DRAINING")
@@ -278,7 +301,7 @@ def asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: f
 
     name = "" if what is requests.Asked.CANCEL else name or named_now(what)
     blobs = opened(folder)
-    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new)
+    request = requests.ask(blobs, what, name, Timestamp(time.time_ns() // 1000), new, later=seconds <= 0)
     if seconds <= 0:
         out.text(f"{shown_job(folder)} is asked for '{what}'", id=shown_job(folder), request=request.id)
         return ""

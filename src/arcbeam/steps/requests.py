@@ -31,6 +31,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import Clock, Inbox
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import requests as files
+from arcbeam.store.log.endnote import EndNote, leave_note
 from arcbeam.store.log.requests import Answer, Asked, Request, Said
 from arcbeam.store.log.savepoints import is_named_now
 from arcbeam.store.manifest.values import ENDED, Manifest
@@ -275,7 +276,7 @@ class RequestDesk:
             self._settle(ticket, Answer(Said.REFUSED, _unmade(request, head)))
 
     def close(self, end: End | None, why: str = "") -> None:
-        """The driver does nothing any more.
+        """The driver does nothing any more. What no commit says of its end is noted in the folder.
 
         Args:
             end: how the job has ended; None: it could not be run, or not to its end.
@@ -285,9 +286,14 @@ class RequestDesk:
             self._closed = True
             for ticket in self._open():
                 self._settle(ticket, _last(ticket.request, end, why, self._head))
-            blobs = self._blobs
-        if blobs is not None and not self._fenced:
-            self._tell(blobs)
+            blobs, head = self._blobs, self._head
+        if blobs is None or self._fenced:
+            return
+        self._tell(blobs)
+        if end is None or end.state in (EndState.FAILED, EndState.CANCELLED):
+            assert head is not None
+            state = EndState.FAILED if end is None else end.state
+            leave_note(blobs, EndNote(head.epoch, state.value.upper(), why if end is None else end.why))
 
     def _settle(self, ticket: Ticket, answer: Answer) -> None:
         ticket.answer = answer

@@ -16,7 +16,7 @@ import click
 
 from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.jobs.steering import is_folder, opened
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.output import Output, TextOutput
 
 if TYPE_CHECKING:
@@ -57,9 +57,12 @@ def status(
 
 
 def _of_folder(folder: str) -> Record:
+    from dataclasses import asdict
+
     from arcbeam.steps.status import as_record, status_of
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import UnreadableHead, read_newest
+    from arcbeam.store.log.endnote import note_of
 
     blobs = opened(folder)
     newest = read_newest(blobs)
@@ -67,7 +70,8 @@ def _of_folder(folder: str) -> Record:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that holds 'manifests'")
     if isinstance(newest, UnreadableHead):
         raise newest.error
-    return as_record(status_of(newest))
+    note = note_of(blobs, newest)
+    return {**as_record(status_of(newest)), "ended": asdict(note) if note else None}
 
 
 def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:
@@ -106,7 +110,8 @@ def _drawn(record: Record) -> Group:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("stage", "input at", "since step", "output at", "event times", "in", "out", "late", "waits"):
+    columns = ("stage", "input at", "since step", "output at", "event times", "in", "out", "late", "state", "waits")
+    for column in columns:
         table.add_column(column, overflow="fold", justify="right" if column == "late" else "left")
     for stage in record["stages"]:
         table.add_row(*_cells(stage))
@@ -119,6 +124,9 @@ def _job_lines(record: Record) -> Iterator[str]:
         f"step {record['step']} ({record['mode']}), recorded at {shown(record['time'])}; "
         f"watermark {shown(record['watermark'])}{behind}"
     )
+    if ended := record.get("ended"):
+        why = f": {ended['why']}" if ended["why"] else ""
+        yield f"nobody runs it: it is {ended['state']}{why}"
     seconds = record["seconds"]
     if seconds:
         parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "commit of the one before"))
@@ -155,6 +163,8 @@ def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
         f"{step.get('read', 0):,} ({bytes_shown(stage['bytes_in'])})",
         of_each(lambda out: f"{out['elements']:,} ({bytes_shown(out['bytes'])})"),
         f"{total.get('late', 0):,}",
+        # A server of another version says nothing of it.
+        f"{stage.get('state_rows', 0):,} rows ({bytes_shown(stage.get('state_bytes', 0))})",
         "; ".join(waits) or "-",
     )
 
@@ -177,6 +187,8 @@ def shown(time: int) -> str:
     """A time for people, in UTC."""
     if time <= MIN_TIMESTAMP or time >= MAX_TIMESTAMP:
         return "beginning" if time <= MIN_TIMESTAMP else "end"
+    if time == END_OF_GLOBAL_WINDOW:
+        return "end of the global window"
     try:
         when = datetime.fromtimestamp(time // 1_000_000, UTC).replace(microsecond=time % 1_000_000)
     except (OverflowError, ValueError, OSError):

@@ -29,7 +29,7 @@ from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Sid
 from arcbeam.engine.watermarks.observing import Seen
 from arcbeam.model.observers import NOT_OBSERVED, Ways
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -173,6 +173,8 @@ def shown_time(time: Timestamp) -> str:
         return "the beginning of time"
     if time >= MAX_TIMESTAMP:
         return "the end of time"
+    if time == END_OF_GLOBAL_WINDOW:
+        return "the end of the global window"
     try:
         return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time)).isoformat().replace("+00:00", "Z")
     except OverflowError:

@@ -24,6 +24,7 @@ from arcbeam.store.log.chain import (
     read_manifest,
     read_newest,
 )
+from arcbeam.store.log.endnote import EndNote, note_of
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.log.verification import problems
 from arcbeam.store.manifest.names import epoch_name, parse_written
@@ -195,6 +196,8 @@ class Inspection:
         problems: what is missing, damaged or too new among the files; None if they were not looked at.
         program: what the job is resumed with; None: its script is needed, or what was kept cannot be read.
         requests: that wait for whoever runs the job, the oldest first.
+        ended: how the driver of the newest step has failed, or that it was cancelled; None if it may be running, was
+            killed, or has ended with a commit.
     """
 
     location: str
@@ -218,6 +221,7 @@ class Inspection:
     problems: tuple[str, ...] | None
     program: ProgramReport | None = None
     requests: tuple[RequestReport, ...] = ()
+    ended: EndNote | None = None
 
 
 def inspect(
@@ -286,6 +290,7 @@ def inspect(
         problems=tuple(problems(blobs, manifest, head.pins)) if check else None,
         program=program,
         requests=tuple(_requests(blobs)),
+        ended=note_of(blobs, head),
     )
 
 

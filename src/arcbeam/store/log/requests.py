@@ -21,11 +21,13 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.log.endnote import note_of
 from arcbeam.store.log.savepoints import changed, checked_name
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
 from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
+_NOTHING_LEFT = "there is nothing left to steer"
 _DAY = 24 * 3600 * 1_000_000
 
 
@@ -40,6 +42,13 @@ class Asked(StrEnum):
     """A savepoint's name."""
     RENAME = "rename"
     """A savepoint."""
+
+
+_SUSPENDED = {
+    Asked.SUSPEND: "it is so already, and goes on with `arcbeam resume`",
+    Asked.CANCEL: "nothing runs it: there is nothing to cancel",
+}
+"""What there is to do of a suspended job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,9 @@ class Answer:
         return self.said is not Said.TAKEN
 
 
-def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: str = "") -> Request:
+def ask(
+    blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: str = "", *, later: bool = False
+) -> Request:
     """Leaves a request in a job's folder.
 
     Args:
@@ -112,9 +123,11 @@ def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: s
         savepoint: as in `Request`.
         now: the time.
         new: as in `Request`.
+        later: whoever runs the job next may do it, too.
 
     Raises:
-        RequestRefusedError: the job has ended, or is suspended; the savepoint's name is none, or taken, or, where one
+        RequestRefusedError: the job has ended, is suspended, or its driver has said that it does not run it any more
+            (of `later`, only a cancellation is refused for that); the savepoint's name is none, or taken, or, where one
             is to be deleted or renamed, not there.
         StoreError: there is no job; what it says cannot be read.
     """
@@ -123,8 +136,16 @@ def ask(blobs: DurableBlobs, what: Asked, savepoint: str, now: Timestamp, new: s
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
     head = known(newest)
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
-        more = "resume it first" if head.mode is CommitMode.SUSPENDED else "there is nothing left to steer"
+        more = _SUSPENDED.get(what, "resume it first") if head.mode is CommitMode.SUSPENDED else _NOTHING_LEFT
         raise RequestRefusedError(f"the job in '{blobs}' is {head.mode} since step {head.step}", more)
+    note = note_of(blobs, head)
+    if note is not None and (what is Asked.CANCEL or not later):
+        raise RequestRefusedError(
+            f"nobody runs the job in '{blobs}', of step {head.step}: it is {note}",
+            "there is nothing to cancel"
+            if what is Asked.CANCEL
+            else "resume it first; or leave the request for whoever does, with --wait=0",
+        )
     request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.step, head.epoch, new)
     refuse_name(head, request)
     record = {

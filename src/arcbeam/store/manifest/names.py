@@ -12,6 +12,7 @@ was written, and its attempt; a program the epoch: this is all the sweep needs t
     programs/files/<epoch>-<content>                   a file that it needs
     requests/<time>-<token>                            what somebody asks of whoever runs the job
     answers/<time>-<token>                             what became of it
+    ended                                              how the last driver failed, or that it was cancelled
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ SIDE = "side"
 PROGRAMS = "programs"
 REQUESTS = "requests"
 ANSWERS = "answers"
+ENDED_NOTE = "ended"
 
 _STEP_DIGITS = 12
 _EPOCH_DIGITS = 8

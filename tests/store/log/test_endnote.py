@@ -1,0 +1,46 @@
+"""How a driver has ended, where no commit says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log.endnote import EndNote, leave_note, note_of
+from arcbeam.store.manifest.names import ENDED_NOTE
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.store.samples import opened
+
+pytestmark = pytest.mark.contract("END-04")
+
+
+def test_a_note_is_of_the_driver_that_left_it(blobs: DurableBlobs) -> None:
+    log = opened(blobs)
+    assert note_of(blobs, log.head) is None
+    leave_note(blobs, EndNote(log.epoch, "CANCELLED"))
+    assert note_of(blobs, log.head) == EndNote(1, "CANCELLED")
+    leave_note(blobs, EndNote(log.epoch, "FAILED", "x" * 10_000))
+    found = note_of(blobs, log.head)
+    assert found is not None
+    assert len(found.why) < 3_000
+    assert str(found).startswith("FAILED: xxx")
+    assert note_of(blobs, opened(blobs).head) is None, "another driver is at it"
+
+
+@pytest.mark.parametrize("mode", [CommitMode.DONE, CommitMode.DRAINED, CommitMode.SUSPENDED])
+def test_a_commit_says_more_than_a_note(memory: DurableBlobs, mode: CommitMode) -> None:
+    log = opened(memory)
+    leave_note(memory, EndNote(log.epoch, "FAILED", "publishing"))
+    log.propose(replace(log.draft(Timestamp(1)), mode=mode))
+    assert note_of(memory, log.head) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"epoch": "x", "state": 1, "why": 2}', b"\xff"])
+def test_what_is_no_note_is_none(data: bytes) -> None:
+    blobs = MemoryBlobs()
+    log = opened(blobs)
+    blobs.put(ENDED_NOTE, data)
+    assert note_of(blobs, log.head) is None
