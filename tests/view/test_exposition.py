@@ -32,6 +32,8 @@ _STAGE = StageStatus(
     bytes_in=800,
     restrictions=2,
     backlog=1.5,
+    state_rows=11,
+    state_bytes=700,
 )
 _CAUSE = Cause("timer", _STAGE.stage, 0, "flush", None, Timestamp(0), None, None, False, "", "", ("a", "b"))
 _STATUS = Status(
@@ -72,6 +74,8 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once() -> No
         f'arcbeam_stage_bytes{{{of},direction="out"}} 900',
         f"arcbeam_restrictions{{{of}}} 2",
         f'arcbeam_held{{{of},by="timer"}} 2',
+        f"arcbeam_stage_state_rows{{{of}}} 11",
+        f"arcbeam_stage_state_bytes{{{of}}} 700",
     } <= set(lines)
     described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(described)) == sorted(described)

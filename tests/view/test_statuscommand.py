@@ -14,10 +14,12 @@ from arcbeam.engine.plan.reports import Counts, Restrictions
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.files import Owned, Shard, TaskFiles
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.proposals import draft
 from arcbeam.store.blobs.folder import FolderBlobs
 from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+from tests.store.samples import delta
 
 pytestmark = pytest.mark.contract("OPS-02", "WM-06")
 
@@ -38,9 +40,11 @@ def job(tmp_path: Path) -> Path:
         {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
         {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
     )
+    owned = (Owned(b"", 1, 3), Owned((2).to_bytes(2, "big"), 50, 700), Owned((9).to_bytes(2, "big"), 1, 9))
+    file = replace(delta(1, 1), owned=owned)
     reports = (
         reported(replace(read, local=local), staged("read", 1, 0), staged("rates", 0, 0), rates, level=0),
-        reported(staged("join", 0, 0), staged("join", 1, 0)),
+        reported(staged("join", 0, 0), staged("join", 1, 0), files=TaskFiles((Shard(1, 0, (file,)),))),
     )
     command = replace(proposal(1, 0, *reports), times=times, time=Timestamp(1_700_000_000_000_000))
     figures = {
@@ -67,6 +71,9 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read
     (join,) = (line for line in lines if line.startswith("join "))
     assert "(90 kB)" in join
+    (rates,) = (line for line in lines if line.startswith("rates "))
+    assert "50 rows (700 B)" in rates
+    assert "0 rows (0 B)" in join
     assert (
         "  - the watermark of the input of 'read' is at the beginning of time, since step 1 (2023-11-14T22:13:20Z): "
         "restriction 1.0.0~ab in shard 0 of 'read' reports no watermark" in lines

@@ -21,6 +21,25 @@ class FileKind(StrEnum):
     """Entries put and keys deleted since."""
 
 
+OWNER: Final = slice(1, 3)
+"""Of a row's key: whose the row is. Keys are in the order of what is before that, and then of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What a file has of one owner.
+
+    Attributes:
+        owner: the bytes of the rows' keys that say it; fewer than two where a row is nobody's.
+        entries: number of puts.
+        size: bytes of their keys and values, and of deleted keys.
+    """
+
+    owner: bytes
+    entries: int
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFile:
     """One file of a shard's state.
@@ -33,6 +52,7 @@ class ShardFile:
         tombstones: number of deleted keys.
         first_key, last_key: the smallest and the greatest key; both empty if there is none.
         first_step, last_step: it says what these steps, and those between, changed; a snapshot's first step is 0.
+        owned: whose its rows are, by owner; empty if whoever wrote it did not say.
     """
 
     name: str
@@ -45,6 +65,7 @@ class ShardFile:
     last_key: bytes
     first_step: int
     last_step: int
+    owned: tuple[Owned, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from arcbeam.engine.watermarks.clocks import Port, shown_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import Complete, Held, Link, Observed, Unreported, Watermarks, Why
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
-from arcbeam.steps.progress import times_of
+from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.standing import Since, StageStanding, Standing, standing_of
 from arcbeam.store.manifest.values import ENDED, Manifest
 
@@ -101,6 +101,8 @@ class StageStatus:
         next_event, next_due: when what waits has its turn, in event time and by the clock; None if nothing does.
         leftover: in how many shards the step ended before the work.
         parked: what elements wait for, in words.
+        state_rows: in the files of its state; what was written again counts again until files are merged.
+        state_bytes: of these: their keys and values.
     """
 
     stage: str
@@ -119,6 +121,8 @@ class StageStatus:
     next_due: Timestamp | None = None
     leftover: int = 0
     parked: tuple[str, ...] = ()
+    state_rows: int = 0
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,7 @@ def status_of(manifest: Manifest) -> Status:
     marks = standing.marks(times_of(manifest))
     reasons = _Reasons(standing, marks, manifest.time)
     left: Mapping[str, Mapping[str, Any]] = standing.figures.get("outputs", {})
+    state = _by_stage(manifest)
     stages = []
     for of in manifest.watermarks:
         stage = kept.get(of.stage)
@@ -214,6 +219,8 @@ def status_of(manifest: Manifest) -> Status:
         status = StageStatus(
             of.stage, levels.get(of.stage, 0), of.upstream, of.input, stage.input if stage else None, outputs
         )
+        rows, size = state.get(of.stage, (0, 0))
+        status = replace(status, state_rows=rows, state_bytes=size)
         if stage is not None:
             status = replace(
                 status,
@@ -253,6 +260,18 @@ def status_of(manifest: Manifest) -> Status:
         _by_level(manifest, "size"),
         _by_level(manifest, "entries"),
     )
+
+
+def _by_stage(manifest: Manifest) -> dict[str, tuple[int, int]]:
+    """Rows of each stage's state, and their bytes."""
+    names = {number.to_bytes(2, "big"): name for name, number in progress_of(manifest).numbers.items()}
+    found: dict[str, tuple[int, int]] = {}
+    for of in (of for shard in manifest.shards for file in shard.files for of in file.owned):
+        # A row that is nobody's says which format the shard has.
+        if (name := names.get(of.owner)) is not None:
+            rows, size = found.get(name, (0, 0))
+            found[name] = rows + of.entries, size + of.size
+    return found
 
 
 def _by_level(manifest: Manifest, what: str) -> dict[int, int]:

@@ -28,6 +28,8 @@ _FAMILIES: Final = {
     "source_rate": ("gauge", "Elements a second that restrictions have put out."),
     "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
     "state_bytes": ("gauge", "Of all files of state of a level."),
+    "stage_state_rows": ("gauge", "Rows of a stage's state; what was written again counts until files are merged."),
+    "stage_state_bytes": ("gauge", "Bytes of these: their keys and values."),
     "input_watermark_seconds": ("gauge", "Input watermark of a stage, since 1970."),
     "output_watermark_seconds": ("gauge", "Output watermark of a stage, since 1970."),
     "watermark_stands_since_seconds": ("gauge", "When the input watermark of a stage came to where it is, since 1970."),
@@ -128,6 +130,8 @@ def _of_stages(page: _Page, status: Status) -> None:
         _of_counts(page, name, stage.total)
         page.add("stage_bytes", stage.bytes_in, stage=name, direction="in")
         page.add("stage_bytes", sum(out.bytes for out in stage.outputs), stage=name, direction="out")
+        page.add("stage_state_rows", stage.state_rows, stage=name)
+        page.add("stage_state_bytes", stage.state_bytes, stage=name)
         page.add("restrictions", stage.restrictions, stage=name)
         page.add("backlog", stage.backlog, stage=name)
         for out in stage.outputs:

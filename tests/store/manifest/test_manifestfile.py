@@ -12,7 +12,7 @@ import fastavro
 import pytest
 
 from arcbeam.model.commits import CommitMode, Committable
-from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
+from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
@@ -77,6 +77,11 @@ def test_a_manifest_comes_back() -> None:
     assert decode(encode(timed), "m", "here") == timed
     joined = replace(MANIFEST, side_files=(SideFile(4, 2, "side/4/2/x", 99, 0, None, 41),))
     assert decode(encode(joined), "m", "here") == joined
+    file = ShardFile(
+        "shards/1/7/b", FileKind.DELTA, 9, 0, 3, 1, b"", b"", 41, 42, (Owned(b"\0\1", 3, 9), Owned(b"", 0, 1))
+    )
+    owned = replace(MANIFEST, shards=(Shard(1, 7, (file,)),))
+    assert decode(encode(owned), "m", "here") == owned
 
 
 def test_a_side_file_of_before_is_of_the_step_that_its_name_says() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 import tracemalloc
 from pathlib import Path
 from zlib import crc32
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arcbeam.model.files import FileKind
+from arcbeam.model.files import FileKind, Owned
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.shards.shardfile import (
     VERSION,
@@ -68,6 +69,31 @@ def test_blocks_of_any_size_become_the_same_file(tmp_path: Path) -> None:
         blocks = (([key for key, _ in part], [value for _, value in part]) for part in parts)
         write_shard_file(path, FileKind.DELTA, blocks)
         assert path.read_bytes() == as_they_are
+
+
+@pytest.mark.contract("OPS-02")
+@given(
+    st.dictionaries(st.binary(max_size=5), st.none() | st.binary(max_size=9), max_size=60),
+    st.integers(1, 60),
+)
+def test_the_rows_of_each_owner_are_counted(entries: dict[bytes, bytes | None], cut: int) -> None:
+    rows = sorted(entries.items())
+    parts = [rows[i : i + cut] for i in range(0, len(rows), cut)]
+    blocks = (([key for key, _ in part], [value for _, value in part]) for part in parts)
+    with tempfile.TemporaryDirectory() as folder:
+        found = write_shard_file(Path(folder) / "f", FileKind.DELTA, blocks).owned
+    expected = []
+    for owner in sorted({key[1:3] for key in entries}):
+        mine = [(key, value) for key, value in rows if key[1:3] == owner]
+        size = sum(len(key) + len(value or b"") for key, value in mine)
+        expected.append(Owned(owner, sum(value is not None for _, value in mine), size))
+    assert list(found) == expected
+
+
+def test_owners_are_told_apart_over_blocks_of_a_files_own_size(tmp_path: Path) -> None:
+    entries: list[Entry] = [(b"\x10%c%c%05d" % (0, stage, i), b"v" * 90) for stage in (1, 2) for i in range(1_500)]
+    found = write_shard_file(tmp_path / "f", FileKind.SNAPSHOT, in_blocks(entries)).owned
+    assert found == (Owned(b"\0\x01", 1_500, 1_500 * 98), Owned(b"\0\x02", 1_500, 1_500 * 98))
 
 
 @pytest.mark.parametrize("blocks", [[([b"b", b"a"], [b"", b""])], [([b"a"], [b""]), ([b"a"], [b""])]])

@@ -18,7 +18,7 @@ from zlib import crc32
 import fastavro
 
 from arcbeam.model.commits import CommitMode, Committable
-from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
+from arcbeam.model.files import FileKind, Owned, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.manifest.names import parse_written
@@ -74,6 +74,9 @@ _SHARD_FILE = _record(
     first_step="long",
     last_step="long",
 )
+_SHARD_FILE["fields"] += [
+    {"name": "owned", "type": _array(_record("Owned", owner="bytes", entries="long", size="long")), "default": []}
+]
 _SIDE_FILE = _record("SideFile", channel="long", shard="long", name="string", size="long")
 _SIDE_FILE["fields"] += [_optional("crc", "long"), _optional("until", "long"), _optional("step", "long")]
 _SHAPE = _record(
@@ -217,6 +220,7 @@ def _file_to_record(file: ShardFile) -> dict[str, Any]:
         "last_key": file.last_key,
         "first_step": file.first_step,
         "last_step": file.last_step,
+        "owned": [{"owner": of.owner, "entries": of.entries, "size": of.size} for of in file.owned],
     }
 
 
@@ -255,7 +259,8 @@ def _from_record(record: dict[str, Any]) -> Manifest:
 
 
 def _file_from_record(record: dict[str, Any]) -> ShardFile:
-    return ShardFile(**{**record, "kind": FileKind(record["kind"])})
+    owned = tuple(Owned(**of) for of in record["owned"])
+    return ShardFile(**{**record, "kind": FileKind(record["kind"]), "owned": owned})
 
 
 def _side_from_record(record: dict[str, Any]) -> SideFile:

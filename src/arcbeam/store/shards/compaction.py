@@ -75,6 +75,7 @@ def publish(
         last_key=summary.last_key,
         first_step=first_step,
         last_step=last_step,
+        owned=summary.owned,
     )
 
 

@@ -19,14 +19,14 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, islice, pairwise
 from operator import lt
 from pathlib import Path
 from typing import BinaryIO
 from zlib import crc32
 
-from arcbeam.model.files import FileKind
+from arcbeam.model.files import OWNER, FileKind, Owned
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.blobs.localfile import read_range
@@ -57,7 +57,9 @@ ReadRange = Callable[[int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a complete file holds. `crc` is the footer's, which holds those of the blocks."""
+    """What a complete file holds. `crc` is the footer's, which holds those of the blocks; `owned` is not in the file:
+    who reads one does not know it.
+    """
 
     kind: FileKind
     size: int
@@ -66,6 +68,7 @@ class Summary:
     tombstones: int
     first_key: bytes
     last_key: bytes
+    owned: tuple[Owned, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class _Writer:
         self._index: list[bytes] = []
         self._entries = self._tombstones = 0
         self._first = self._last = b""
+        self._owned: dict[bytes, tuple[int, int]] = {}
 
     def written(self, blocks: Iterable[Block]) -> Summary:
         """Writes blocks that are as large as they should be, of those that come."""
@@ -180,9 +184,25 @@ class _Writer:
         self._last = keys[-1]
         self._entries += len(live)
         self._tombstones += deleted
+        self._own(keys, values)
         start = _BLOCK.pack(self._position, len(block), crc32(block), len(keys), len(keys[0]))
         self._index.append(start + keys[0])
         self._position += self._put(block)
+
+    def _own(self, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Counts the rows of a block by owner. Most blocks are of one."""
+        start = 0
+        while start < len(keys):
+            beginning = keys[start][: OWNER.stop]
+            # Keys ascend: where the last one begins so, all between do.
+            one = keys[-1][: OWNER.stop] == beginning
+            end = len(keys) if one else bisect_right(keys, beginning, start, key=lambda key: key[: OWNER.stop])
+            mine = values if end - start == len(values) else values[start:end]
+            entries, size = self._owned.get(beginning[OWNER], (0, 0))
+            puts = len(mine) - mine.count(None)
+            size += sum(map(len, keys[start:end])) + sum(map(len, filter(None, mine)))
+            self._owned[beginning[OWNER]] = entries + puts, size
+            start = end
 
     def _finished(self) -> Summary:
         start = _FOOTER.pack(
@@ -192,7 +212,8 @@ class _Writer:
         crc = crc32(footer)
         trailer = _TRAILER.pack(self._position, len(footer), crc, 0)[: -_COUNT.size]
         self._position += self._put(footer) + self._put(trailer + _COUNT.pack(crc32(trailer)))
-        return Summary(self._kind, self._position, crc, self._entries, self._tombstones, self._first, self._last)
+        owned = tuple(Owned(owner, *counts) for owner, counts in sorted(self._owned.items()))
+        return Summary(self._kind, self._position, crc, self._entries, self._tombstones, self._first, self._last, owned)
 
 
 class ShardFileReader:
