@@ -1,6 +1,6 @@
 """The demo, streaming: a year of flights in the order in which they left, with a driver that is killed half-way.
 
-    python examples/flight_stream.py [--output build/demo-stream] [--delay 60] [--seconds 60]
+    python examples/flight_stream.py [--output build/demo-stream] [--delay 60] [--seconds 45]
 
 The folder `flights` has its parts, of which `stream.py` is the one to read first.
 """

@@ -1,10 +1,11 @@
-"""A year that passes in less than a minute: lines of a file, each when its time has come.
+"""A year that passes in a minute, and its last days hour by hour: lines of a file, each when its time has come.
 
 Owns the files in order, and the source that reads them. Knows Beam's splittable DoFns, and no runner.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ class Feed(NamedTuple):
         speed: so many seconds of the file pass in one by the clock.
         ordered: the file has event times in order, so it says up to where it has come.
         follows: behind the last line it waits for more, until it is drained; else it ends there.
+        live: lines from this time on come at `pace`, from the moment at which whoever reads has come there: who was
+            behind is not any more.
+        pace: as `speed`, of these.
     """
 
     path: str
@@ -38,6 +42,21 @@ class Feed(NamedTuple):
     speed: float
     ordered: bool
     follows: bool = False
+    live: float = math.inf
+    pace: float = 1.0
+
+    def now(self, place: float) -> float:
+        """The time that it is in the file by now, for who has come to a line of this time."""
+        if place < self.live:
+            return min(self.first + (time.time() - self.begin) * self.speed, self.live)
+        return self.live + (time.time() - _since(Path(f"{self.path}.live"))) * self.pace
+
+
+def _since(mark: Path) -> float:
+    """When this was first asked: the file stays, whoever asks again."""
+    if not mark.exists():
+        mark.touch()
+    return mark.stat().st_mtime
 
 
 def written_in_order(lines: Iterable[tuple[float, str]], file: Path) -> None:
@@ -78,13 +97,12 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
         tracker: Any = beam.DoFn.RestrictionParam(),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[str]:
-        now = element.first + (time.time() - element.begin) * element.speed
         place = tracker.current_restriction().start
         with open(element.path, "rb") as file:
             file.seek(place)
             for line in file:
                 at, _, text = line.decode().rstrip("\n").partition("\t")
-                if int(at) > now:
+                if int(at) > element.now(int(at)):
                     tracker.defer_remainder(Duration(POLL))
                     return
                 place += len(line)

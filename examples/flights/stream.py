@@ -1,4 +1,4 @@
-"""The streaming pipeline: days and weeks of flights, joined with the weather, as the flights leave.
+"""The streaming pipeline: hours and weeks of flights, joined with the weather, as the flights leave.
 
 Event time is the scheduled departure; flights come when they have left, minutes to a day later. Owns the graph; the
 same one gives the batch answer. Of arcbeam it uses `arcbeam.io`, whose transforms run on any runner.
@@ -21,15 +21,16 @@ from .pipeline import UNREADABLE, Joined, ParseFlights, join_weather
 from .records import Flight, parse_weather, weather_classes
 from .summaries import Delays, SummarizeFlights
 
-DAY = 24 * 3600
-MIDNIGHT = 5 * 3600
+HOUR = 3600
+DAY = 24 * HOUR
+MIDNIGHT = 5 * HOUR
 """In New York, in winter."""
 EARLY = 2
-"""Seconds by the clock between what is told of a day that is not over."""
-LATENESS = 3600
-"""Seconds behind its end that a day still changes, by the watermark."""
-DAYS = ("day", "airport", "pane", "timing", *Delays._fields)
-LATE = ("airport", "day", *Flight._fields, "reason")
+"""Seconds by the clock between what is told of an hour that is not over."""
+LATENESS = HOUR / 2
+"""Seconds behind its end that an hour still changes, by the watermark."""
+HOURS = ("hour", "airport", "pane", "timing", *Delays._fields)
+LATE = ("airport", "hour", *Flight._fields, "reason")
 WEEKS = ("week", "rain", *Delays._fields)
 SOON = Roll(seconds=5)
 """Who reads along need not wait longer."""
@@ -43,23 +44,23 @@ def build(
     Args:
         flights: lines of flights.csv, in any order.
         weather: lines of weather.csv, by hour.
-        results: folder; `days` has part files of all panes, `late` of what was too late, `weeks` of the weeks.
+        results: folder; `hours` has part files of all panes, `late` of what was too late, `weeks` of the weeks.
         delay: seconds that a flight may come later than those scheduled with it.
         weeks: whether weeks are wanted, too.
     """
     readings = (
         weather
         | "Parse weather" >> beam.Map(parse_weather)
-        | "Hours" >> beam.Map(lambda reading: window.TimestampedValue(reading, reading[0][1]))
+        | "At" >> beam.Map(lambda reading: window.TimestampedValue(reading, reading[0][1]))
         | "Weather of a day" >> beam.WindowInto(window.FixedWindows(DAY, MIDNIGHT))
     )
     parsed = flights | "Parse flights" >> beam.ParDo(ParseFlights()).with_outputs(UNREADABLE, main="flights")
     timed = parsed.flights | "Scheduled" >> WithWatermark("scheduled", delay)
     joined = (
         timed
-        | "Day"
+        | "Hour"
         >> beam.WindowInto(
-            window.FixedWindows(DAY, MIDNIGHT),
+            window.FixedWindows(HOUR),
             trigger=trigger.AfterWatermark(
                 early=trigger.AfterProcessingTime(EARLY), late=trigger.AfterProcessingTime(EARLY)
             ),
@@ -69,17 +70,17 @@ def build(
         # Who comes before the weather of his day is complete waits for it.
         | "Join weather" >> beam.Map(join_weather, AsDict(readings))
     )
-    days, late = (
+    hours, late = (
         joined
         | "Airport" >> beam.Map(lambda pair: (pair.flight.origin, pair.flight))
-        | "Days" >> WithLate(beam.CombinePerKey(SummarizeFlights()))
+        | "Hours" >> WithLate(beam.CombinePerKey(SummarizeFlights()))
     )
     (
-        days
-        | "Day rows" >> beam.Map(day_row)
-        # A pane is written soon, whatever window it is of: so the year is twelve files, and not a thousand.
-        | "Any day" >> beam.WindowInto(window.GlobalWindows())
-        | "Write days" >> WriteParts(f"{results}/days", Csv(DAYS), roll=SOON)
+        hours
+        | "Hour rows" >> beam.Map(hour_row)
+        # A pane is written soon, whatever window it is of: so the year is some files, and not ten thousand.
+        | "Any hour" >> beam.WindowInto(window.GlobalWindows())
+        | "Write hours" >> WriteParts(f"{results}/hours", Csv(HOURS), roll=SOON)
     )
     (late | "Late rows" >> beam.Map(late_row) | "Write late" >> WriteParts(f"{results}/late", Csv(LATE), roll=SOON))
     if weeks:
@@ -105,17 +106,22 @@ def date_of(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds - MIDNIGHT, UTC):%Y-%m-%d}"
 
 
-def day_row(
-    item: tuple[str, Delays], day: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam
+def hour_of(seconds: float) -> str:
+    """The hour in New York that begins, or is, then."""
+    return f"{datetime.fromtimestamp(seconds - MIDNIGHT, UTC):%Y-%m-%d %H:00}"
+
+
+def hour_row(
+    item: tuple[str, Delays], hour: Any = beam.DoFn.WindowParam, pane: Any = beam.DoFn.PaneInfoParam
 ) -> tuple[Any, ...]:
-    """What is known of an airport's day."""
+    """What is known of an airport's hour."""
     airport, delays = item
-    return (date_of(int(day.start)), airport, pane.index, PaneInfoTiming.to_string(pane.timing), *delays)
+    return (hour_of(int(hour.start)), airport, pane.index, PaneInfoTiming.to_string(pane.timing), *delays)
 
 
 def late_row(late: LateElement) -> tuple[Any, ...]:
     """What is kept of a flight that came too late."""
-    return (late.key, date_of(int(late.window.start)), *late.value, late.reason)
+    return (late.key, hour_of(int(late.window.start)), *late.value, late.reason)
 
 
 def week_row(item: tuple[str, Delays], week: Any = beam.DoFn.WindowParam) -> tuple[Any, ...]:

