@@ -2,12 +2,12 @@
 
     python benchmarks/steptime.py [--steps 200] [--warm 50] [--master local[2,4]] [--json] [--toggle KEY=A,B]
 
-A source puts out three numbers in each step, which go over two exchanges to a DoFn with state; two shards. After `warm`
-steps it prints seconds of the wall clock a step (median, 99th percentile), and means of its parts: building the data
-frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal, manifest, publishing). With
-`cpu`, seconds of processor time a step of driver, JVM and workers: on a machine with other work, compare those. With
-`--toggle`, ten steps run with one value of one or more of the session's settings, ten with the other, and so on: what
-compares best.
+A source puts out three numbers in each step, which go over two exchanges to a DoFn with state; two shards. Of the
+`steps` behind the first `warm` it prints seconds of the wall clock a step (median, 99th percentile), and means of its
+parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal,
+manifest, publishing). With `cpu`, seconds of processor time a step of driver, JVM and workers: on a machine with other
+work, compare those. With `--toggle`, ten steps run with one value of one or more of the session's settings, ten with
+the other, and so on: what compares best.
 """
 
 from __future__ import annotations
@@ -188,6 +188,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--toggle", action="append", default=[], metavar="KEY=A,B")
     options = parser.parse_args()
+    if options.steps <= options.warm + 2:
+        parser.error(f"--steps are all of them: more than the {options.warm} of --warm, and two")
     times = Times()
     toggled = {key: tuple(values.split(",")) for key, _, values in (each.partition("=") for each in options.toggle)}
     times.watch(options.warm, toggled)
