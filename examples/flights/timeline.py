@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 PICTURE = "watermark.png"
 DELAYS = (10, 60, 180)
 """Minutes, of which it is shown what they would leave behind."""
+OBSERVED = "Replay flights"
+"""How the stage is called in which the flights' watermark is observed."""
 INK, FLIGHTS, RESULTS, KILLED = "#333333", "#3b6ea8", "#c2571a", "#a33a3a"
 
 
@@ -41,11 +43,12 @@ class Look(NamedTuple):
     @staticmethod
     def of(record: Mapping[str, Any], at: float) -> Look:
         """What a record of `arcbeam status --json` says."""
-        outputs = [out["watermark"] / 1e6 for stage in record["stages"] for out in stage["outputs"]]
+        own = [stage["outputs"] for stage in record["stages"] if stage["stage"].startswith(OBSERVED)]
+        observed = [out["watermark"] / 1e6 for outputs in own for out in outputs]
         return Look(
             at,
             record["step"],
-            max((time for time in outputs if time < 1e11), default=0.0),
+            max((time for time in observed if time < 1e11), default=0.0),
             record["watermark"] / 1e6,
             record["rate"] or 0.0,
             record["backlog"],
@@ -80,7 +83,7 @@ def draw(
         for name, color in (("seen", FLIGHTS), ("watermark", RESULTS)):
             furthest = accumulate((getattr(look, name) for look in shown), max)
             times = [datetime.fromtimestamp(each, UTC) for each in furthest]
-            label = {"seen": "furthest watermark: flights seen", "watermark": "earliest: all of it is out"}[name]
+            label = {"seen": "observed: flights seen, less delay", "watermark": "earliest: all of it is out"}[name]
             left.plot([look.at for look in shown], times, color=color, label=label, linewidth=1.6)
         left.axvline(killed, color=KILLED, linewidth=1)
         left.annotate("kill -9", (killed, 1), (3, -8), ("data", "axes fraction"), "offset points", color=KILLED)

@@ -108,8 +108,9 @@ def test_the_last_lines_come_at_their_own_pace_from_when_somebody_is_there(tmp_p
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    stage = {"outputs": [{"watermark": 2_000_000_000_000}], "total": {"late": 3}}
-    record = {"step": 1, "watermark": 1_500_000_000_000, "rate": None, "backlog": 5.0, "stages": [stage, stage]}
+    stage = {"stage": "Replay flights/Process", "outputs": [{"watermark": 2_000_000_000_000}], "total": {"late": 3}}
+    ahead = {"stage": "Replay weather/Process", "outputs": [{"watermark": 3_000_000_000_000}], "total": {"late": 3}}
+    record = {"step": 1, "watermark": 1_500_000_000_000, "rate": None, "backlog": 5.0, "stages": [stage, ahead]}
     look = timeline.Look.of(record, 0.5)
     assert look == (0.5, 1, 2_000_000.0, 1_500_000.0, 0.0, 5.0, 6)
     looks = [look._replace(at=at, step=at, watermark=look.watermark + at) for at in range(1, 9)]
