@@ -127,6 +127,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     for arguments, told in (
         ({"delay": -1}, r"delay=-1\): a span of time is not below zero"),
         ({"delay": 1, "max_skew": -0.5}, r"max_skew=-0.5\)"),
+        ({"delay": 1, "quantile": 1.5}, r"quantile=1.5\)"),
         ({"delay": 1, "policy": "mean"}, "policy='mean'.: it is 'min' or 'max'"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -14,6 +14,7 @@ from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
+from arcbeam.errors import UserCodeError
 from arcbeam.io import WithWatermark
 from arcbeam.steps.progress import times_of
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -191,3 +192,60 @@ def test_a_source_that_says_nothing_more_holds_nothing_back_for_long() -> None:
     p = pipeline()
     assert_that(tens(said(p) | WithWatermark("at", 0, idle_after=60)), equal_to([(10, [5]), (40, [30, 31])]))
     p.run().wait_until_finish()
+
+
+@pytest.mark.contract("WM-04")
+def test_a_quantile_does_not_follow_the_one_that_is_far_ahead() -> None:
+    far = [1] * 50 + [1000]
+    p = pipeline()
+    rows = p | script(far, [2], [25] * 500, [5]) | WithWatermark("at", 2, quantile=0.9)
+    assert_that(tens(rows), equal_to([(10, [1] * 50 + [2]), (30, [25] * 500), (1010, [1000])]))
+    result = p.run()
+    result.wait_until_finish()
+    assert counts(result, "committed") == {("Sum", "droppedDueToLateness"): 1}
+
+
+@pytest.mark.contract("WM-04", "STORE-05")
+def test_what_a_quantile_is_made_of_is_kept_by_a_job_that_goes_on(tmp_path: Path) -> None:
+    job, source, out, read = (tmp_path / name for name in ("job", "source", "out", "read"))
+    out.mkdir()
+    read.mkdir()
+
+    def run() -> Any:
+        p = pipeline(f"--checkpoint_dir={job}")
+        rows = fed(p, source) | beam.Map(_ahead)
+        _ = rows | "Read" >> beam.Map(lambda row: row["n"]) | "Note read" >> beam.Map(note, str(read))
+        _ = tens(rows | WithWatermark("at", 0, policy="max", quantile=0.5)) | beam.Map(note, str(out))
+        return p.run()
+
+    def until_read(result: Any, numbers: int) -> None:
+        while len(noted(read)) < numbers:
+            assert result.wait_until_finish(50) == "RUNNING"
+
+    feed(source, 50)
+    first = run()
+    until_read(first, 50)
+    first.suspend()
+    feed(source, 80)
+    second = run()
+    until_read(second, 80)
+    # Half of all 80 are at 100. Had the first 50 been forgotten, the watermark were at 1000, and this one late.
+    feed(source, 81, end=True)
+    assert second.wait_until_finish() == "DONE"
+    assert sorted(noted(out)) == [(110, [100] * 50 + [105]), (1010, [1000] * 30)]
+    assert counts(second, "committed") == {}
+
+
+def _ahead(n: int) -> Any:
+    return {"n": n, "at": 100 if n < 50 else 1000 if n < 80 else 105}
+
+
+@pytest.mark.contract("WM-07")
+@pytest.mark.parametrize("bounded", [True, False])
+def test_an_element_without_a_time_is_told_with_field_type_and_step(bounded: bool) -> None:
+    p = pipeline()
+    rows = p | (beam.Create([{"at": "soon"}]) if bounded else test_stream.TestStream().add_elements([{"at": "soon"}]))
+    _ = rows | "Timed" >> WithWatermark("at", 2)
+    with pytest.raises(UserCodeError, match=r"'at'.*str") as raised:
+        p.run().wait_until_finish()
+    assert "Timed" in str(raised.value)
