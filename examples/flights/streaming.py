@@ -96,7 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     demo.stream()
     same = compare(output)
-    draw(output / PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, known.delay)
+    how = "suspend" if known.suspend else "kill -9"
+    draw(output / PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, known.delay, how)
     print(f"Picture: {output / PICTURE}\nFiles:   {output}/stream/{{hours,late,weeks}}")
     return 0 if same else 1
 

@@ -57,7 +57,13 @@ class Look(NamedTuple):
 
 
 def draw(
-    picture: Path, looks: Sequence[Look], killed: float, resumed: float, lateness: Sequence[float], delay: float
+    picture: Path,
+    looks: Sequence[Look],
+    killed: float,
+    resumed: float,
+    lateness: Sequence[float],
+    delay: float,
+    how: str = "kill -9",
 ) -> None:
     """Writes the picture as PNG.
 
@@ -68,6 +74,7 @@ def draw(
         resumed: when another one began.
         lateness: of each flight, minutes behind the latest schedule before it.
         delay: minutes that the job allowed.
+        how: the job was stopped half-way.
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
@@ -86,11 +93,11 @@ def draw(
             label = {"seen": "observed: flights seen, less delay", "watermark": "earliest: all of it is out"}[name]
             left.plot([look.at for look in shown], times, color=color, label=label, linewidth=1.6)
         left.axvline(killed, color=KILLED, linewidth=1)
-        left.annotate("kill -9", (killed, 1), (3, -8), ("data", "axes fraction"), "offset points", color=KILLED)
+        left.annotate(how, (killed, 1), (3, -8), ("data", "axes fraction"), "offset points", color=KILLED)
         after = next((look.at for look in looks if look.at > resumed and look.step > _step_at(looks, killed)), resumed)
         left.axvspan(killed, after, color=KILLED, alpha=0.08, linewidth=0)
         left.set_xlabel("seconds by the clock")
-        left.set_title("Watermarks while the year passes, and the driver is killed", loc="left", size=10)
+        left.set_title(f"Watermarks while the year passes, and half-way: {how}", loc="left", size=10)
         left.legend(frameon=False, loc="lower right")
         _lateness(right, lateness, delay)
         figure.tight_layout()
