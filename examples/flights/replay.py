@@ -101,8 +101,9 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
         with open(element.path, "rb") as file:
             file.seek(place)
             for line in file:
-                at, _, text = line.decode().rstrip("\n").partition("\t")
-                if int(at) > element.now(int(at)):
+                said, _, text = line.decode().rstrip("\n").partition("\t")
+                at = int(said)
+                if at > element.now(at):
                     tracker.defer_remainder(Duration(POLL))
                     return
                 place += len(line)
@@ -111,7 +112,7 @@ class Replay(beam.DoFn, RestrictionProvider):  # type: ignore[misc]  # Beam is u
                     return
                 yield text
                 if element.ordered:
-                    estimator.set_watermark(Timestamp(int(at)))
+                    estimator.set_watermark(Timestamp(at))
         if element.follows:
             tracker.defer_remainder(Duration(POLL))
         else:
