@@ -200,6 +200,8 @@ class Job:
                     group_memory_bytes=options.group_memory_mb << 20,
                     sdf_round_seconds=options.sdf_round_seconds,
                     shutdown_seconds=options.shutdown_seconds,
+                    step_seconds=options.step_seconds,
+                    backlog_step_seconds=max(options.step_seconds, options.backlog_step_seconds),
                     **options.optimizations,
                 )
                 self._run = self._run_of(settings, location)

@@ -34,6 +34,8 @@ LOOPBACK = "127.0.0.1"
 _ALL = "all"
 """Stands for every optimization in `--disable_optimizations`."""
 
+_SOME = ("step_seconds", "backlog_step_seconds")
+"""Options that mean nothing at zero or below, and are no whole numbers."""
 _POSITIVE = ("shards", "bundle_elements", "group_memory_mb", "shutdown_seconds")
 """Options that mean nothing at zero or below."""
 _NOT_NEGATIVE = ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds")
@@ -149,6 +151,20 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "25: Kubernetes kills after 30).",
         )
         steps = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
+        steps.add_argument(
+            "--step_seconds",
+            type=float,
+            default=0.5,
+            help="Seconds that a step should take; how much it does follows from what those before it took (default "
+            "0.5).",
+        )
+        steps.add_argument(
+            "--backlog_step_seconds",
+            type=float,
+            default=5.0,
+            help="The same for a job that is behind, where throughput is what counts (default 5; never less than "
+            "--step_seconds).",
+        )
         steps.add_argument(
             "--checkpoint_dir",
             default=None,
@@ -267,10 +283,10 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             InvalidPipelineError: naming every such option.
         """
         _ = self.optimizations  # raises
-        given = [(name, 1) for name in _POSITIVE] + [(name, 0) for name in _NOT_NEGATIVE]
+        least_of = dict.fromkeys(_POSITIVE, 1.0) | dict.fromkeys(_NOT_NEGATIVE, 0.0) | dict.fromkeys(_SOME, 0.001)
         wrong = [
-            f"--{name}={value} (at least {least})"
-            for name, least in given
+            f"--{name}={value} (at least {least:g})"
+            for name, least in least_of.items()
             if (value := getattr(self, name)) is not None and value < least
         ]
         if wrong:

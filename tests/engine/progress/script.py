@@ -83,7 +83,13 @@ SCRIPTED = replace(LAYOUT, stages=(replace(LAYOUT.stages[0], scripted=True), *LA
 """The same, but what the source puts out is scripted."""
 SETTINGS = Settings(
     budget=StepBudget(Duration(100), 1000, 1000),
-    pace=Pace(Duration(100), Duration(10), Duration(1000), Duration(100), Duration(1000)),
+    pace=Pace(
+        Duration(100),
+        StepBudget(Duration(10), 100, 100),
+        StepBudget(Duration(1000), 10_000, 10_000),
+        Duration(100),
+        Duration(1000),
+    ),
     patience=Patience(2, Duration(5), Duration(20)),
     retry=Retry(2, Duration(10), Duration(40)),
     grace=Duration(100),

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arcbeam.engine.plan.reports import Restrictions, StageReport
-from arcbeam.engine.progress import Pace, StepBudget
+from arcbeam.engine.progress import Pace, Settings, StepBudget, paced
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 
-_PACE = Pace(Duration(1000), Duration(10), Duration(5000), Duration(5000), Duration(10_000))
+_LEAST, _MOST = StepBudget(Duration(10), 5, 20), StepBudget(Duration(5000), 1000, 2000)
+_PACE = Pace(Duration(1000), _LEAST, _MOST, Duration(5000), Duration(10_000))
 
 
 def _budget(time: int) -> StepBudget:
@@ -33,6 +34,18 @@ def test_a_budget_stays_within_its_bounds_and_moves_by_half_or_twice_at_most() -
     assert _PACE.after(_budget(100), Duration(0), used_up=True).time == 200
     assert _PACE.after(_budget(10), Duration(1_000_000), used_up=True).time == 10
     assert _PACE.after(_budget(5000), Duration(1), used_up=True).time == 5000
+
+
+def test_elements_and_bytes_move_with_the_time_within_bounds_of_their_own() -> None:
+    assert _PACE.after(_budget(1000), Duration(4000), used_up=True) == StepBudget(Duration(500), 50, 50)
+    assert _PACE.after(_budget(1000), Duration(250), used_up=True) == StepBudget(Duration(2000), 200, 200)
+    budget = _budget(1000)
+    for _ in range(10):
+        budget = _PACE.after(budget, Duration(100_000), used_up=True)
+    assert budget == _LEAST
+    for _ in range(20):
+        budget = _PACE.after(budget, Duration(1), used_up=True)
+    assert budget == _MOST
 
 
 def test_a_short_step_that_had_nothing_more_to_do_says_nothing() -> None:
@@ -73,5 +86,19 @@ def test_steps_of_a_job_that_is_behind_are_longer() -> None:
 
 
 def test_bounds_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match="budget from 20 to 10 µs"):
-        Pace(Duration(1000), Duration(20), Duration(10), Duration(1000), Duration(1))
+    for least in (
+        StepBudget(Duration(6000), 5, 20),
+        StepBudget(Duration(10), 0, 20),
+        StepBudget(Duration(10), 5, 3000),
+    ):
+        with pytest.raises(ValueError, match=r"a budget from StepBudget\(.* to StepBudget\("):
+            Pace(Duration(1000), least, _MOST, Duration(1000), Duration(1))
+    with pytest.raises(ValueError, match="no target shorter for a job that is behind"):
+        paced(Duration(10_000_000), Duration(5_000_000))
+
+
+def test_a_step_takes_half_a_second_and_five_of_a_job_that_is_behind_if_nobody_says_otherwise() -> None:
+    assert (Settings().pace.target, Settings().pace.behind) == (500_000, 5_000_000)
+    budget, pace = paced(Duration(60_000_000), Duration(60_000_000))
+    assert budget.time == 30_000_000
+    assert pace.most.time == 120_000_000

@@ -27,6 +27,14 @@ class StepBudget:
     elements: int
     bytes: int
 
+    def scaled(self, factor: float, least: StepBudget, most: StepBudget) -> StepBudget:
+        """So many times as much of each, between bounds."""
+        return StepBudget(
+            Duration(min(max(round(self.time * factor), least.time), most.time)),
+            min(max(round(self.elements * factor), least.elements), most.elements),
+            min(max(round(self.bytes * factor), least.bytes), most.bytes),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Handover:

@@ -44,7 +44,7 @@ from arcbeam.engine.progress.events import (
 from arcbeam.engine.progress.livelock import Patience
 from arcbeam.engine.progress.machine import JobMachine
 from arcbeam.engine.progress.scriptplace import AT_BEGINNING, ScriptPlace
-from arcbeam.engine.progress.settings import Retry, Settings
+from arcbeam.engine.progress.settings import Retry, Settings, paced
 from arcbeam.engine.progress.state import Mode, Phase
 
 __all__ = [
@@ -95,4 +95,5 @@ __all__ = [
     "Warn",
     "End",
     "EndState",
+    "paced",
 ]

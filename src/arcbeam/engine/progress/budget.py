@@ -5,7 +5,7 @@ Owns how the budget follows what steps took. Must not know a clock: durations an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from arcbeam.engine.plan.stepplan import StepBudget
 from arcbeam.engine.progress.cut import Places
@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How the budget's time follows the steps.
+    """How the budget follows the steps: all of it, time, elements and bytes, by the same factor.
 
     A step costs a part that no budget changes (to start its tasks), and the deeper levels cost more the more the first
     ones do. So the budget is moved by the ratio of what was wanted to what it took, not to a computed value: half of
@@ -28,14 +28,14 @@ class Pace:
 
     Attributes:
         target: how long a step should take.
-        least, most: the time in a budget is between these.
+        least, most: each part of a budget is between these.
         behind: how long a step of a job that is behind should take.
         late: a source is behind if its watermark is so much earlier than the clock.
     """
 
     target: Duration
-    least: Duration
-    most: Duration
+    least: StepBudget
+    most: StepBudget
     behind: Duration
     late: Duration
 
@@ -45,11 +45,16 @@ class Pace:
         Raises:
             ValueError: they contradict each other.
         """
-        if not 0 < self.least <= self.most or not 0 < self.target <= self.behind or self.late <= 0:
+        least, most = self.least, self.most
+        within = all(
+            0 < low <= high
+            for low, high in ((least.time, most.time), (least.elements, most.elements), (least.bytes, most.bytes))
+        )
+        if not within or not 0 < self.target <= self.behind or self.late <= 0:
             raise ValueError(
                 f"steps have a target of {self.target} µs, of {self.behind} µs when the job is {self.late} µs behind, "
-                f"and a budget from {self.least} to {self.most} µs: all must be more than nothing, the least no more "
-                "than the most, and no target shorter for a job that is behind"
+                f"and a budget from {least} to {most}: all must be more than nothing, the least no more than the most, "
+                "and no target shorter for a job that is behind"
             )
 
     def after(self, budget: StepBudget, took: Duration, used_up: bool, is_behind: bool = False) -> StepBudget:
@@ -65,8 +70,7 @@ class Pace:
         if ratio > 1 and not used_up:
             return budget
         factor = min(ratio, 4.0) if is_behind and ratio > 1 else min(max(ratio**0.5, 0.5), 2.0)
-        time = round(budget.time * factor)
-        return replace(budget, time=Duration(min(max(time, self.least), self.most)))
+        return budget.scaled(factor, self.least, self.most)
 
     def is_behind(self, places: Places, times: Times, now: Timestamp) -> bool:
         """Whether what a step has left is due for long.

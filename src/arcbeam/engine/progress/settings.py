@@ -43,13 +43,32 @@ class Retry:
 
 
 _SECOND: Final = 1_000_000
-_BUDGET: Final = StepBudget(Duration(_SECOND // 2), 1_000_000, 256 << 20)
-_PACE: Final = Pace(
-    Duration(_SECOND), Duration(_SECOND // 20), Duration(10 * _SECOND), Duration(5 * _SECOND), Duration(10 * _SECOND)
-)
+_LATE: Final = Duration(10 * _SECOND)
+# Of elements and bytes, far more than a task comes to in half a second: they are for restrictions that are quick beside
+# what their elements lead to.
+_FIRST: Final = 1_000_000, 256 << 20
+_LEAST: Final = StepBudget(Duration(_SECOND // 20), 1_000, 1 << 20)
+_MOST: Final = 20_000_000, 1 << 30
 _PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
 # A store may be away for a minute.
 _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))
+
+
+def paced(target: Duration, behind: Duration) -> tuple[StepBudget, Pace]:
+    """The first step's budget, and how it goes on, for steps that should take so long.
+
+    Args:
+        target: of a step.
+        behind: of a step of a job that is behind; not less.
+
+    Raises:
+        ValueError: it is less.
+    """
+    most = StepBudget(Duration(max(2 * behind, _LEAST.time)), *_MOST)
+    return StepBudget(Duration(max(target // 2, _LEAST.time)), *_FIRST), Pace(target, _LEAST, most, behind, _LATE)
+
+
+_BUDGET, _PACE = paced(Duration(_SECOND // 2), Duration(5 * _SECOND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +77,7 @@ class Settings:
 
     Attributes:
         budget: of the first step.
-        pace: how its time follows what steps take.
+        pace: how it follows what steps take.
         patience: about steps that get nowhere.
         retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
         grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a step in which

@@ -28,6 +28,7 @@ from arcbeam.engine.progress import (
     Mode,
     Propose,
     StepReported,
+    paced,
 )
 from arcbeam.engine.progress import (
     Settings as MachineSettings,
@@ -241,8 +242,7 @@ class StreamRun:
             self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, forgotten
         )
         self._measured = partial(self._figures, cluster, placing)
-        grace = Duration(round(settings.shutdown_seconds * 1e6))
-        machine = self._machine = JobMachine(placing.layout, MachineSettings(grace=grace))
+        machine = self._machine = JobMachine(placing.layout, _driven(settings))
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
         self._inbox.put(started(log.head, self._clock.now()))
@@ -372,3 +372,12 @@ _PUBLISHED = (EndState.DONE, EndState.DRAINED, EndState.STOPPED)
 """Ends of a job whose last step is published."""
 _TOLD = (Mode.DRAINING, Mode.CANCELLING)
 """What people are told that a job is heading for."""
+
+
+def _driven(settings: Settings) -> MachineSettings:
+    grace, target, behind = (
+        Duration(round(seconds * 1e6))
+        for seconds in (settings.shutdown_seconds, settings.step_seconds, settings.backlog_step_seconds)
+    )
+    budget, pace = paced(target, behind)
+    return MachineSettings(budget, pace, grace=grace)
