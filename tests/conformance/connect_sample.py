@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from arcbeam import ArcbeamRunner
 from tests.conformance import suites
 
 _SAMPLE = (
@@ -29,6 +36,25 @@ _SAMPLE = (
 
 class FnApiConnect(suites.FnApi, only=_SAMPLE):
     variant = suites.CONNECT
+
+
+def _tags(_: object) -> str:
+    context = TaskContext.get()
+    assert context is not None
+    return context.getLocalProperty("spark.job.tags") or ""
+
+
+def test_the_server_is_told_of_a_job_its_pipeline_step_and_stages() -> None:
+    """A Connect server describes its jobs itself; what is said of one is a tag of it."""
+    arguments = ["--spark_remote=local[2]", "--job_name=nightly", "--shards=2"]
+    for more, said in (["--streaming"], "nightly: step 1: Create/"), ([], "nightly: Create/"):
+        with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*arguments, *more])) as p:
+            tags = p | beam.Create([1], reshuffle=False) | "Tags" >> beam.Map(_tags)
+            assert_that(tags, lambda found, said=said: re.search(f"(^|,){said}", found[0]) or _no(found))
+
+
+def _no(found: list[str]) -> None:
+    raise AssertionError(found)
 
 
 def test_that_was_spark_connect() -> None:

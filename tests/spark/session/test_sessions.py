@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +113,17 @@ def test_a_setting_that_keeps_spark_from_starting(tmp_path: Path, conf: str, tol
 
 
 def test_spark_shows_whose_jobs_are_whose(spark: Any) -> None:
-    described = partial(spark.sparkContext.getLocalProperty, "spark.job.description")
+    context = spark.sparkContext
+
+    def shown() -> tuple[str | None, str | None]:
+        return tuple(context.getLocalProperty(f"spark.{name}") for name in ("jobGroup.id", "job.description"))
+
     with tagged(spark, "nightly-1"):
-        assert described() == "nightly-1"
-    assert described() is None
+        assert shown() == ("nightly-1", "nightly-1")
+        with tagged(spark, "nightly-2", "nightly: step 3"):
+            assert shown() == ("nightly-2", "nightly: step 3")
+        assert shown() == ("nightly-1", "nightly-1")
+    assert shown() == (None, None)
 
 
 def test_options_that_a_session_which_is_there_does_not_have(spark: Any) -> None:
@@ -238,7 +244,8 @@ class Fair:
 
     def removeJobTag(self, tag: str) -> None: ...
 
-    def setJobDescription(self, text: str | None) -> None: ...
+    def getLocalProperty(self, name: str) -> str | None:
+        return dict(self.properties).get(name)
 
 
 def test_jobs_beside_each_other_have_pools_whose_names_are_used_again() -> None:
@@ -247,7 +254,7 @@ def test_jobs_beside_each_other_have_pools_whose_names_are_used_again() -> None:
     def pool(job: str) -> str | None:
         spark.properties.clear()
         with session.tagged(spark, job):
-            return spark.properties[0][1] if spark.properties else None
+            return dict(spark.properties).get("spark.scheduler.pool")
 
     with session.pooled(spark, "a"):
         with session.pooled(spark, "b"):

@@ -32,7 +32,7 @@ from arcbeam.spark.batch.rounds import Rounds
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import default_parallelism, interrupt
 from arcbeam.spark.session.versions import Versions
-from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
@@ -345,7 +345,8 @@ class BatchRun:
 
     def _collect(self, frame: DataFrame) -> list[BundleReport]:
         self._attempted = True
-        rows = collected(self._spark, frame, self._job, self._location, self._running)
+        about = described(self._plan.name, self._running)
+        rows = collected(self._spark, frame, self._job, self._location, self._running, about=about)
         self._outcome.spark_jobs += 1
         reports = [BundleReport.from_blob(bytes(row["blob"])) for row in rows]
         for report in reports:

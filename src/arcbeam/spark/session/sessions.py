@@ -331,6 +331,7 @@ FAIR = "spark.scheduler.mode=FAIR"
 """The setting of a session on which jobs run beside each other."""
 
 _POOL = "spark.scheduler.pool"
+_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 _pools: dict[str, int] = {}
 _pools_lock = threading.Lock()
 
@@ -355,16 +356,27 @@ def pooled(spark: SparkSession, job: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
-    """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI."""
-    tag = _tag(job)
+    """Marks the Spark jobs that this thread starts as `job`'s, for `interrupt`, and for people in Spark's UI.
+
+    There they have the job as their group, and `about` as their description. A Connect server gives its jobs a
+    description of its own: there `about` is another tag.
+    """
+    tag, said = _tag(job), _tagged_text(about or job)
+    before: dict[str, Any] = {}
     # SUBTLE: a classic session's own tags are known to the thread that set them alone; its context's are not.
     if is_connect(spark):
         spark.addTag(tag)
+        spark.addTag(said)
     else:
-        spark.sparkContext.addJobTag(tag)
-        spark.sparkContext.setJobDescription(about or job)
+        context = spark.sparkContext
+        context.addJobTag(tag)
+        properties = {_GROUP: job, _DESCRIPTION: about or job}
         if (pool := _pools.get(job)) is not None:
-            spark.sparkContext.setLocalProperty(_POOL, f"arcbeam-{pool}")
+            properties[_POOL] = f"arcbeam-{pool}"
+        # Of a bounded job this is the caller's own thread, which may have said something before.
+        before = {name: context.getLocalProperty(name) for name in properties}
+        for name, value in properties.items():
+            context.setLocalProperty(name, value)
     try:
         yield
     finally:
@@ -372,11 +384,11 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
             if driver.death(spark) is not None:
                 pass
             elif is_connect(spark):
+                spark.removeTag(said)
                 spark.removeTag(tag)
             else:
-                spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type]  # None is what unsets it
-                if job in _pools:
-                    spark.sparkContext.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
+                for name, value in before.items():
+                    spark.sparkContext.setLocalProperty(name, value)  # None is what unsets it
                 spark.sparkContext.removeJobTag(tag)
 
 
@@ -390,6 +402,10 @@ def interrupt(spark: SparkSession, job: str) -> None:
 
 def _tag(job: str) -> str:
     return f"arcbeam-{job}".replace(",", "_")
+
+
+def _tagged_text(about: str) -> str:
+    return about.replace(",", ";")
 
 
 _parallelism: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

@@ -37,7 +37,7 @@ from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
 from arcbeam.spark.steps.leveltask import LevelReport, OpenGraceful, StepJob, error_stage
 from arcbeam.spark.steps.rows import reports_in
 from arcbeam.spark.steps.stepframes import StepFrames
-from arcbeam.spark.tasks.collecting import collected
+from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
@@ -131,13 +131,14 @@ class SparkCluster:
         try:
             frame = self._frames.of(order, confirmed)
             self.planned = time.monotonic() - started
+            stages = [placed.name for placed in self._job.placing.layout.stages]
             rows = collected(
                 self._spark,
                 frame,
                 self._job.id,
                 self._job.location,
-                [placed.name for placed in self._job.placing.layout.stages],
-                about=f"{self._job.placing.plan.name}: step {plan.step}",
+                stages,
+                about=described(self._job.placing.plan.name, stages, plan.step),
                 stage=error_stage(plan),
                 given_up=given_up,
             )

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from arcbeam.model import texts
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import interrupt, is_own, tagged
 from arcbeam.spark.tasks.failure import as_job_failure
@@ -26,6 +27,15 @@ And for what it waits for beside Spark."""
 
 _REMOTE_LOOKS_SECONDS = 5.0
 """The same in an object store, where each look is a request."""
+
+_LONGEST = 300
+"""Characters of what a Spark job is said to be."""
+
+
+def described(pipeline: str, stages: Iterable[str], step: int | None = None) -> str:
+    """What a Spark job is, for people in Spark's UI: pipeline, step if it is one, stages."""
+    what = pipeline if step is None else f"{pipeline}: step {step}"
+    return texts.fit(": ".join(filter(None, (what, "; ".join(stages)))), _LONGEST)
 
 
 def collected(

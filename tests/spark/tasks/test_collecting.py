@@ -1,0 +1,42 @@
+"""What Spark's own pages say of our jobs."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that
+from pyspark import TaskContext
+
+from arcbeam import ArcbeamRunner
+from arcbeam.spark.tasks.collecting import described
+
+
+def _shown(_: object) -> tuple[str | None, str | None]:
+    context = TaskContext.get()
+    assert context is not None
+    group, about = (context.getLocalProperty(f"spark.{name}") for name in ("jobGroup.id", "job.description"))
+    return group, about
+
+
+@pytest.mark.contract("OPS-04")
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("mode", "said"), [((), "nightly: Create/FlatMap("), (("--streaming",), "nightly: step 1: Create/FlatMap(")]
+)
+def test_spark_is_told_of_a_job_its_pipeline_step_and_stages(mode: tuple[str, ...], said: str) -> None:
+    def check(found: list[tuple[str, str]]) -> None:
+        ((group, about),) = found
+        assert group.startswith("nightly-"), found
+        assert about.startswith(said), found
+        assert ("assert_that/Group/CoGroupByKeyImpl/GroupByKey" in about) is bool(mode), found  # all levels of a step
+
+    options = PipelineOptions(["--job_name=nightly", "--shards=2", *mode])
+    with beam.Pipeline(runner=ArcbeamRunner(), options=options) as p:
+        assert_that(p | beam.Create([1], reshuffle=False) | "Shown" >> beam.Map(_shown), check)
+
+
+def test_what_is_said_is_not_longer_than_people_read() -> None:
+    assert described("p", ["a", "b"], 3) == "p: step 3: a; b"
+    assert described("p", []) == "p"
+    assert len(described("p", map(str, range(1000)), 3)) < 400
