@@ -38,6 +38,8 @@ SEEDS = {
     "a run of a window written over another": 29,
     "what comes to a window that has waited, lost": 29,
     "late elements ahead of those that wait": 24,
+    "a level that rests while something waits in it": 3,
+    "one level more that rests": 0,
     "the end of time said before those have prepared who were to": 3,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""

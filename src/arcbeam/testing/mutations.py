@@ -20,7 +20,7 @@ from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
 from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.plan import markers
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.progress import JobMachine, Mode, committing
+from arcbeam.engine.progress import JobMachine, Mode, committing, machine, resting
 from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
@@ -342,6 +342,17 @@ def _end_said_too_early() -> AbstractContextManager[object]:
     return patch.object(stagestep, "_with_hold", lambda local, hold: local)
 
 
+def _rests_with_work() -> AbstractContextManager[object]:
+    return patch.object(resting, "_has_work", lambda report: False)
+
+
+def _one_more_rests() -> AbstractContextManager[object]:
+    rests = resting.resting
+    return patch.object(
+        machine, "resting", lambda layout, places, times: min(rests(layout, places, times) + 1, len(layout.tasks) - 1)
+    )
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a manifest created twice": _manifest_created_twice,
@@ -373,6 +384,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a run of a window written over another": _run_over_run,
     "what comes to a window that has waited, lost": _rest_of_a_window_lost,
     "late elements ahead of those that wait": _late_ahead,
+    "a level that rests while something waits in it": _rests_with_work,
+    "one level more that rests": _one_more_rests,
     "the end of time said before those have prepared who were to": _end_said_too_early,
 }
 """The mistakes by name."""

@@ -192,7 +192,7 @@ def reported(plan: StepPlan, change: Change, layout: Layout = LAYOUT, **of_task:
     """Reports of a consistent run, changed."""
     reports: list[TaskReport] = []
     input_digest = NO_INPUT
-    for level, count in enumerate(layout.tasks):
+    for level, count in enumerate(layout.tasks[plan.first :], plan.first):
         tokens = [b"%d.%d.%d.%d" % (plan.step, plan.attempt, level, task) for task in range(count)]
         for task in range(count):
             stages = tuple(

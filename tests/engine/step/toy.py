@@ -378,11 +378,12 @@ class Toy:
 
     def run_tasks(self, plan: StepPlan, levels: int = len(LAYOUT.tasks)) -> tuple[TaskReport, ...]:
         attempt = self.attempt = Attempt()
-        reports = [report for task in range(LAYOUT.tasks[0]) for report in self._task(plan, attempt, 0, task, 0)]
+        begins = 0 if plan.first else LAYOUT.tasks[0]
+        reports = [report for task in range(begins) for report in self._task(plan, attempt, 0, task, 0)]
         again = attempt
-        if self.chance.random() < self.doubles:
+        if begins and self.chance.random() < self.doubles:
             again = Attempt()
-            for task in range(LAYOUT.tasks[0]):
+            for task in range(begins):
                 self._task(plan, again, 0, task, 1)
         for task in range(LAYOUT.tasks[1] if levels > 1 else 0):
             reports += self._task(plan, again if task else attempt, 1, task, 0)

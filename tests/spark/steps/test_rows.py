@@ -56,7 +56,7 @@ def test_markers_come_first_then_each_stage_of_each_shard_and_what_passes() -> N
     on: list[StepRow] = []
     came: list[Any] = []
     level = LevelRows(
-        Received(exchanged(rows, 0), at(), 1, sent(on, 1)),
+        Received(exchanged(rows, 0), at(), 1, sent(on, 1), first=False),
         sent(on, 1),
         lambda stage, of: came.extend((stage, row.shard, row.bucket, row.blob) for row in of) or (),
         lambda: came.append("ended"),
@@ -92,7 +92,7 @@ def test_the_last_level_leaves_reports_only() -> None:
 def test_what_comes_behind_its_turn_is_not_lost_unseen() -> None:
     rows: list[StepRow] = []
     sent(rows).put(Row(0, 0, 0, b"it"))
-    received = Received(exchanged(rows, 0), at(), 1, sent([], 1))
+    received = Received(exchanged(rows, 0), at(), 1, sent([], 1), first=False)
     assert list(received.of_stage("the s1", 1)) == []
     with pytest.raises(AssertionError, match="a row of shard 0 came behind"):
         list(received.passing(1))
@@ -108,7 +108,7 @@ def test_what_is_packed_stays_so_until_its_stage_reads_it() -> None:
     travelling = list(packing(rows, Packer()))
     assert [bool(row.unpacked) for row in travelling] == [row.stage >= 0 for row in rows]
     on: list[StepRow] = []
-    received = Received(exchanged(travelling, 0), at(), 1, sent(on, 1))
+    received = Received(exchanged(travelling, 0), at(), 1, sent(on, 1), first=False)
     assert received.markers() == []
     assert [row.blob for row in received.of_stage("the s1", 1)] == [blob]
     level = LevelRows(received, sent(on, 1), lambda *_: (), lambda: None)

@@ -22,7 +22,7 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.model.timestamps import Timestamp
 
 NO_INPUT: Final = b""
-"""The digest of a task of level 0, which reads no other."""
+"""The digest of a task of the level with which a step begins: it reads no other."""
 _DIGEST_BYTES: Final = 16
 
 

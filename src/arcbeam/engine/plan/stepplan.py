@@ -68,6 +68,7 @@ class StepPlan:
         initial: sources begin: no step was committed before.
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
         moves: restrictions that change their shard.
+        first: the level with which it begins: those before have nothing to do any more, and say nothing new.
         pieces: by stage, into how many parts what a checkpoint leaves is cut, so that all tasks have some; one if a
             stage is not there.
         prepare: nothing is left to do: if nothing comes of this step either, it is the last.
@@ -87,4 +88,5 @@ class StepPlan:
     preparing: frozenset[str] = frozenset()
     moves: tuple[Handover, ...] = ()
     event: ScriptEvent | None = None
+    first: int = 0
     pieces: Mapping[str, int] = field(default_factory=dict)

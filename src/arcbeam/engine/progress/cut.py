@@ -20,8 +20,13 @@ Places = Mapping[tuple[str, int], StageReport]
 NO_PLACES: Final[Places] = {}
 
 
-def check(layout: Layout, reports: Sequence[TaskReport]) -> bytes:
+def check(layout: Layout, reports: Sequence[TaskReport], first: int = 0) -> bytes:
     """Checks that the reports are of one attempt of each task, and that all tasks have read those very attempts.
+
+    Args:
+        layout: of the step.
+        reports: of its tasks.
+        first: the level with which it began.
 
     Returns:
         The digest of the cut.
@@ -34,7 +39,7 @@ def check(layout: Layout, reports: Sequence[TaskReport]) -> bytes:
     used: dict[bytes, tuple[int, int]] = {}
     for report in reports:
         task = report.level, report.task
-        if not (0 <= report.level < len(layout.tasks) and 0 <= report.task < layout.tasks[report.level]):
+        if not (first <= report.level < len(layout.tasks) and 0 <= report.task < layout.tasks[report.level]):
             raise InconsistentCutError(f"a report came of {_named(task)}, which the step does not have")
         if task in tokens:
             raise InconsistentCutError(f"two reports came of {_named(task)}")
@@ -42,7 +47,7 @@ def check(layout: Layout, reports: Sequence[TaskReport]) -> bytes:
             raise InconsistentCutError(f"{_named(other)} and {_named(task)} have the same token")
         tokens[task], digests[task] = report.token, report.input_digest
     known = NO_INPUT
-    for level, count in enumerate(layout.tasks):
+    for level, count in enumerate(layout.tasks[first:], first):
         for number in range(count):
             task = level, number
             if task not in tokens:

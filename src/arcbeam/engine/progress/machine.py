@@ -23,6 +23,7 @@ from arcbeam.engine.progress.inflight import Cut, Head
 from arcbeam.engine.progress.livelock import Footing, moved
 from arcbeam.engine.progress.moving import handovers, pieces
 from arcbeam.engine.progress.outlook import Dump, Finished, Later, Never, Outlook, Ready, dump, look
+from arcbeam.engine.progress.resting import resting, said_before
 from arcbeam.engine.progress.settings import Settings
 from arcbeam.engine.progress.state import JobState, Mode, Phase
 from arcbeam.engine.progress.telling import news
@@ -218,15 +219,17 @@ class JobMachine:
         if plan is None or not self._is_running(event.step, event.attempt):
             return
         try:
-            digest = cuts.check(state.layout, event.reports)
-            places = cuts.placed(state.layout, event.reports, state.places or cuts.NO_PLACES)
+            digest = cuts.check(state.layout, event.reports, plan.first)
+            before = state.places or cuts.NO_PLACES
+            reports = (*said_before(state.layout, before, plan.first), *event.reports)
+            places = cuts.placed(state.layout, reports, before)
             marks = cuts.watermarks(state.layout, places, plan.times)
         except InconsistentCutError as e:
             self._step_failed(f"step {plan.step} is not consistent: {e.message}", again=True)
             return
         state.failures.pop(RunStep, None)
         state.running = None
-        state.cut = Cut(plan, event.reports, digest, places, marks, event.took, state.prompt)
+        state.cut = Cut(plan, reports, digest, places, marks, event.took, state.prompt)
 
     def _step_failed(self, why: str, again: bool, gone: bool = False) -> None:
         state = self._state
@@ -369,6 +372,9 @@ class JobMachine:
         time = state.time(head) if clock is None else clock
         if isinstance(event, AdvanceClock):
             time = shifted(time, event.by)
+        places = state.places or cuts.NO_PLACES
+        # What is done now and then only is done by all.
+        usual = state.places is not None and end is None and event is None and not self._has_to_truncate()
         state.running = StepPlan(
             head.step + 1,
             state.attempt,
@@ -380,8 +386,9 @@ class JobMachine:
             drain=state.mode is Mode.DRAINING,
             prepare=end is not None,
             preparing=frozenset() if end is None else end.preparing,
-            moves=handovers(state.layout, state.places or cuts.NO_PLACES),
-            pieces=pieces(state.layout, state.places or cuts.NO_PLACES),
+            moves=handovers(state.layout, places),
+            pieces=pieces(state.layout, places),
             event=event,
+            first=resting(state.layout, places, head.times) if usual else 0,
         )
         state.ask(RunStep(state.running))

@@ -135,9 +135,11 @@ class TaskStep:
         )
 
     def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
-        """The watermarks of all levels before, which this step has come to."""
-        if not self._level:
-            return UpstreamWatermarks({}, NO_INPUT)
+        """The watermarks of all levels before, which this step has come to; those that rest are where they were."""
+        if self._level == self._plan.first:
+            outputs = self._plan.times.outputs
+            ports = self._layout.ports_before(self._level)
+            return UpstreamWatermarks({port: outputs[port] for port in ports}, NO_INPUT)
         return gather(
             exchange.markers(),
             step=self._plan.step,

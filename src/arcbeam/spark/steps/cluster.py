@@ -131,7 +131,7 @@ class SparkCluster:
         try:
             frame = self._frames.of(order, confirmed)
             self.planned = time.monotonic() - started
-            stages = [placed.name for placed in self._job.placing.layout.stages]
+            stages = [placed.name for placed in self._job.placing.layout.stages if placed.level >= plan.first]
             rows = collected(
                 self._spark,
                 frame,

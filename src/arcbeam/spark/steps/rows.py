@@ -119,16 +119,19 @@ class Received:
     """What comes to a task, in `ORDER`.
 
     Args:
-        batches: of `SCHEMA`; at level 0 of something else, which says nothing.
+        batches: of `SCHEMA`; at a step's first level of something else, which says nothing.
         placing: of the job.
         level: of the task.
         sent: where reports go on.
+        first: whether the step begins with that level.
     """
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], placing: Placing, level: int, sent: Sent) -> None:
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], placing: Placing, level: int, sent: Sent, *, first: bool
+    ) -> None:
         self._level, self._indexes, self._sent = level, placing.indexes, sent
-        self._rows = _rows(batches) if level else iter(())
-        if not level:
+        self._rows = iter(()) if first else _rows(batches)
+        if first:
             # SUBTLE: Spark ends a worker whose task has not read its input to the end.
             for _ in _unbroken(batches):
                 pass

@@ -103,7 +103,8 @@ class Cluster:
         before: list[_Result] = []
         reports: list[TaskReport] = []
         torn = False
-        for level, count in enumerate(job.layout.tasks):
+        first = order.plan.first
+        for level, count in enumerate(job.layout.tasks[first:], first):
             results: list[_Result] = []
             for task in range(count):
                 inbox = [box for result in before for box in result.read_by(task)]
