@@ -22,6 +22,7 @@ from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.harness.step.clocks import TaskClock
 from arcbeam.harness.step.runner import StepRunner
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.model.plan import Stage
@@ -204,7 +205,8 @@ class Shard:
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
         spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable, self.stage.prepares)
-        runner = self._runner = StepRunner(self.stage, self.view, spec.placed, lambda: Timestamp(step.now + step.takes))
+        task_clock = TaskClock(here=lambda: Timestamp(step.now + step.takes))
+        runner = self._runner = StepRunner(self.stage, self.view, spec.placed, task_clock)
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
             spec.placed,

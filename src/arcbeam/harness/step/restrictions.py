@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
-
 from arcbeam.engine.state.residuals import Remainder
 from arcbeam.engine.step.bundles import Budget, CallResult, RestrictionResult
 from arcbeam.harness.bundle.processor import StageProcessor
@@ -31,11 +29,6 @@ PATIENCE_SECONDS = 10.0
 
 LONGEST_SHOWN = 200
 """Characters of what an error is about."""
-
-
-def sdk_time() -> Timestamp:
-    """What the clock shows by which the SDK counts delays."""
-    return Timestamp(SdkTimestamp.now().micros)
 
 
 class StepRestrictions:

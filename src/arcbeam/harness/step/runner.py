@@ -21,14 +21,14 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.bundle.observing import seen, sketches
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
+from arcbeam.harness.step.clocks import TaskClock
 from arcbeam.harness.step.elements import PaneValues, column
-from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions, sdk_time
+from arcbeam.harness.step.restrictions import LONGEST_SHOWN, StepRestrictions
 from arcbeam.harness.step.stepstage import StepStage
 from arcbeam.harness.step.windows import their_pane
 from arcbeam.model import texts
 from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
 
 _FEW: Final = 4
@@ -46,15 +46,14 @@ class StepRunner:
         stage: whose user code it is. No other runner of it is in use before this one is finished.
         view: of the shard's state.
         placed: the stage, as the engine knows it.
-        clock: the time, by which delays are counted; that by which the SDK does.
+        clock: of the task; by default its host's is right.
     """
 
-    def __init__(
-        self, stage: StepStage, view: StateView, placed: Placed, clock: Callable[[], Timestamp] = sdk_time
-    ) -> None:
+    def __init__(self, stage: StepStage, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
         self._stage = stage
         self._outputs = placed.flow.outputs
-        self._clock = clock
+        self._clock = clock or TaskClock()
+        stage.timers.clock = self._clock
         self._bundles = stage.processor.bundles
         self._writers: Any = stage.processor.context.writers
         self._taken = self._taken_so_far()
@@ -163,7 +162,7 @@ class StepRunner:
     def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
         """See `Runner`."""
         self._bundles.open()
-        return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock)
+        return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock.now)
 
     def truncate(self, restriction: Restriction) -> Remainder | None:
         """See `Runner`."""

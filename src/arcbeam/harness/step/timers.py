@@ -13,6 +13,7 @@ from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import TimerCleared, TimerSet
 from arcbeam.harness.state.timers import Family, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
+from arcbeam.harness.step.clocks import TaskClock
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane
 from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
 
@@ -27,6 +28,7 @@ class TimerLog:
 
     Attributes:
         key: the user key that the call is about.
+        clock: of the task.
     """
 
     def __init__(self, windows: Windows) -> None:
@@ -34,6 +36,7 @@ class TimerLog:
         self._log: list[TimerSet | TimerCleared] = []
         self._latest: tuple[Any, Window] = (None, GLOBAL_WINDOW)
         self.key = b""
+        self.clock = TaskClock()
 
     def __bool__(self) -> bool:
         return bool(self._log)
@@ -42,6 +45,8 @@ class TimerLog:
         self, family: StepFamily, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
     ) -> None:
         """See `arcbeam.harness.state.timers.TimerSink`."""
+        if family.processing:
+            micros += self.clock.behind()
         packed = b"" if pane is PANE_INFO_UNKNOWN else our_pane(pane).packed()
         timer = self.key, self._window(windows), family.known_as, micros, hold, tag, packed
         self._log.append(_new(TimerSet, timer))

@@ -273,7 +273,8 @@ class _Run:
             warnings.simplefilter("default")
             sent = Sent(placing, self._level, self._rows.put)
             files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
-            code = self._code = LevelCode(placing, self._level, self.task, self._open, sent, sides, files.scratch)
+            told = plan.time if placing.plan.script is None else None
+            code = self._code = LevelCode(placing, self._level, self.task, self._open, sent, sides, files.scratch, told)
             received = Received(self._batches, placing, self._level, sent, first=self._level == plan.first)
             attempt = TaskAttempt(
                 placing.layout,

@@ -21,7 +21,7 @@ from arcbeam.engine.step.bundles import Runner
 from arcbeam.model.plan import Firings
 from arcbeam.model.rows import BundleReport, Row
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp, shifted
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.spark.steps.rows import Sent
 from arcbeam.steps.placing import Placing, side_name
@@ -30,6 +30,7 @@ from arcbeam.steps.sidefiles import SideFileReader, SideFileWriter
 
 if TYPE_CHECKING:
     from arcbeam.harness.bundle.finalization import Callbacks
+    from arcbeam.harness.step.clocks import TaskClock
     from arcbeam.harness.step.runner import StepRunner
     from arcbeam.harness.step.stepstage import StepStage
 
@@ -48,6 +49,7 @@ class LevelCode:
         sent: takes what stages write.
         sides: the side inputs of the head.
         scratch: a local folder, for side inputs that are written.
+        told: the job's time when the step was planned; None: what user code sees is the job's.
 
     Attributes:
         latest: uid of the stage that had its turn last.
@@ -63,12 +65,15 @@ class LevelCode:
         sent: Sent,
         sides: SideFileReader,
         scratch: Path,
+        told: Timestamp | None,
     ) -> None:
         self._placing, self._level = placing, level
         self._placed = {each.name: each for each in placing.layout.at(level)}
         self._open, self._sent, self._task = open, sent, task
         self._first_shard = placing.layout.range_of(level, task)[0]
         self._sides, self._scratch = sides, scratch
+        self._told, self._began = told, time.monotonic_ns()
+        self._clock: TaskClock | None = None
         self._channels: dict[str, dict[str, int]] = {}
         self._begun: dict[str, StepStage] = {}
         self._dropped: Counter[tuple[str, bool]] = Counter()
@@ -101,9 +106,15 @@ class LevelCode:
 
     def runner(self, stage: str, shard: int, view: StateView) -> Runner:
         """See `UserCode`."""
+        # SUBTLE: before the imports: as it is opened, the prelude silences what the SDK says at import.
+        opened = self._stage(stage)
+        from arcbeam.harness.step.clocks import TaskClock
         from arcbeam.harness.step.runner import StepRunner
 
-        runner = self._runner = StepRunner(self._stage(stage), view, self._placed[stage])
+        if self._clock is None:
+            passed = Duration((time.monotonic_ns() - self._began) // 1000)
+            self._clock = TaskClock(None if self._told is None else shifted(self._told, passed))
+        runner = self._runner = StepRunner(opened, view, self._placed[stage], self._clock)
         return runner
 
     def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
