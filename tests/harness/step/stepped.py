@@ -51,6 +51,7 @@ class Step:
         fresh: in a worker that has not run the stage before.
         drain: restrictions are truncated.
         takes: how far the clock is ahead of the step's recorded time when a restriction returns.
+        late: how far the host's clock is behind the job's.
         pieces: into how many what is checkpointed is cut.
         until: the budget is not exhausted before it is set.
         prepare: nothing else is left to do.
@@ -64,6 +65,7 @@ class Step:
     fresh: bool = False
     drain: bool = False
     takes: Duration = Duration(0)  # noqa: RUF009  # a number to everybody but the type checker
+    late: Duration = Duration(0)  # noqa: RUF009  # as above
     pieces: int = 1
     until: threading.Event | None = None
     prepare: bool = False
@@ -205,7 +207,7 @@ class Shard:
         processor.begin_task(outbox, 0, self.sides.writer, self.sides)
         placed, windows = Placed(StageFlow("it", (), ("main",)), NUMBER, 0), self.stage.windows
         spec = StageSpec(placed, self.stage.kind, windows.decode, self.stage.stable, self.stage.prepares)
-        task_clock = TaskClock(here=lambda: Timestamp(step.now + step.takes))
+        task_clock = TaskClock(step.now, lambda: Timestamp(step.now + step.takes - step.late), running=int)
         runner = self._runner = StepRunner(self.stage, self.view, spec.placed, task_clock)
         clock = Clock(self.view, NUMBER, ("main",))
         place = StageContext(
