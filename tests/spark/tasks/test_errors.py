@@ -66,6 +66,7 @@ def test_a_user_error_is_told_once_and_not_run_again(tmp_path: Path) -> None:
     assert text.count("element 7 is not liked") == 1
     assert text.count("Judge") == 1
     assert text.count("Traceback") == 1
+    assert text.endswith("\n  element 7\n")
     assert "_refuse_seven" in text
     assert "apache_beam/runners" not in text
     assert "arcbeam/spark" not in text

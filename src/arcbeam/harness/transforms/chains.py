@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from itertools import islice
 from types import CodeType, FrameType
@@ -255,6 +256,15 @@ class _Outputs:
 
 _Told = tuple[tuple[int, ...], tuple[Any, ...]]
 
+_inputs: weakref.WeakKeyDictionary[CodeType, list[str]] = weakref.WeakKeyDictionary()
+"""Of each line of a loop: the variable that its operation was given."""
+
+
+def input_at(code: CodeType, line: int) -> str:
+    """The variable of a loop that has what the operation of a line was given; "" if the code is no loop's."""
+    names = _inputs.get(code, ())
+    return names[line - 1] if 0 < line <= len(names) else ""
+
 
 def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list[ValueOperation]]:
     """The loop's function, and the operation of each of its lines.
@@ -266,10 +276,13 @@ def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list
     head, tail = members[0], members[-1]
     text: list[str] = []
     lines: list[ValueOperation] = []
+    given_to: list[str] = []
+    x = ""
 
     def add(op: ValueOperation, *new: str) -> None:
         text.extend(new)
         lines.extend([op] * len(new))
+        given_to.extend([x] * len(new))
 
     inner = range(len(members) - 1)
     filters = [place for place in inner if members[place].kind == "filter"]
@@ -295,13 +308,15 @@ def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list
             add(op, f"  {out} = f{place}({'*' if op.kind == 'tuple' else ''}{x}{given})")
             if op is not tail:
                 add(op, look)
-        x = out
-    add(tail, f"  if {x} is not None: take({x})" if tail.kind == "flat" else f"  append({x})")
+        taken, x = x, out
+    out, x = x, taken
+    add(tail, f"  if {out} is not None: take({out})" if tail.kind == "flat" else f"  append({out})")
     passed, samples = "".join(f"n{place}, " for place in filters), "".join(f"x{place}, " for place in inner)
     add(tail, f" return ({passed}), ({samples})")
     scope: dict[str, Any] = {}
     # The name is one of the harness's files: its frames are left out of what users see.
     exec(compile("\n".join(text), "arcbeam/harness/chain", "exec"), scope)
+    _inputs[scope["loop"].__code__] = given_to
     return scope["loop"], lines
 
 

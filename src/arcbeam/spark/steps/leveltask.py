@@ -224,7 +224,8 @@ class LevelTask:
             return error
         described = failure.described(error, step)
         if isinstance(described, UserCodeError):
-            described = described.about(", ".join(filter(None, (f"in step {plan.step}", about()))))
+            told = f"in step {plan.step}", about(), failure.element_of(error)
+            described = described.about(", ".join(filter(None, told)))
         return error if described is None else failure.record(self.location, error_stage(plan), described)
 
 

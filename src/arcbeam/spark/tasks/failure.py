@@ -285,6 +285,18 @@ def _element_of(error: BaseException) -> str:
     return "an element"
 
 
+def element_of(error: BaseException) -> str:
+    """Which element user code has failed with, for people; "" if that is not known, or a coder's. Never raises."""
+    try:
+        # SUBTLE: imported late, for the prelude silences what the SDK says at import; user code has failed behind that.
+        from arcbeam.harness.bundle.poison import poison_of
+
+        found = None if _coder_failure(error) else poison_of(error)
+    except Exception:
+        return ""
+    return "" if found is None else f"element {shortened(found.element)}"
+
+
 def record(location: JobLocation, stage: str, error: ArcbeamError) -> Exception:
     """Records an error where the driver and the task's retries find it.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 
+from arcbeam.errors import UserCodeError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.files import SideFile
@@ -106,6 +107,8 @@ class StageTask:
     def _escaped(self, error: BaseException, step: str) -> BaseException:
         """What to raise to Spark; a user's error is recorded where the driver and the task's retries find it."""
         described = failure.described(error, step or self.stage.name)
+        if isinstance(described, UserCodeError) and (element := failure.element_of(error)):
+            described = described.about(element)
         return error if described is None else failure.record(self.location, self.stage.id, described)
 
 
