@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.io import fileio
+from apache_beam.io.components.adaptive_throttler import AdaptiveThrottler
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.transforms.deduplicate import Deduplicate
 from apache_beam.transforms.periodicsequence import PeriodicImpulse, PeriodicSequence
 from apache_beam.transforms.util import WaitOn
+from apache_beam.utils import retry
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam import ArcbeamRunner
 from tests.notes import note, noted
 from tests.offsets import Endless
+from tests.spark.steps.fed import fed, feed
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -178,3 +185,96 @@ def test_who_waits_goes_on_when_the_window_of_what_it_waits_for_is_over(tmp_path
     every = Counter(int(at) for at in noted(done))
     assert sum(every.values()) == 10
     assert sorted(noted(seen)) == [(at, every[int(at)]) for at in sorted(noted(done))]
+
+
+class Service:
+    """A service that doubles numbers, and has too many requests at every other one.
+
+    Attributes:
+        url: where it is.
+        refused: the numbers that it was asked for, and did not double then.
+        answered: those that it did.
+    """
+
+    def __init__(self) -> None:
+        self.refused: list[int] = []
+        self.answered: list[int] = []
+        service, lock = self, threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                number = int(self.path.removeprefix("/"))
+                with lock:
+                    busy = len(service.refused) <= len(service.answered)
+                    (service.refused if busy else service.answered).append(number)
+                said = b"" if busy else str(2 * number).encode()
+                self.send_response(429 if busy else 200)
+                self.send_header("Content-Length", str(len(said)))
+                self.end_headers()
+                self.wfile.write(said)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Service:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _too_many(error: Exception) -> bool:
+    return isinstance(error, urllib.error.HTTPError) and error.code == 429
+
+
+class Ask(beam.DoFn):
+    """Asks a service about each element, as the SDK's `io.requestresponse` does it: its throttler before a call, its
+    retries with longer and longer pauses around that.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def setup(self) -> None:
+        self._throttler = AdaptiveThrottler(window_ms=1000, bucket_ms=100, overload_ratio=2)
+
+    def process(self, element: int) -> Iterator[tuple[int, int]]:
+        yield element, self._asked(element)
+
+    @retry.with_exponential_backoff(
+        num_retries=20, initial_delay_secs=0.01, max_delay_secs=0.1, retry_filter=_too_many, logger=lambda *_: None
+    )
+    def _asked(self, element: int) -> int:
+        while self._throttler.throttle_request(time.time() * 1000):
+            time.sleep(0.01)
+        began = time.time()
+        with urllib.request.urlopen(f"{self._url}/{element}", timeout=30) as response:
+            answer = int(response.read())
+        self._throttler.successful_request(began * 1000)
+        return answer
+
+
+@pytest.mark.contract("BAT-04", "ENG-02")
+def test_a_service_that_has_too_many_requests_is_asked_again_and_steps_and_watermarks_go_on(tmp_path: Path) -> None:
+    source, out = tmp_path / "source", tmp_path / "out"
+    out.mkdir()
+    expected = [[(n, 2 * n) for n in range(at, at + 10)] for at in range(0, 40, 10)]
+    feed(source, 20)
+    with Service() as service:
+        p = pipeline()
+        answers = fed(p, source) | "Ask" >> beam.ParDo(Ask(service.url))
+        tens = answers | beam.WindowInto(window.FixedWindows(10)) | beam.WithKeys(0) | beam.GroupByKey()
+        _ = tens | beam.Map(lambda pair, to: note(sorted(pair[1]), to), str(out))
+        result = p.run()
+        while sorted(noted(out)) != expected[:2]:
+            assert result.wait_until_finish(50) == "RUNNING"
+        feed(source, 40, end=True)
+        assert result.wait_until_finish() == "DONE"
+    assert sorted(noted(out)) == expected
+    assert set(service.answered) == set(range(40))
+    assert len(service.refused) >= 40
