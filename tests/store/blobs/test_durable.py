@@ -16,7 +16,7 @@ from pyarrow import fs
 from arcbeam.store.blobs import durable
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import BlobInfo, ClearableBlobs, DurableBlobs
-from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.hadoop import HadoopBlobs
 from arcbeam.store.blobs.objects import ObjectBlobs
@@ -106,6 +106,24 @@ def test_what_is_missing_is_named(blobs: DurableBlobs) -> None:
         with pytest.raises(MissingFileError, match="'a/gone' is missing in ") as missing:
             read()
         assert str(blobs) in missing.value.message
+
+
+def test_a_folder_that_is_away_is_told_from_a_file_that_is_lost(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path / "job")
+    blobs.put("x", b"1")
+    (tmp_path / "job").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        with pytest.raises(AwayError, match=r"'x' is missing in '.*job', which is not there itself"):
+            blobs.get("x")
+        # The next time there is a file in its place.
+        (tmp_path / "job").touch()
+    (tmp_path / "job").unlink()
+    (tmp_path / "elsewhere").rename(tmp_path / "job")
+    assert blobs.get("x") == b"1"
+    (tmp_path / "job" / "x").unlink()
+    with pytest.raises(MissingFileError) as lost:
+        blobs.get("x")
+    assert not isinstance(lost.value, AwayError)
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])

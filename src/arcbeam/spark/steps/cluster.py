@@ -43,7 +43,7 @@ from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import Clock, Inbox
-from arcbeam.store.blobs.errors import LostFileError, NewerFormatError, StoreError
+from arcbeam.store.blobs.errors import AwayError, LostFileError, NewerFormatError, StoreError
 
 _LOG = logging.getLogger("arcbeam.steps")
 
@@ -59,6 +59,12 @@ _AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
 _FOR_GOOD = (LostFileError, NewerFormatError)
 _TOLD_SECONDS = 0.5
 """What ends Spark's driver (a supervisor, all of a job's processes) may have told us, too: we hear of it by then."""
+
+
+def may_go_better(error: BaseException) -> bool:
+    """Whether a step that has failed so may go better when it is run again."""
+    again = isinstance(error, _AGAIN) and not isinstance(error, _FOR_GOOD)
+    return again or isinstance(error, AwayError) or type(error) is JobFailedError
 
 
 class SparkCluster:
@@ -155,10 +161,9 @@ class SparkCluster:
             self._inbox.put(StepReported(self._clock.now(), plan.step, plan.attempt, took, tasks))
         except BaseException as e:
             told = self._told(e, f"step {plan.step} could not be run")
-            again = (isinstance(e, _AGAIN) and not isinstance(e, _FOR_GOOD)) or type(e) is JobFailedError
             gone = isinstance(told, DriverLostError)
             self.failure = told
-            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), again, gone))
+            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), may_go_better(e), gone))
 
     def _told(self, error: BaseException, what: str) -> ArcbeamError:
         """What people are told of an error, and the job is."""

@@ -21,6 +21,10 @@ class MissingFileError(LostFileError):
     """There is no file of that name."""
 
 
+class AwayError(MissingFileError):
+    """The whole folder is not there, and with it no file: the disk that it is on may be there again in a while."""
+
+
 class DamagedFileError(LostFileError):
     """A file is cut off, changed, or not one of ours."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arcbeam.store.blobs.durable import BlobInfo, checked, missing
-from arcbeam.store.blobs.errors import DeterminateError, IndeterminateError, StoreError
+from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.blobs.localfile import read_range
 
 _SCRATCH = ".scratch"
@@ -171,7 +171,7 @@ class FolderBlobs:
         try:
             yield
         except (FileNotFoundError, NotADirectoryError) as e:
-            raise missing(name, self) from e
+            raise (missing(name, self) if self._root.is_dir() else _away(name, self)) from e
         except OSError as e:
             raise _refused("read", name, self, e) from e
 
@@ -181,6 +181,13 @@ class FolderBlobs:
             yield
         except OSError as e:
             raise _refused(verb, name, self, e) from e
+
+
+def _away(name: str, where: object) -> MissingFileError:
+    return AwayError(
+        f"'{name}' is missing in '{where}', which is not there itself",
+        "see that the path is right, and its disk mounted: on all hosts, if there are several",
+    )
 
 
 def _removed(scratch: Path) -> None:
