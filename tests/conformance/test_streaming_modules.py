@@ -18,17 +18,19 @@ _CONTRACTS = {
 
 
 def _mark(case: Any) -> None:
-    """All but a sample of the tests are long; and so are all of them together."""
+    """All tests are long but a sample of those with fusion; and so are all of them together."""
     for name in unittest.defaultTestLoader.getTestCaseNames(case):
-        if f"{case.suite.__name__}.{name}" not in reviewed.SAMPLE:
+        sample = case.variant is suites.STREAMING and f"{case.suite.__name__}.{name}" in reviewed.SAMPLE
+        if not sample:
             setattr(case, name, pytest.mark.long(getattr(case, name)))
 
 
-for _module in modules.MODULES:
-    for _name, _case in modules.bound(suites.STREAMING, _module).items():
-        _mark(_case)
-        _carried = [pytest.mark.contract(*_CONTRACTS[_module])] if _module in _CONTRACTS else []
-        _case.__module__ = __name__
-        _case.pytestmark = [pytest.mark.usefixtures("spark"), *_carried]  # type: ignore[attr-defined]
-        globals()[_name] = _case
+for _variant in (suites.STREAMING, suites.STREAMING_NO_FUSION):
+    for _module in modules.MODULES:
+        for _name, _case in modules.bound(_variant, _module).items():
+            _mark(_case)
+            _carried = [pytest.mark.contract(*_CONTRACTS[_module])] if _module in _CONTRACTS else []
+            _case.__module__ = __name__
+            _case.pytestmark = [pytest.mark.usefixtures("spark"), *_carried]  # type: ignore[attr-defined]
+            globals()[_name] = _case
 del _case
