@@ -2,7 +2,7 @@
 
 Reads docs/contracts.md for the ids and their texts, the tests' sources (never running them) for
 `@pytest.mark.contract("ID")` on functions, classes or modules and `xfail(reason=…)` beside it, and
-tests/conformance/reviewed.py for the SDK's own tests that fail.
+tests/conformance/reviewed.py for the SDK's own tests that fail, or are not run.
 `--check` writes nothing; it fails when a document is not what would be generated.
 """
 
@@ -281,7 +281,15 @@ def for_users(table: list[Contract], found: list[Shown], text: str, suites: str)
         "",
         "Of the SDK's own tests, these fail:",
         "",
-        *(f"- `{test}`: {why}" for test, why in sorted(reviewed(suites, "GAPS").items())),
+        *_listed(reviewed(suites, "GAPS")),
+        "",
+        "These fail without fusion:",
+        "",
+        *_listed(reviewed(suites, "GAPS_WITHOUT_FUSION")),
+        "",
+        "These are not run:",
+        "",
+        *_listed(reviewed(suites, "NOT_RUN")),
         "",
         "## Differs from other runners",
         "",
@@ -293,6 +301,10 @@ def for_users(table: list[Contract], found: list[Shown], text: str, suites: str)
         f"{', '.join(c.id for c in later)}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _listed(tests: dict[str, str]) -> list[str]:
+    return [f"- `{test}`: {why}" for test, why in sorted(tests.items())]
 
 
 def main(arguments: list[str]) -> int:

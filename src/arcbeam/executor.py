@@ -67,9 +67,14 @@ def start(options: Mapping[str, Any]) -> None:
 
 
 class SparkExecutor:
-    """An `arcbeam.jobs.execution.PipelineExecutor`: runs one submitted pipeline on Spark."""
+    """An `arcbeam.jobs.execution.PipelineExecutor`: runs one submitted pipeline on Spark.
 
-    def __init__(self) -> None:
+    Args:
+        is_drain: as of `ArcbeamRunner`: put a truncation in front of every splittable DoFn.
+    """
+
+    def __init__(self, is_drain: bool = False) -> None:
+        self._is_drain = is_drain
         self._lock = threading.Lock()
         self._cancelled = False
         self._job: Job | None = None
@@ -104,7 +109,7 @@ class SparkExecutor:
             ours.from_savepoint, ours.force_resume = None, False
             ours.checkpoint_dir = split_path(ours.checkpoint_dir or "")[0] or None
         proto = _proto(submission)
-        plan = plan_of(proto, ours, name=submission.name or "beam")
+        plan = plan_of(proto, ours, name=submission.name or "beam", drain=self._is_drain)
         spark = open_session(session_options(ours))
         if ignored := unheeded(spark, session_options(ours)):
             events.message(

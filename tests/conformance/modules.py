@@ -10,22 +10,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import os
-import pickle
 import unittest
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import new_class
 from typing import Any
 from unittest import mock
 
 import apache_beam as beam
+from apache_beam.io import fileio_test
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.transforms import trigger_test, userstate_test
 
-from tests.conformance import reviewed, suites
+from tests.conformance import inplace, reviewed, suites
+from tests.conformance.inplace import Keeping, Records
 from tests.conformance.proof import Check, Expectation, marking
 
 MODULES = (
@@ -47,6 +46,8 @@ class AnyPipeline(suites.Conformance):
     def setUp(self) -> None:
         self.enterContext(self._all_pipelines())
         super().setUp()
+        for in_files in (inplace.collecting, inplace.counting_waits, inplace.counting_side_effects):
+            self.enterContext(in_files(self.proof.folder))
 
     def _all_pipelines(self) -> contextlib.AbstractContextManager[Any]:
         """While open, a runner that is given by its name, or by the options, is ours."""
@@ -62,40 +63,25 @@ class AnyPipeline(suites.Conformance):
         return mock.patch.object(beam.Pipeline, "__init__", __init__)
 
 
-class Keeping(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
-    """Adds what it gets to a file, from whatever process."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def process(self, element: Any) -> None:
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(file, pickle.dumps(element))
-        finally:
-            os.close(file)
-
-
-class Records(AnyPipeline):
+class Recording(AnyPipeline):
     """In the place of a list of the test's own process, which DoFns append to: a file."""
 
-    expectation = Expectation(reads_results=True)
-
     @property
-    def _path(self) -> Path:
-        return self.proof.folder / "records"
+    def _records(self) -> Records:
+        return Records(self.proof.folder / "records")
 
     def record_dofn(self) -> beam.DoFn:
         """What the suite asks for."""
-        return Keeping(str(self._path))
+        return Keeping(self._records)
 
     def finished(self, result: PipelineResult) -> None:
-        records: list[Any] = []
-        if self._path.exists():
-            with self._path.open("rb") as file, contextlib.suppress(EOFError):
-                while True:
-                    records.append(pickle.load(file))
-        userstate_test.StatefulDoFnOnDirectRunnerTest.all_records = records
+        self.suite.all_records = list(self._records)  # type: ignore[attr-defined]
+
+
+class Stateful(Recording):
+    """All of its tests look at that list."""
+
+    expectation = Expectation(reads_results=True)
 
 
 class Transcripts(AnyPipeline):
@@ -110,11 +96,12 @@ class Transcripts(AnyPipeline):
         self.proof.noted.append(check)
 
 
-ONE_SHARD = ("BatchElementsTest", "SortAndBatchElementsTest", "GroupIntoBatchesTest", "WriteFilesTest")
-"""What is in a batch, or a file, is said by what is in a bundle, and the SDK's tests assume one."""
+ONE_SHARD = ("BatchElementsTest", "SortAndBatchElementsTest", "GroupIntoBatchesTest", "WriteFilesTest", "WaitOnTest")
+"""What is in a batch, or a file, is said by what is in a bundle, and the SDK's tests assume one; or they count."""
 
 _MIXINS: dict[type, type[suites.Conformance]] = {
-    userstate_test.StatefulDoFnOnDirectRunnerTest: Records,
+    userstate_test.StatefulDoFnOnDirectRunnerTest: Stateful,
+    fileio_test.WriteFilesTest: Recording,
     trigger_test.TestStreamTranscriptTest: Transcripts,
     trigger_test.WeakTestStreamTranscriptTest: Transcripts,
 }

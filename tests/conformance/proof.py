@@ -138,7 +138,7 @@ class _Search(PipelineVisitor):  # type: ignore[misc]  # Beam is untyped
         return [pcoll for pcoll in self._produced if pcoll not in self._consumed]
 
 
-def _messages(error: BaseException | None) -> Iterator[str]:
+def messages(error: BaseException | None) -> Iterator[str]:
     """What an error and those that led to it say."""
     while error is not None:
         yield f"{type(error).__name__}: {error}"
@@ -285,7 +285,7 @@ class Proof:
         if not run.submitted:
             yield "did not reach the runner under test"
         elif run.error is not None:
-            message = "\n".join(_messages(run.error))
+            message = "\n".join(messages(run.error))
             if expected.error is None:
                 yield f"failed, and the test did not mind: {run.error!r}"
             elif not re.search(expected.error, message):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import time
 import unittest
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -31,7 +32,7 @@ from apache_beam.transforms import window
 
 from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
 from tests.conformance import reviewed, runners
-from tests.conformance.proof import Expectation, Proof
+from tests.conformance.proof import Expectation, Proof, UnprovenError, messages
 
 _T = TypeVar("_T")
 
@@ -92,7 +93,7 @@ class Conformance(unittest.TestCase):
     proof: Proof
 
     def __init_subclass__(cls, only: Collection[str] | None = None, **kwargs: Any) -> None:
-        """Binds the tests that are asked: all but those reviewed as not to be run, or only some of them."""
+        """Binds the tests that are asked: all, or only some. Those reviewed as not to be run are there, too."""
         super().__init_subclass__(**kwargs)
         suites = [base for base in cls.__mro__ if base.__module__.startswith("apache_beam.")]
         if not suites:  # another mixin
@@ -100,14 +101,24 @@ class Conformance(unittest.TestCase):
         cls.suite = suites[0]
         for name in unittest.defaultTestLoader.getTestCaseNames(cls):
             method = getattr(cls, name)
-            if cls._reviewed(reviewed.NOT_RUN, name) or (only is not None and name not in only):
+            if only is not None and name not in only:
                 setattr(cls, name, None)  # and so is no test
             elif not hasattr(method, "proves"):
-                test = _proven(method)
-                gap = cls._reviewed(reviewed.GAPS, name)
-                if gap:
-                    test = pytest.mark.xfail(reason=gap, strict=True)(test)
-                setattr(cls, name, test)
+                setattr(cls, name, cls._bound(name, method))
+
+    @classmethod
+    def _bound(cls, name: str, method: Any) -> Any:
+        """One test as it is asked here: it must pass with evidence, or fail as it is said of it, or is not run."""
+        if why := cls._reviewed(reviewed.NOT_RUN, name):
+            return pytest.mark.xfail(reason=why, run=False)(_not_run(name, why))
+        gap = cls._reviewed(reviewed.GAPS, name)
+        if gap is None and cls.variant.options.get("no_fusion"):
+            gap = cls._reviewed(reviewed.GAPS_WITHOUT_FUSION, name)
+        if gap is None:
+            return _proven(method)
+        found = cls._reviewed(reviewed.FOUND, name)
+        assert found is not None, f"{cls.__name__}.{name}: nothing says how it fails"
+        return pytest.mark.xfail(reason=gap, raises=KnownGapError)(_proven(method, found))
 
     def setUp(self) -> None:
         self.proof = Proof(self._reviewed(reviewed.EXPECTATIONS, self._testMethodName) or self.expectation)
@@ -161,16 +172,43 @@ class Conformance(unittest.TestCase):
         )
 
 
-def _proven(method: Any) -> Any:
-    """The same test, but it must leave evidence; skipped by the SDK or not, it is run."""
+class KnownGapError(Exception):
+    """A test failed as it is known to fail."""
+
+
+def _proven(method: Any, found: str | None = None) -> Any:
+    """The same test, but it must leave evidence; skipped by the SDK or not, it is run.
+
+    Args:
+        method: the SDK's.
+        found: what it is known to fail with, a regular expression: then that is a `KnownGapError`, and nothing else is.
+    """
     while getattr(method, "__unittest_skip__", False):
         method = method.__wrapped__
 
     def test(self: Any) -> None:
-        method(self)
-        self.proof.verify()
+        try:
+            method(self)
+            self.proof.verify()
+        except unittest.SkipTest as error:
+            raise UnprovenError(f"the test leaves itself out: {error}") from error
+        except Exception as error:
+            if found is not None and re.search(found, "\n".join(messages(error))):
+                raise KnownGapError(found) from error
+            raise
 
     test.__name__, test.__doc__ = method.__name__, method.__doc__
+    test.proves = True  # type: ignore[attr-defined]
+    return test
+
+
+def _not_run(name: str, why: str) -> Any:
+    """In the place of a test that cannot be asked: it is told with the reason, and would fail."""
+
+    def test(self: Any) -> None:
+        raise UnprovenError(f"not run: {why}")
+
+    test.__name__ = name
     test.proves = True  # type: ignore[attr-defined]
     return test
 

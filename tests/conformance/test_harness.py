@@ -15,7 +15,16 @@ from apache_beam.runners.portability.fn_api_runner import fn_runner_test
 from apache_beam.runners.runner import PipelineResult, PipelineState
 from apache_beam.testing.util import assert_that, equal_to
 
-from tests.conformance import modules, reviewed, runners, suites
+from tests.conformance import (
+    modules,
+    reviewed,
+    runners,
+    suites,
+    test_fn_api,
+    test_fn_api_streaming,
+    test_portable,
+    test_streaming_modules,
+)
 from tests.conformance.proof import Expectation, Proof, UnprovenError
 
 _EMPTY: dict[str, Any] = {"make_runner": staticmethod(runners.empty)}
@@ -65,6 +74,106 @@ def test_no_test_of_the_sdk_is_left_out() -> None:
     assert _tests(suites.FnApi) == _tests(fn_runner_test.FnApiRunnerTest)
     assert _tests(suites.FnApiMetrics) == _tests(fn_runner_test.FnApiRunnerMetricsTest)
     assert _tests(suites.FnApiSplit) == _tests(fn_runner_test.FnApiRunnerSplitTest)
+    portable = _tests(portable_runner_test.PortableRunnerTest)
+    assert _tests(test_portable.PortableDefault) == _tests(test_portable.PortableNoFusion)
+    assert _tests(test_portable.PortableDefault) == portable - set(test_portable.DRAINING)
+    assert _tests(test_portable.PortableDraining) == set(test_portable.DRAINING)
+
+
+@pytest.mark.parametrize(
+    "variant", [suites.DEFAULT, suites.STREAMING, suites.STREAMING_NO_FUSION], ids=lambda v: v.name
+)
+def test_nor_one_that_every_runner_is_asked(variant: suites.Variant) -> None:
+    asked = [(case.__name__, test) for case, marked in suites.validates_runner() for test in marked]
+    assert sorted(_bound(suites.bound(variant))) == sorted(asked)
+
+
+@pytest.mark.parametrize("variant", [suites.STREAMING, suites.STREAMING_NO_FUSION], ids=lambda v: v.name)
+def test_nor_one_of_the_modules_about_streams_that_runs_a_pipeline(variant: suites.Variant) -> None:
+    for module in modules.MODULES:
+        without = reviewed.WITHOUT_PIPELINES
+        of_module = [(case.__name__, _tests(case), without.get(case.__name__, ())) for case in modules.cases(module)]
+        running = [(name, test) for name, tests, left in of_module if "*" not in left for test in tests - set(left)]
+        assert sorted(_bound(modules.bound(variant, module))) == sorted(running)
+        names = {f"{name.removesuffix('Test')}{variant.name}" for name, _ in running}
+        assert names <= set(vars(test_streaming_modules)), "bound, and not collected"
+
+
+def _bound(classes: dict[str, type[suites.Conformance]]) -> Iterator[tuple[str, str]]:
+    for case in classes.values():
+        yield from ((case.suite.__name__, test) for test in _tests(case))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        test_fn_api.FnApiDefault,
+        test_fn_api.FnApiNoFusion,
+        test_fn_api_streaming.FnApiStreaming,
+        test_fn_api_streaming.FnApiStreamingNoFusion,
+    ],
+    ids=lambda case: case.__name__,
+)
+def test_the_suite_for_fn_api_runners_is_asked_whole_and_must_pass(case: type[suites.Conformance]) -> None:
+    tests = _tests(case)
+    assert len(tests) == 75
+    for name in tests:
+        test = getattr(case, name)
+        assert {mark.name for mark in getattr(test, "pytestmark", [])} <= {"long"}, f"{name} need not pass"
+        assert test.proves
+
+
+def test_what_is_not_run_is_told_with_its_reason() -> None:
+    case = modules.bound(suites.STREAMING, "io.fileio_test")["MatchIntegrationStreaming"]
+    (mark,) = case.test_transform_on_gcs.pytestmark
+    assert (mark.name, mark.kwargs["run"]) == ("xfail", False)
+    assert mark.kwargs["reason"] == reviewed.NOT_RUN["MatchIntegrationTest.test_transform_on_gcs"]
+    assert _outcome(case("test_transform_on_gcs")) == "failed"
+
+
+def test_it_is_said_of_each_known_failure_how_it_fails() -> None:
+    assert set(reviewed.FOUND) == {*reviewed.GAPS, *reviewed.GAPS_WITHOUT_FUSION}
+
+
+def _outcome(case: unittest.TestCase) -> str:
+    result = unittest.TestResult()
+    case.run(result)
+    if result.skipped:
+        return "skipped"
+    found = [text for _, text in (*result.errors, *result.failures)]
+    return "passed" if not found else "known" if "KnownGapError" in found[0] else "failed"
+
+
+class _OfTheSdk(unittest.TestCase):
+    __test__ = False  # to pytest: what it is bound to is asked below
+
+    def test_known(self) -> None:
+        raise RuntimeError("as it is known")
+
+    def test_other(self) -> None:
+        raise RuntimeError("in another way")
+
+    def test_skipped(self) -> None:
+        self.skipTest("not here")
+
+
+_OfTheSdk.__module__ = "apache_beam.pretended"
+
+
+def test_a_known_failure_is_that_failure_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("test_known", "test_other"):
+        monkeypatch.setitem(reviewed.GAPS, f"_OfTheSdk.{name}", "a reason")
+        monkeypatch.setitem(reviewed.FOUND, f"_OfTheSdk.{name}", "as it is known$")
+    case = type("Known", (suites.Conformance, _OfTheSdk), {})
+    (mark,) = case.test_known.pytestmark
+    assert (mark.name, mark.kwargs["raises"]) == ("xfail", suites.KnownGapError)
+    assert _outcome(case("test_known")) == "known"
+    assert _outcome(case("test_other")) == "failed"
+
+
+def test_a_test_that_leaves_itself_out_fails() -> None:
+    case = type("Skipping", (suites.Conformance, _OfTheSdk), {})
+    assert _outcome(case("test_skipped")) == "failed"
 
 
 def test_what_is_said_to_run_no_pipeline_runs_none() -> None:
@@ -118,7 +227,7 @@ def test_reviewed_tests_exist() -> None:
     cases = [case for module in modules.MODULES for case in modules.cases(module)]
     there |= {f"{case.__name__}.{test}" for case in cases for test in _tests(case)}
     there |= {f"{base.__name__}.{test}" for case in cases for base in case.__mro__ for test in _tests(case)}
-    named = {*reviewed.SAMPLE, *reviewed.EXPECTATIONS, *reviewed.GAPS, *reviewed.NOT_RUN, *reviewed.IN_ONE_BUNDLE}
+    named = {*reviewed.SAMPLE, *reviewed.EXPECTATIONS, *reviewed.FOUND, *reviewed.NOT_RUN, *reviewed.IN_ONE_BUNDLE}
     assert named - there == set()
 
 

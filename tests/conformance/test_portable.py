@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import unittest
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.runners.portability import portable_runner_test
+from apache_beam.runners.portability.fn_api_runner import fn_runner_test
 
 from arcbeam.executor import SparkExecutor
 from arcbeam.jobs.server import JobServer, ServerSettings
@@ -39,18 +41,33 @@ SAMPLE = (
 """Of what a job server does otherwise than the runner in the program; of the others what runs them is the same."""
 
 
+DRAINING = (
+    "test_draining_sdf_with_sdf_initiated_checkpointing",
+    "test_sdf_default_truncate_when_bounded",
+    "test_sdf_default_truncate_when_unbounded",
+    "test_sdf_with_truncate",
+)
+"""What `PortableRunnerTest` leaves out, since Beam has no option with which a job is submitted as draining."""
+
+_ALL = unittest.defaultTestLoader.getTestCaseNames(portable_runner_test.PortableRunnerTest)
+
+
 @pytest.mark.contract("API-02")
 @pytest.mark.usefixtures("spark")
-class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTest):
-    """All of `PortableRunnerTest`: submitted with the SDK's `PortableRunner`, over gRPC."""
+class PortableDefault(
+    suites.Conformance, portable_runner_test.PortableRunnerTest, only=[name for name in _ALL if name not in DRAINING]
+):
+    """All of `PortableRunnerTest` but that: submitted with the SDK's `PortableRunner`, over gRPC."""
 
     variant = suites.DEFAULT
+    is_drain: ClassVar[bool] = False
 
     @classmethod
     def _create_job_endpoint(cls) -> str:
         folder = tempfile.TemporaryDirectory(prefix="conformance-jobs-")
         cls.addClassCleanup(folder.cleanup)
-        server = JobServer(ServerSettings(folder=Path(folder.name)), SparkExecutor)
+        executor = functools.partial(SparkExecutor, is_drain=cls.is_drain)
+        server = JobServer(ServerSettings(folder=Path(folder.name)), executor)
         cls.addClassCleanup(server.stop)
         return server.endpoint
 
@@ -61,6 +78,7 @@ class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTes
         return self.configured(options)
 
     def create_pipeline(self, is_drain: bool = False) -> beam.Pipeline:
+        assert is_drain == self.is_drain
         # Its result looks at the clock once a second if there is a limit.
         runner: Any = self.proof.watch(self.get_runner(), self.finished, seconds=None)
         return beam.Pipeline(runner, self.create_options())
@@ -68,13 +86,22 @@ class PortableDefault(suites.Conformance, portable_runner_test.PortableRunnerTes
 
 for _name in unittest.defaultTestLoader.getTestCaseNames(PortableDefault):
     if _name not in SAMPLE:
-
-        def _inherited(self: PortableDefault, name: str = _name) -> None:
-            getattr(super(PortableDefault, self), name)()
-
-        setattr(PortableDefault, _name, pytest.mark.long(_inherited))
+        setattr(PortableDefault, _name, pytest.mark.long(getattr(PortableDefault, _name)))
 
 
 @pytest.mark.long
 class PortableNoFusion(PortableDefault):
     variant = suites.NO_FUSION
+
+
+@pytest.mark.long
+class PortableDraining(PortableDefault, only=DRAINING):
+    """The rest, as `FnApiRunnerTest` has it, on a server that puts a truncation in front of every splittable DoFn."""
+
+    is_drain = True
+    test_draining_sdf_with_sdf_initiated_checkpointing = (
+        fn_runner_test.FnApiRunnerTest.test_draining_sdf_with_sdf_initiated_checkpointing
+    )
+    test_sdf_default_truncate_when_bounded = fn_runner_test.FnApiRunnerTest.test_sdf_default_truncate_when_bounded
+    test_sdf_default_truncate_when_unbounded = fn_runner_test.FnApiRunnerTest.test_sdf_default_truncate_when_unbounded
+    test_sdf_with_truncate = fn_runner_test.FnApiRunnerTest.test_sdf_with_truncate

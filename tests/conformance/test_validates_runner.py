@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner_test import StateBackedTestElementType
+from apache_beam.testing.util import assert_that, equal_to
 
+from arcbeam import ArcbeamRunner
 from tests.conformance import suites
 
 _FEW = ("CombineFnLifecycleNoFusion", "DoFnLifecycleNoFusion", "TranslationsNoFusion")
@@ -18,3 +23,20 @@ for _variant in suites.VARIANTS:
         _case.__module__, _case.pytestmark = __name__, _marks  # type: ignore[attr-defined]
         globals()[_name] = _case
 del _case
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("spark")
+@pytest.mark.contract("BAT-01")
+@pytest.mark.parametrize("options", [[], ["--streaming"]], ids=["batch", "streaming"])
+def test_of_values_as_large_as_a_page_at_most_five_are_alive(options: list[str]) -> None:
+    """What `FnApiBasedStateBackedCoderTest` asks of values of 300 bytes, which are far less than a page here."""
+    size, count = 1 << 20, 20
+    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(options)) as p:
+        values = (
+            p
+            | beam.Create([None])
+            | beam.FlatMap(lambda _: ((1, StateBackedTestElementType(size, i)) for i in range(count)))
+        )
+        sizes = values | beam.GroupByKey() | beam.MapTuple(lambda _, of_key: sum(e.num_elements for e in of_key))
+        assert_that(sizes, equal_to([count * size]))

@@ -115,6 +115,8 @@ SUITES = """
 _TEST = "Test"
 _WHY = "needs a stream"
 GAPS = {f"{_TEST}.test_a": _WHY, "Test.test_b": ("holds " "all")}
+GAPS_WITHOUT_FUSION = {"Test.test_c": "holds less"}
+NOT_RUN = {"Test.test_d": "needs a cloud"}
 OTHER = {"x": Expectation(probe=True)}
 """
 
@@ -132,6 +134,8 @@ def test_the_page_for_users() -> None:
         "- Streams.",
         "- `Test.test_a`: needs a stream",
         "- `Test.test_b`: holds all",
+        "- `Test.test_c`: holds less",
+        "- `Test.test_d`: needs a cloud",
         "## Differs from other runners",
         "- Colours.",
         "## Not shown yet",
