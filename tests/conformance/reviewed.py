@@ -73,6 +73,7 @@ EXPECTATIONS = {
     "IdentityWindowTest.test_no_window_context_fails": Expectation(error="."),
     "PeriodicImpulseTest.test_rebase_timestamp_with_wrong_setting": Expectation(error="."),
     "GroupByEncryptedKeyTest.test_gbek_fake_secret_manager_throws": Expectation(error="."),
+    "GroupByEncryptedKeyTest.test_gbek_gcp_secret_manager_throws": Expectation(error="Failed to retrieve secret bytes"),
     "BatchElementsTest.test_constant_batch": Expectation(reads_results=True),
     # One pipeline writes files, and another one, or the test, reads them.
     "WriteFilesTest.test_streaming_complex_timing": Expectation(reads_results=True),
@@ -153,7 +154,6 @@ IN_ONE_BUNDLE = {
 NOT_RUN = {
     "GroupByEncryptedKeyTest.test_gbek_gcp_secret_manager_roundtrips": _GOOGLE,
     "GroupByEncryptedKeyTest.test_gbk_with_gbek_option_fake_secret_manager_roundtrips": _GOOGLE,
-    "GroupByEncryptedKeyTest.test_gbek_gcp_secret_manager_throws": _GOOGLE,
     "MatchIntegrationTest.test_transform_on_gcs": _GOOGLE,
     "CombineGloballyTest.test_combine_globally_for_unbounded_source_with_default": (
         "the SDK's own step, which puts in a default, asserts that a side input has one pane, though its trigger fires "
