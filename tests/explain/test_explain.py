@@ -198,11 +198,40 @@ def test_who_observes_is_told_with_the_delay_and_how_far_that_decides(plan: Plan
         "decides the watermark of s4",
     ]
     assert "time: Below, Clicks" in as_svg(unbounded)
+
     assert as_json(unbounded)["stages"][0]["observers"][1] == {
         "name": "Clicks",
         "delay_us": 90_000_000,
         "policy": "max",
+        "quantile": None,
+        "max_skew_us": None,
+        "max_jump_us": None,
+        "confirmed_by": None,
+        "idle_after_us": None,
         "decides": ["s2", "s3"],
     }
     bounded = replace(plan, stages=(replace(first, observed={0: (clicks,)}), airports, join))
     assert "event times only: the input is bounded" in as_text(bounded)
+
+
+@pytest.mark.contract("WM-01", "WM-04")
+def test_the_robust_forms_of_who_observes_are_told(plan: Plan) -> None:
+    first, *others = plan.stages
+    hour = Duration(3_600_000_000)
+    robust = (
+        Observer("Skew", hour, max_skew=hour),
+        Observer("Jump", hour, max_jump=hour, confirmed_by=5),
+        Observer("Idle", hour, quantile=0.99, idle_after=hour),
+    )
+    observed = replace(plan, bounded=False, stages=(replace(first, observed={0: robust}), *others))
+    text = as_text(observed)
+    for told in (
+        "; not believed: 1:00:00 ahead of the clock ",
+        "; not believed: 1:00:00 ahead of the rest, until 5 others confirm it ",
+        "observes event time (its 0.99 quantile), less 1:00:00; the earlier of that and its input's watermark; its "
+        "input does not count where it has stood for 1:00:00 ",
+    ):
+        assert told in text
+    (skew, jump, idle) = as_json(observed)["stages"][0]["observers"]
+    assert skew["max_skew_us"] == jump["max_jump_us"] == idle["idle_after_us"] == hour
+    assert (skew["confirmed_by"], jump["confirmed_by"], idle["quantile"]) == (None, 5, 0.99)

@@ -128,6 +128,10 @@ def test_what_makes_no_sense_is_refused() -> None:
         ({"delay": -1}, r"delay=-1\): a span of time is not below zero"),
         ({"delay": 1, "max_skew": -0.5}, r"max_skew=-0.5\)"),
         ({"delay": 1, "quantile": 1.5}, r"quantile=1.5\)"),
+        ({"delay": 1, "max_jump": -1}, r"max_jump=-1\)"),
+        ({"delay": 1, "max_jump": 1, "quantile": 0.5}, r"max_jump=1, quantile=0.5\): of one of them only"),
+        ({"delay": 1, "confirmed_by": 0}, r"confirmed_by=0\): it is a number of elements, 1 to 999"),
+        ({"delay": 1, "confirmed_by": True}, r"confirmed_by=True\)"),
         ({"delay": 1, "policy": "mean"}, "policy='mean'.: it is 'min' or 'max'"),
     ):
         with pytest.raises(ValueError, match=told):

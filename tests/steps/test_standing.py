@@ -13,6 +13,7 @@ from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.proposals import draft
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.standing import Since, standing_of
@@ -159,6 +160,31 @@ def test_each_sort_of_hold_says_what_would_free_it(hold: Hold, kind: str, frees:
     found = {cause.kind: cause for cause in _causes(head)}
     assert found[kind].frees == frees
     assert found[kind].text.startswith("the watermark of the output 'main' of 'join' is at 1970-01-01T00:00:00.000005Z")
+
+
+@pytest.mark.contract("WM-04", "WM-06")
+def test_what_an_observer_does_not_believe_is_counted_and_named_and_so_is_what_frees_it() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(0), max_jump=Duration(9_000_000), confirmed_by=5)
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    doubted = {"clicks": (Timestamp(50_000_000), Timestamp(70_000_000))}
+    times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(5)}, doubted=doubted)
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    head = decode(encode(log.head), "a manifest", "memory")
+    assert times_of(head).doubted == doubted
+    assert standing_of(head).stages[0].observed == {"main": (clicks,)}
+    (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
+    assert "but for 2 time(s) that it does not believe: 1970-01-01T00:00:50Z to 1970-01-01T00:01:10Z" in cause.text
+    assert "at most 0:00:09 later; 5 others confirm one that is not believed" in cause.frees
+    (cause,) = (
+        cause
+        for cause in _causes(replace(head, progress=replace(progress_of(head), doubted={}).encoded()))
+        if cause.kind == "observer"
+    )
+    assert "believe" not in cause.text + cause.frees
 
 
 def test_an_observer_that_has_seen_nothing_later_is_named() -> None:

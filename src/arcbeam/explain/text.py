@@ -82,6 +82,11 @@ def _stage_json(plan: Plan, stage: Stage) -> dict[str, Any]:
                 "name": observer.name,
                 "delay_us": observer.delay,
                 "policy": observer.policy.value,
+                "quantile": observer.quantile,
+                "max_skew_us": observer.max_skew,
+                "max_jump_us": observer.max_jump,
+                "confirmed_by": None if observer.max_jump is None else observer.confirmed_by,
+                "idle_after_us": observer.idle_after,
                 "decides": [] if plan.bounded else decided_by(plan, stage, observer),
             }
             for observer in observers_of(stage)

@@ -43,7 +43,17 @@ def observed_text(observer: Observer) -> str:
     """What an observer makes of what it has seen."""
     with_input = "the earlier" if observer.policy is Policy.MIN else "the later"
     delay = timedelta(microseconds=observer.delay)
-    return f"observes event time, less {delay}; {with_input} of that and its input's watermark"
+    quantile = "" if observer.quantile is None else f" (its {observer.quantile:g} quantile)"
+    words = [f"observes event time{quantile}, less {delay}; {with_input} of that and its input's watermark"]
+    if observer.max_skew is not None:
+        words.append(f"not believed: {timedelta(microseconds=observer.max_skew)} ahead of the clock")
+    if observer.max_jump is not None:
+        jump = timedelta(microseconds=observer.max_jump)
+        words.append(f"not believed: {jump} ahead of the rest, until {observer.confirmed_by} others confirm it")
+    if observer.idle_after is not None:
+        idle = timedelta(microseconds=observer.idle_after)
+        words.append(f"its input does not count where it has stood for {idle}")
+    return "; ".join(words)
 
 
 def decided_by(plan: Plan, stage: Stage, observer: Observer) -> list[str]:

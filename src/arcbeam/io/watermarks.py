@@ -19,7 +19,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.model import texts
-from arcbeam.model.observers import ANNOTATION, PART, Observing, Policy
+from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, MOST, PART, Observing, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
 
 _EXACT: Final = 4_000_000_000
@@ -61,6 +61,13 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         policy: "min" or "max".
         max_skew: seconds, or a Duration: an element whose time is that much ahead of the clock is processed, and not
             believed: the watermark does not follow it. None: all are believed.
+        max_jump: seconds, or a Duration: an element whose time is more than that ahead of all others that are believed
+            is processed, and not believed until others confirm it. This asks no clock: it is for old data, too, that is
+            replayed. None: all are believed.
+        confirmed_by: with `max_jump`, how many others it takes: they and it form a chain of times, each at most
+            `max_jump` from the next, whenever they come. So a stream that really jumps ahead goes on there; and its
+            first elements are not believed before there are as many. Elements of the very same time count once. A
+            clock that is wrong for long confirms itself: against that, `quantile`.
         idle_after: seconds, or a Duration: what the input says of time does not hold this back any more when it has not
             moved for so long (a source that stalls, a partition without data); of an input that is read in several
             shards, what it says in those in which it has not moved. It counts again when it moves. None: it always
@@ -70,8 +77,9 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             likes. It takes 1 / (1 - quantile) elements until that says anything.
 
     Raises:
-        ValueError: a span of time is below zero; the policy is something else; the quantile is no part; the input's
-            type has no such field, or one that is no time.
+        ValueError: a span of time is below zero; the policy is something else; the quantile is no part; `max_jump` is
+            given with a quantile, or fewer than one is to confirm a time; the input's type has no such field, or one
+            that is no time.
     """
 
     def __init__(
@@ -81,6 +89,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         *,
         policy: Literal["min", "max"] = "min",
         max_skew: Duration | float | None = None,
+        max_jump: Duration | float | None = None,
+        confirmed_by: int = CONFIRMED_BY,
         idle_after: Duration | float | None = None,
         quantile: float | None = None,
         label: str | None = None,
@@ -95,7 +105,14 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         if quantile is not None and not 0 < quantile < 1:
             raise ValueError(f"WithWatermark(quantile={quantile}): it is a part of all elements, between 0 and 1")
         self._event_time = event_time
-        self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile)
+        jump = None if max_jump is None else _span("max_jump", max_jump)
+        if jump is not None and quantile is not None:
+            raise ValueError(f"WithWatermark(max_jump={max_jump}, quantile={quantile}): of one of them only")
+        if isinstance(confirmed_by, bool) or not isinstance(confirmed_by, int) or not 1 <= confirmed_by < MOST:
+            raise ValueError(
+                f"WithWatermark(confirmed_by={confirmed_by!r}): it is a number of elements, 1 to {MOST - 1}"
+            )
+        self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile, jump, confirmed_by)
 
     def expand(self, pcoll: Any) -> Any:
         """See `beam.PTransform`."""

@@ -18,6 +18,10 @@ ANNOTATION: Final = "arcbeam:watermark:v1"
 """Of a ParDo that observes; its value is an `Observing`. Its DoFn has `times_of(values)`: event times in microseconds,
 in the order of the values; None if elements keep theirs.
 """
+CONFIRMED_BY: Final = 2
+"""So many others make a time believed that was not, unless a pipeline says otherwise."""
+MOST: Final = 1000
+"""As many times are never doubted together."""
 PART: Final = "Observe"
 """What the ParDo is called in the composite that users write."""
 
@@ -39,6 +43,8 @@ class Observing:
         max_skew: microseconds by which a time may be ahead of the clock, and is still believed; None: whatever it is.
         idle_after: microseconds; see `Observer`.
         quantile: see `Observer`.
+        max_jump: microseconds; see `Observer`.
+        confirmed_by: see `Observer`.
     """
 
     delay: int
@@ -46,6 +52,8 @@ class Observing:
     max_skew: int | None = None
     idle_after: int | None = None
     quantile: float | None = None
+    max_jump: int | None = None
+    confirmed_by: int = CONFIRMED_BY
 
     def to_text(self) -> str:
         """The annotation's value."""
@@ -56,6 +64,24 @@ class Observing:
         """Reads an annotation's value back."""
         record = json.loads(data)
         return Observing(**{**record, "policy": Policy(record["policy"])})
+
+    def observer(self, name: str, behind: Ways) -> Observer:
+        """What a plan has of it."""
+        return Observer(
+            name,
+            Duration(self.delay),
+            self.policy,
+            behind,
+            _span(self.idle_after),
+            self.quantile,
+            _span(self.max_jump),
+            self.confirmed_by,
+            _span(self.max_skew),
+        )
+
+
+def _span(micros: int | None) -> Duration | None:
+    return None if micros is None else Duration(micros)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +96,9 @@ class Observer:
         idle_after: what its input says in a shard does not count when it has stood for so long; None: it always does.
         quantile: what counts as the latest is the time that this part of those of late have not passed; None: the
             latest.
+        max_jump: how far ahead of all others a time may be, and is still believed; None: whatever it is.
+        confirmed_by: so many others near it, and it is believed nevertheless.
+        max_skew: how far ahead of the clock a time may be, and is still believed; None: whatever it is.
     """
 
     name: str
@@ -78,6 +107,9 @@ class Observer:
     behind: Ways = (None,)
     idle_after: Duration | None = None
     quantile: float | None = None
+    max_jump: Duration | None = None
+    confirmed_by: int = CONFIRMED_BY
+    max_skew: Duration | None = None
 
 
 Ways = tuple[Observer | None, ...]

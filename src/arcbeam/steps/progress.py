@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from arcbeam.engine.progress import AT_BEGINNING, JobStarted, ScriptPlace
+from arcbeam.engine.watermarks.believing import Doubted
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observing import Seen
 from arcbeam.engine.watermarks.sketches import Recent
@@ -33,6 +34,7 @@ class Progress:
         script: how far the job's script has come.
         seen: the latest time that each observer has seen, by its transform.
         recent: the times of late of those that go by a quantile.
+        doubted: later times, which those have seen that do not believe any.
     """
 
     fresh: bool = True
@@ -41,6 +43,7 @@ class Progress:
     script: ScriptPlace = AT_BEGINNING
     seen: Seen = field(default_factory=dict)
     recent: Mapping[str, Recent] = field(default_factory=dict)
+    doubted: Doubted = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """As a manifest has it."""
@@ -55,6 +58,8 @@ class Progress:
             record["seen"] = dict(self.seen)
         if self.recent:
             record["recent"] = {name: recent.encoded() for name, recent in self.recent.items()}
+        if self.doubted:
+            record["doubted"] = dict(self.doubted)
         return json.dumps(record).encode()
 
 
@@ -70,6 +75,7 @@ def progress_of(head: Manifest) -> Progress:
         ScriptPlace(**record.get("script", {})),
         record.get("seen", {}),
         {name: Recent.decoded(each) for name, each in record.get("recent", {}).items()},
+        {name: tuple(map(Timestamp, times)) for name, times in record.get("doubted", {}).items()},
     )
 
 
@@ -127,4 +133,4 @@ def times_of(manifest: Manifest) -> Times:
     inputs = {of.stage: of.input for of in manifest.watermarks}
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
     progress = progress_of(manifest)
-    return Times(inputs, outputs, progress.seen, progress.recent)
+    return Times(inputs, outputs, progress.seen, progress.recent, progress.doubted)

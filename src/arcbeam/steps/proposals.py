@@ -65,7 +65,13 @@ def draft(
         if command.owes
         else tuple(each for report in command.reports for each in report.committables),
         progress=Progress(
-            command.fresh, command.drains_to, numbers, command.script, command.times.seen, command.times.recent
+            command.fresh,
+            command.drains_to,
+            numbers,
+            command.script,
+            command.times.seen,
+            command.times.recent,
+            command.times.doubted,
         ).encoded(),
         **changes,
     )

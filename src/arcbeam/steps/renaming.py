@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from arcbeam.steps.progress import progress_of
+from arcbeam.steps.progress import Progress, progress_of
 from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.manifest.values import Manifest
+
+
+def _observers(progress: Progress) -> set[str]:
+    return {*progress.seen, *progress.recent, *progress.doubted}
 
 
 def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
@@ -29,7 +33,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
     Raises:
         IncompatibleStateError: the job has no such stage; or a new name is another stage's.
     """
-    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers) | set(progress_of(head).seen)
+    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers) | _observers(progress_of(head))
     if not known:
         return head
     known |= {of.stage for of in head.committables}
@@ -63,6 +67,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
         numbers={name(stage): number for stage, number in progress.numbers.items()},
         seen={name(observer): time for observer, time in progress.seen.items()},
         recent={name(observer): times for observer, times in progress.recent.items()},
+        doubted={name(observer): times for observer, times in progress.doubted.items()},
     )
     return replace(
         head,

@@ -308,7 +308,21 @@ def _record(of: StageStanding) -> dict[str, Any]:
 
 
 def _ways(ways: Ways) -> list[Any]:
-    return [of and [of.name, of.delay, of.policy, _ways(of.behind), of.idle_after, of.quantile] for of in ways]
+    return [
+        of
+        and [
+            of.name,
+            of.delay,
+            of.policy,
+            _ways(of.behind),
+            of.idle_after,
+            of.quantile,
+            of.max_jump,
+            of.confirmed_by,
+            of.max_skew,
+        ]
+        for of in ways
+    ]
 
 
 def _ways_of(record: list[Any]) -> Ways:

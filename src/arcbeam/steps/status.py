@@ -6,7 +6,7 @@ where that manifest is from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -360,10 +360,17 @@ class _Reasons:
             case Held(hold, shard):
                 kind, what, frees = self._held(link, hold, shard)
                 return self._made(kind, link, shard, what, frees, hold.name, hold.key, hold.release)
-            case Observed(observer, latest):
+            case Observed(observer, latest, doubted):
                 seen = "nothing yet" if latest is None else f"nothing later than {shown_time(latest)}"
                 what = f"'{observer.name}' has seen {seen}, and takes {_span(observer.delay)} off that"
                 frees = "an element with a later event time comes, or all input ends"
+                if doubted:
+                    jump = _span(observer.max_jump or Duration(0))
+                    what += f"; but for {len(doubted)} time(s) that it does not believe: {_times(doubted)}"
+                    frees = (
+                        f"an element with a later event time comes, at most {jump} later; {observer.confirmed_by} "
+                        "others confirm one that is not believed; or all input ends"
+                    )
                 return self._made("observer", link, None, what, frees, observer.name)
             case Unreported(shard):
                 frees = "the first step of this driver, which runs at once"
@@ -456,6 +463,11 @@ class _Reasons:
             return what, f"the clock comes to {shown_time(release.at)}, when it fires; or it is cleared"
         passes = f"the input watermark of {link.stage!r} passes {shown_time(release.at)}, when it fires"
         return what, f"{passes} ({self._input(link)}); or it is cleared"
+
+
+def _times(times: Sequence[Timestamp]) -> str:
+    """The first of some, and the last."""
+    return shown_time(times[0]) + (f" to {shown_time(times[-1])}" if len(times) > 1 else "")
 
 
 def _span(span: Duration) -> str:

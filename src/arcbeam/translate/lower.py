@@ -13,9 +13,8 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observer, Observing, Ways, observer_name
+from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observing, Ways, observer_name
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
-from arcbeam.model.timestamps import Duration
 from arcbeam.model.urns import (
     INTERVAL_WINDOW_URN,
     LATE_ANNOTATION,
@@ -411,9 +410,7 @@ def _observed(transforms: list[Any]) -> dict[int, Ways]:
         here: Ways = tuple(dict.fromkeys(way for each in before for way in each)) or NOT_OBSERVED
         if ANNOTATION in transform.annotations:
             says = Observing.from_bytes(transform.annotations[ANNOTATION])
-            idle = None if says.idle_after is None else Duration(says.idle_after)
-            name = observer_name(transform.unique_name)
-            here = (Observer(name, Duration(says.delay), says.policy, here, idle, says.quantile),)
+            here = (says.observer(observer_name(transform.unique_name), here),)
         ways.update(dict.fromkeys(transform.outputs.values(), here))
         if transform.spec.urn == WRITE_URN:
             channel = WriteSpec.from_bytes(transform.spec.payload).channel

@@ -18,6 +18,7 @@ from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.watermarks.believing import NOTHING_DOUBTED, Doubted
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observing import NOTHING_SEEN, Seen
 from arcbeam.model.commits import Committable
@@ -101,6 +102,7 @@ class BundleResult:
         call: by `finish_bundle`: no timers, nor state.
         seen: the latest time that observers have seen in all calls, by their names.
         sketches: of the times that those have seen that go by a quantile.
+        doubted: later times, which those have seen that do not believe any.
         published: side inputs of which something was written.
         committables: for sinks.
         finalizations: how many bundles want to be told that the step is committed.
@@ -109,6 +111,7 @@ class BundleResult:
     call: CallResult = NOTHING
     seen: Seen = field(default_factory=lambda: NOTHING_SEEN)
     sketches: Mapping[str, bytes] = field(default_factory=lambda: _NO_SKETCHES)
+    doubted: Doubted = field(default_factory=lambda: NOTHING_DOUBTED)
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0

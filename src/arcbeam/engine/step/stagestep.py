@@ -175,7 +175,8 @@ class StageStep:
                     uncommitted = True
                 else:
                     awaited.add(Awaited(port, self._sides.until(place.placed.name, lot)))
-        flow, local = place.placed.flow, place.clock.local(earliest, closed.seen, closed.sketches)
+        flow = place.placed.flow
+        local = place.clock.local(earliest, closed.seen, closed.sketches, closed.doubted)
         if unprepared:
             local = _with_hold(local, _UNPREPARED)
         next_due = work.next_due()

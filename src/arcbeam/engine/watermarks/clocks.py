@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
+from arcbeam.engine.watermarks.believing import Doubted
 from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Side
 from arcbeam.engine.watermarks.observing import Seen
 from arcbeam.model.observers import NOT_OBSERVED, Ways
@@ -73,6 +74,7 @@ class Local:
         waits_for: the side input that the earliest parked element waits for.
         seen: the latest time that each observer has seen in the step, if it has seen one.
         sketches: of the times that those have seen that go by a quantile.
+        doubted: later times, which those have seen that do not believe any.
     """
 
     pending: Hold | None = None
@@ -80,6 +82,7 @@ class Local:
     waits_for: Port | None = None
     seen: Seen = field(default_factory=dict)
     sketches: Mapping[str, bytes] = field(default_factory=dict)
+    doubted: Doubted = field(default_factory=dict)
 
 
 def input_time(upstream: Timestamp, local: Local) -> Timestamp:
@@ -146,7 +149,11 @@ class Clock:
         return max(self.input, upstream if pending is None else min(upstream, pending.time))
 
     def local(
-        self, waits_for: Port | None = None, seen: Seen | None = None, sketches: Mapping[str, bytes] | None = None
+        self,
+        waits_for: Port | None = None,
+        seen: Seen | None = None,
+        sketches: Mapping[str, bytes] | None = None,
+        doubted: Doubted | None = None,
     ) -> Local:
         """What the shard says at the end of a step.
 
@@ -154,6 +161,7 @@ class Clock:
             waits_for: the side input that the earliest parked element waits for.
             seen: the latest times that observers have seen in it.
             sketches: of the times that those have seen that go by a quantile.
+            doubted: later times, which those have seen that do not believe any.
         """
         return Local(
             self._pending.earliest(),
@@ -164,6 +172,7 @@ class Clock:
             waits_for,
             seen or {},
             sketches or {},
+            doubted or {},
         )
 
 

@@ -6,10 +6,11 @@ knows its own (`clocks`), nor when a step is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from arcbeam.engine.watermarks.believing import Doubted, believed
 from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.observing import Said, Seen, decisive, later, observed_time
@@ -50,12 +51,14 @@ class Times:
         outputs: output watermark by port.
         seen: the latest time that each observer has ever seen.
         recent: the times of late of those that go by a quantile.
+        doubted: later times, which those have seen that do not believe any.
     """
 
     inputs: Mapping[str, Timestamp] = field(default_factory=dict)
     outputs: Mapping[Port, Timestamp] = field(default_factory=dict)
     seen: Seen = field(default_factory=dict)
     recent: Mapping[str, Recent] = field(default_factory=dict)
+    doubted: Doubted = field(default_factory=dict)
 
     def check_after(self, before: Times) -> None:
         """Checks that no watermark is earlier than it was.
@@ -116,14 +119,18 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """An observer has seen no more."""
+    """An observer has seen no more, or does not believe what it has seen."""
 
     observer: Observer
     latest: Timestamp | None
+    doubted: tuple[Timestamp, ...] = ()
 
     def __str__(self) -> str:
         delay = timedelta(microseconds=self.observer.delay)
         seen = "has seen nothing yet" if self.latest is None else f"has seen {shown_time(self.latest)}, less {delay}"
+        if self.doubted:
+            first = shown_time(self.doubted[0])
+            seen += f", and does not believe {len(self.doubted)} later time(s), the first of them {first}"
         return f"observed by {self.observer.name!r}, which {seen}"
 
 
@@ -228,6 +235,7 @@ class Watermarks:
         self._outputs: dict[Port, Timestamp] = {}
         committed = committed or Times()
         self._seen, self._recent = committed.seen, committed.recent
+        self._doubted = dict(committed.doubted)
         for stage in stages:
             if stage.name in self._stages:
                 raise ValueError(f"two stages are named {stage.name!r}")
@@ -239,12 +247,11 @@ class Watermarks:
             for output in stage.outputs:
                 port = Port(stage.name, output)
                 self._outputs[port] = committed.outputs.get(port, MIN_TIMESTAMP)
-        self._quantiles = {
-            observer.name: observer.quantile
+        self._observers = {
+            observer.name: observer
             for stage in self._stages.values()
             for ways in stage.observed.values()
             for observer in along(ways)
-            if observer.quantile is not None
         }
 
     def report(self, stage: str, shard: int, local: Local) -> None:
@@ -262,6 +269,7 @@ class Watermarks:
         """Moves all watermarks as far as they may; where they are then."""
         observed: dict[Port, Said] = {}
         sketches: dict[str, list[bytes]] = {}
+        doubted = {name: set(times) for name, times in self._doubted.items()}
         for stage in self._stages.values():
             upstream = self.upstream(stage.name)
             shards = [self._locals.get((stage.name, shard)) for shard in range(stage.shards)]
@@ -273,6 +281,8 @@ class Watermarks:
                     self._seen = later(self._seen, local.seen)
                 for name, sketch in local.sketches.items():
                     sketches.setdefault(name, []).append(sketch)
+                for name, more in local.doubted.items():
+                    doubted.setdefault(name, set()).update(more)
             there = min((input_time(upstream, local) for local in locals), default=upstream)
             self._inputs[stage.name] = max(self._inputs[stage.name], there)
             for output in stage.outputs:
@@ -281,12 +291,17 @@ class Watermarks:
                 self._outputs[port] = max(self._outputs[port], told_time(ways, there))
                 if ways != NOT_OBSERVED:
                     observed[port] = Said(there, _heard(upstream, locals, output))
-        for name, more in sketches.items():
-            recent = with_more(self._recent.get(name), more)
+        for name, step in sketches.items():
+            quantile = self._observers[name].quantile
+            assert quantile is not None
+            recent = with_more(self._recent.get(name), step)
             self._recent = {**self._recent, name: recent}
-            latest = quantile_of(recent, self._quantiles[name])
+            latest = quantile_of(recent, quantile)
             if latest is not None:
                 self._seen = later(self._seen, {name: latest})
+        self._doubted = {}
+        for name, times in doubted.items():
+            self._believe(name, times)
         # SUBTLE: behind all stages. What was seen in a step was told to no task of it: none has fired by it, so those
         # who read such an output are where they were.
         for port, said in observed.items():
@@ -296,7 +311,18 @@ class Watermarks:
 
     def times(self) -> Times:
         """Input and output watermarks as they are, and what was seen."""
-        return Times(dict(self._inputs), dict(self._outputs), self._seen, self._recent)
+        return Times(dict(self._inputs), dict(self._outputs), self._seen, self._recent, self._doubted)
+
+    def _believe(self, name: str, doubted: Collection[Timestamp]) -> None:
+        """Of the times that an observer doubts, what is believed now, and what is left."""
+        observer = self._observers.get(name)
+        if observer is None or observer.max_jump is None:
+            return
+        belief = believed(self._seen.get(name), doubted, observer.max_jump, observer.confirmed_by)
+        if belief.latest is not None:
+            self._seen = later(self._seen, {name: belief.latest})
+        if belief.doubted:
+            self._doubted[name] = belief.doubted
 
     def upstream(self, stage: str) -> Timestamp:
         """The earliest output watermark of what a stage reads."""
@@ -363,7 +389,8 @@ class Watermarks:
         if output is not None and (ways := stage.ways(output)) != NOT_OBSERVED:
             observer = decisive(ways, self._said(stage, output), self._seen)
             if observer is not None:
-                return [_Limit(MIN_TIMESTAMP, Observed(observer, self._seen.get(observer.name)))]
+                name = observer.name
+                return [_Limit(MIN_TIMESTAMP, Observed(observer, self._seen.get(name), self._doubted.get(name, ())))]
         for shard in range(stage.shards):
             local = self._locals.get((name, shard))
             if local is None:

@@ -17,6 +17,7 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
 
+from arcbeam.engine.watermarks.believing import believed
 from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation
@@ -44,7 +45,9 @@ class ObservingOperation(BlockOperation):
         self.watched = False
         self._fn = fn
         self._max_skew, self._quantile = observing.max_skew, observing.quantile
+        self._max_jump, self._others = observing.max_jump, observing.confirmed_by
         self._latest: int | None = None
+        self._doubted: tuple[int, ...] = ()
         self._sketch, self._waiting_times = b"", list[int]()
 
     def setup(self, data_sampler: Any = None) -> None:
@@ -58,6 +61,11 @@ class ObservingOperation(BlockOperation):
         """The latest time that was seen since this was asked before; None if there was none."""
         latest, self._latest = self._latest, None
         return None if latest is None else Timestamp(latest)
+
+    def take_doubted(self) -> tuple[Timestamp, ...]:
+        """Later times that were seen since this was asked before, and are not believed by what was seen here alone."""
+        doubted, self._doubted = self._doubted, ()
+        return tuple(map(Timestamp, doubted))
 
     def take_sketch(self) -> bytes:
         """A sketch of the times that were seen since this was asked before; b"" if there is none."""
@@ -88,17 +96,20 @@ class ObservingOperation(BlockOperation):
         if self._max_skew is not None:
             end = SdkTimestamp.now().micros + self._max_skew
             if latest > end:
-                believed = [time for time in times if time <= end]
-                _AHEAD.inc(len(times) - len(believed) if len(times) == count else count)
-                if not believed:
+                near = [time for time in times if time <= end]
+                _AHEAD.inc(len(times) - len(near) if len(times) == count else count)
+                if not near:
                     return
-                times, latest = believed, max(believed)
+                times, latest = near, max(near)
         if self._quantile is not None:
             self._waiting_times += times
             if len(self._waiting_times) > _SKETCHED:
                 self._close_sketch()
             return
-        if self._latest is None or latest > self._latest:
+        if self._max_jump is not None and (self._latest is None or latest > self._latest + self._max_jump):
+            seen = {*self._doubted, *times}
+            self._latest, self._doubted = believed(self._latest, seen, self._max_jump, self._others)
+        elif self._latest is None or latest > self._latest:
             self._latest = latest
 
 
@@ -106,6 +117,11 @@ def claim(transform: Any) -> None:
     """Gives a transform of a bundle descriptor to this module if it observes: nobody else would see anything."""
     if ANNOTATION in transform.annotations:
         transform.spec.urn = _URN
+
+
+def doubted(observers: Iterable[ObservingOperation]) -> dict[str, tuple[Timestamp, ...]]:
+    """Later times that each observer has seen since this was asked before, and does not believe."""
+    return {op.name: times for op in observers if (times := op.take_doubted())}
 
 
 def sketches(observers: Iterable[ObservingOperation]) -> dict[str, bytes]:

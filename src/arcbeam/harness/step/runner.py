@@ -18,7 +18,7 @@ from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
 from arcbeam.errors import ArcbeamError
-from arcbeam.harness.bundle.observing import seen, sketches
+from arcbeam.harness.bundle.observing import doubted, seen, sketches
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
 from arcbeam.harness.step.clocks import TaskClock
@@ -61,6 +61,7 @@ class StepRunner:
         # What a task saw that ended before its end counts for nothing.
         seen(stage.observers)
         sketches(stage.observers)
+        doubted(stage.observers)
         self._encoded_key: bytes | None = None
         self._key: Any = None
         self._encoded_window: bytes | None = None
@@ -212,6 +213,7 @@ class StepRunner:
             CallResult(self._taken_so_far() - self._taken),
             seen(self._stage.observers),
             sketches(self._stage.observers),
+            doubted(self._stage.observers),
             committables=committables,
             finalizations=finalizations,
         )

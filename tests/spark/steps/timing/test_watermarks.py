@@ -138,6 +138,70 @@ def test_what_is_too_far_ahead_of_the_clock_is_processed_and_not_believed() -> N
     assert [counter.committed for counter in found] == [1]
 
 
+@pytest.mark.contract("WM-04")
+def test_old_data_that_is_replayed_follows_no_time_that_is_far_ahead_of_the_rest_until_the_rest_is_there() -> None:
+    p = pipeline()
+    # One time is wrong, and does not count twice.
+    steps: list[list[int]] = [[1, 2, 900, 3], [900, 14], [25], [4], [910], [13], [915], [26]]
+    rows = p | script(*steps) | WithWatermark("at", 0, max_jump=15)
+    # 4 is late behind 25; then three agree that it is about 900, and 26 is late, too. 13 was so before.
+    windows = [(10, [1, 2, 3]), (20, [14]), (30, [25]), (910, [900, 900]), (920, [910, 915])]
+    assert_that(tens(rows), equal_to(windows))
+    result = p.run()
+    result.wait_until_finish()
+    assert counts(result, "committed") == {("Sum", "droppedDueToLateness"): 3}
+
+
+@pytest.mark.contract("WM-04", "WM-03", "STORE-05")
+def test_what_is_not_believed_is_kept_by_a_job_that_goes_on_and_confirmed_there(tmp_path: Path) -> None:
+    job, source, out = (tmp_path / name for name in ("job", "source", "out"))
+    out.mkdir()
+
+    def run() -> Any:
+        p = pipeline(f"--checkpoint_dir={job}")
+        rows = fed(p, source) | beam.Map(_jumping) | WithWatermark("at", 0, policy="max", max_jump=20)
+        _ = tens(rows) | beam.Map(note, str(out))
+        return p.run()
+
+    def head() -> Manifest:
+        return known(read_newest(FolderBlobs(job)))
+
+    feed(source, 10)
+    first = run()
+    while len(noted(out)) < 7:
+        assert first.wait_until_finish(50) == "RUNNING"
+    told = [cause for cause in first.status().causes if cause.kind == "observer"]
+    assert ["but for 2 time(s) that it does not believe" in cause.text for cause in told] == [True]
+    first.suspend()
+    before = times_of(head())
+    assert before.seen == {"WithWatermark(at)": 70_000_000}
+    assert before.doubted == {"WithWatermark(at)": (5_000_000_000, 5_010_000_000)}
+    # One more is enough, with those that came before.
+    feed(source, 11)
+    second = run()
+    while len(noted(out)) < 10:
+        assert second.wait_until_finish(50) == "RUNNING"
+    second.suspend()
+    after = times_of(head())
+    after.check_after(before)
+    assert after.seen == {"WithWatermark(at)": 5_020_000_000}
+    assert after.doubted == {}
+    feed(source, 12, end=True)
+    third = run()
+    assert third.wait_until_finish() == "DONE"
+    assert counts(third, "committed") == {("Sum", "droppedDueToLateness"): 1}
+    assert sorted(noted(out)) == [
+        *((10 * n + 10, [10 * n]) for n in range(8)),
+        (5_010, [5_000]),
+        (5_020, [5_010]),
+        (5_030, [5_020]),
+    ]
+
+
+def _jumping(n: int) -> dict[str, int]:
+    return {"at": 10 * n if n < 8 else 5_000 + 10 * (n - 8) if n < 11 else 75}
+
+
 def _at(n: int) -> dict[str, int]:
     return {"at": 5 if n == 30 else 10 * n}
 
