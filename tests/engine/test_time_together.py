@@ -11,7 +11,8 @@ from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.stages import Complete, StageFlow, Times, Watermarks
+from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
+from arcbeam.engine.watermarks.why import Complete
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView

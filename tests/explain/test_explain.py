@@ -203,6 +203,7 @@ def test_who_observes_is_told_with_the_delay_and_how_far_that_decides(plan: Plan
         "name": "Clicks",
         "delay_us": 90_000_000,
         "policy": "max",
+        "of_inputs": None,
         "quantile": None,
         "max_skew_us": None,
         "max_jump_us": None,

@@ -13,7 +13,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
-from arcbeam.io import WithWatermark
+from arcbeam.io import WithWatermark, WithWatermarkPolicy
 from arcbeam.io.watermarks import EventTime, _EventTimes
 
 
@@ -148,3 +148,29 @@ def test_a_runner_that_does_not_know_it_gives_event_times() -> None:
         assert_that(times, equal_to([(3.5, 3_500_000), (-2, -2_000_000)]))
         kept = rows | "Own" >> WithWatermark(None, 1) | "Of" >> beam.Map(lambda x, t=beam.DoFn.TimestampParam: t)
         assert_that(kept, equal_to([MIN_TIMESTAMP] * 2), label="kept")
+
+
+@pytest.mark.contract("WM-02")
+def test_a_policy_of_several_collections_takes_and_gives_them_as_they_are() -> None:
+    with beam.Pipeline(runner="DirectRunner") as p:
+        ones, twos = p | "1" >> beam.Create([("a", 1)]), p | "2" >> beam.Create([("a", 2)])
+        for policy, idle_after in (("min", None), ("min", 5), ("max", None)):
+            label = f"{policy}{idle_after}"
+            flat = (ones, twos) | label >> WithWatermarkPolicy(policy, idle_after=idle_after)  # type: ignore[arg-type]
+            assert_that(flat | f"F{label}" >> beam.Flatten(), equal_to([("a", 1), ("a", 2)]), f"A{label}")
+        both = {"l": ones, "r": twos} | WithWatermarkPolicy("max")
+        assert_that(both | beam.CoGroupByKey(), equal_to([("a", {"l": [1], "r": [2]})]), "Joined")
+
+
+def test_a_policy_that_makes_no_sense_is_refused() -> None:
+    for arguments, told in (
+        ({"policy": "mean"}, "'mean'.: it is 'min' or 'max'"),
+        ({"policy": "min", "idle_after": -1}, r"WithWatermarkPolicy\(idle_after=-1\): a span of time"),
+        ({"policy": "max", "idle_after": 1}, "who is idle holds nobody back"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            WithWatermarkPolicy(**arguments)  # type: ignore[arg-type]
+    one = beam.Pipeline(runner="DirectRunner") | beam.Create([1])
+    for wrong in (one, ()):
+        with pytest.raises(ValueError, match="it takes a tuple, a list or a dict of collections, not "):
+            WithWatermarkPolicy("max").expand(wrong)

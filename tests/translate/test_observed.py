@@ -8,7 +8,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.pvalue import AsList
 
-from arcbeam.io import WithWatermark
+from arcbeam.io import WithWatermark, WithWatermarkPolicy
 from arcbeam.model.observers import NOT_OBSERVED, Observer, Policy, Ways
 from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import Duration
@@ -65,6 +65,29 @@ def test_observers_behind_one_another_and_beside_others() -> None:
     second = Observer("Again", Duration(1_000_000), Policy.MIN, (first,))
     (ways,) = [ways for ways in _observed(build).values() if ways != NOT_OBSERVED]
     assert set(ways) == {None, first, second}
+
+
+@pytest.mark.parametrize("fusion", [True, False])
+def test_collections_with_one_policy_share_what_is_seen_wherever_they_come_from(fusion: bool) -> None:
+    def build(p: Any) -> None:
+        clicks, others = _clicks(source(p)), source(p, "Others")
+        both = (clicks, others) | "Both" >> WithWatermarkPolicy("max")
+        both | "Flat" >> beam.Flatten() | "Sum" >> beam.GroupByKey()
+        joined = {"l": clicks, "r": others} | "Two" >> WithWatermarkPolicy("min", idle_after=5)
+        joined | beam.CoGroupByKey()
+        (clicks, others) | "None" >> WithWatermarkPolicy("min") | "Again" >> beam.Flatten() | beam.Map(print)
+
+    plan: Plan = plan_of(build, bounded=False, fusion=fusion)
+    found = {way for stage in plan.stages for ways in stage.observed.values() for way in ways if way is not None}
+    shared = {
+        Observer(name, Duration(0), Policy.MAX, ways, idle, shared=policy, part=f"{name}/Observe {part}")
+        for name, policy, idle, parts in (
+            ("Both", Policy.MAX, None, "01"),
+            ("Two", Policy.MIN, Duration(5_000_000), "lr"),
+        )
+        for part, ways in zip(parts, ((_CLICKS,) if fusion else NOT_OBSERVED, NOT_OBSERVED), strict=True)
+    }
+    assert found - {_CLICKS} == shared
 
 
 def test_the_watermark_of_a_side_input_is_not_that_of_what_it_is_read_with() -> None:

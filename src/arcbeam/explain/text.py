@@ -82,6 +82,7 @@ def _stage_json(plan: Plan, stage: Stage) -> dict[str, Any]:
                 "name": observer.name,
                 "delay_us": observer.delay,
                 "policy": observer.policy.value,
+                "of_inputs": observer.shared and observer.shared.value,
                 "quantile": observer.quantile,
                 "max_skew_us": observer.max_skew,
                 "max_jump_us": observer.max_jump,

@@ -41,6 +41,11 @@ def observers_of(stage: Stage) -> list[Observer]:
 
 def observed_text(observer: Observer) -> str:
     """What an observer makes of what it has seen."""
+    idle = "" if observer.idle_after is None else str(timedelta(microseconds=observer.idle_after))
+    if observer.shared is Policy.MAX:
+        return "takes the latest watermark of all its inputs"
+    if observer.shared is Policy.MIN:
+        return f"takes the earliest watermark of its inputs, without those that have stood for {idle}"
     with_input = "the earlier" if observer.policy is Policy.MIN else "the later"
     delay = timedelta(microseconds=observer.delay)
     quantile = "" if observer.quantile is None else f" (its {observer.quantile:g} quantile)"
@@ -50,8 +55,7 @@ def observed_text(observer: Observer) -> str:
     if observer.max_jump is not None:
         jump = timedelta(microseconds=observer.max_jump)
         words.append(f"not believed: {jump} ahead of the rest, until {observer.confirmed_by} others confirm it")
-    if observer.idle_after is not None:
-        idle = timedelta(microseconds=observer.idle_after)
+    if idle:
         words.append(f"its input does not count where it has stood for {idle}")
     return "; ".join(words)
 

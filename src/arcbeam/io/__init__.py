@@ -18,7 +18,7 @@ from arcbeam.io.parts import (
     WriteParts,
 )
 from arcbeam.io.publishing import Publish, Publisher, attempt
-from arcbeam.io.watermarks import WithWatermark
+from arcbeam.io.watermarks import WithWatermark, WithWatermarkPolicy
 
 __all__ = [
     "Avro",
@@ -40,6 +40,7 @@ __all__ = [
     "Text",
     "WithLate",
     "WithWatermark",
+    "WithWatermarkPolicy",
     "WriteParts",
     "attempt",
 ]

@@ -47,8 +47,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     It goes together with what the input itself says of time (its source, its estimators, another `WithWatermark`): with
     `policy="min"` it is the earlier of the two, and nothing that a source still promises to bring is late; with "max"
     the later one. An input that says nothing, like a source without a watermark, does not count; one that has ended
-    ends this, too. Of several collections, flatten those that have their own (the earliest counts), or flatten first,
-    and observe all together.
+    ends this, too. Of several collections, flatten those that have their own (the earliest counts, or what
+    `WithWatermarkPolicy` says), or flatten first, and observe all together.
 
     Elements stay in their windows: apply it before `WindowInto`. On a bounded input it gives event times and nothing
     else, and so it does on runners that do not know it.
@@ -128,10 +128,69 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         return f"WithWatermark({by})"
 
 
-def _span(name: str, span: Duration | float) -> int:
+class WithWatermarkPolicy(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
+    """Several collections that go on with one watermark: `(clicks, buys) | WithWatermarkPolicy("max") | Flatten()`.
+
+    A Flatten, a CoGroupByKey and any other transform of several collections is at the earliest of their watermarks:
+    nothing that one of them still promises is late, and the slowest holds back all. Put this before it, and each of
+    them is where the policy says that all are together, if it is not later itself. It is as Spark's
+    `multipleWatermarkPolicy`, for this one transform.
+
+    With "max" that is the latest: the slower ones hold nothing back, and what they bring may be late to groupings
+    behind. With "min" it is the earliest, but of those that do not stand: with `idle_after`, one whose watermark
+    has not moved for so long holds the others back no more, also if it has never said anything. It counts again when it
+    moves; what it brings then may be late. Without `idle_after`, "min" changes nothing.
+
+    Collections that have ended do not count while others go on. What all are together never goes back, is kept with
+    each commit, and counts from the next step on.
+
+    It takes a tuple, a list or a dict of collections, and gives the same of those that go on. On a bounded input, and
+    with runners that do not know it, it passes on what comes, and does nothing.
+
+    Args:
+        policy: "min" or "max".
+        idle_after: seconds, or a Duration; with "min" only.
+
+    Raises:
+        ValueError: the policy is something else; `idle_after` is below zero, or given with "max"; there are no
+            collections.
+    """
+
+    def __init__(
+        self,
+        policy: Literal["min", "max"],
+        *,
+        idle_after: Duration | float | None = None,
+        label: str | None = None,
+    ) -> None:
+        super().__init__(label)
+        if policy not in tuple(Policy):
+            raise ValueError(f"WithWatermarkPolicy({policy!r}): it is 'min' or 'max'")
+        if idle_after is not None and policy == "max":
+            raise ValueError("WithWatermarkPolicy('max', idle_after=…): there, who is idle holds nobody back")
+        idle = None if idle_after is None else _span("idle_after", idle_after, "WithWatermarkPolicy")
+        self._observing: Observing | None = None
+        if idle is not None or policy == "max":
+            self._observing = Observing(0, Policy.MAX, idle_after=idle, shared=Policy(policy))
+
+    def expand(self, pcolls: Any) -> Any:
+        """See `beam.PTransform`."""
+        if isinstance(pcolls, Mapping) and pcolls:
+            return {tag: self._with(pcoll, f"{PART} {tag}") for tag, pcoll in pcolls.items()}
+        if isinstance(pcolls, tuple | list) and pcolls:
+            return tuple(self._with(pcoll, f"{PART} {n}") for n, pcoll in enumerate(pcolls))
+        raise ValueError(f"{self.label}: it takes a tuple, a list or a dict of collections, not {_shown(pcolls)}")
+
+    def _with(self, pcoll: Any, label: str) -> Any:
+        fn, kind = _EventTimes(None), pcoll.element_type
+        observe = beam.ParDo(fn) if self._observing is None else _Observe(fn, self._observing)
+        return pcoll | label >> observe.with_input_types(kind).with_output_types(kind)
+
+
+def _span(name: str, span: Duration | float, of: str = "WithWatermark") -> int:
     micros: int = Duration.of(span).micros
     if micros < 0:
-        raise ValueError(f"WithWatermark({name}={span}): a span of time is not below zero")
+        raise ValueError(f"{of}({name}={span}): a span of time is not below zero")
     return micros
 
 

@@ -45,6 +45,7 @@ class Observing:
         quantile: see `Observer`.
         max_jump: microseconds; see `Observer`.
         confirmed_by: see `Observer`.
+        shared: see `Observer`.
     """
 
     delay: int
@@ -54,6 +55,7 @@ class Observing:
     quantile: float | None = None
     max_jump: int | None = None
     confirmed_by: int = CONFIRMED_BY
+    shared: Policy | None = None
 
     def to_text(self) -> str:
         """The annotation's value."""
@@ -63,12 +65,13 @@ class Observing:
     def from_bytes(data: bytes) -> Observing:
         """Reads an annotation's value back."""
         record = json.loads(data)
-        return Observing(**{**record, "policy": Policy(record["policy"])})
+        shared = record["shared"] and Policy(record["shared"])
+        return Observing(**{**record, "policy": Policy(record["policy"]), "shared": shared})
 
-    def observer(self, name: str, behind: Ways) -> Observer:
-        """What a plan has of it."""
+    def observer(self, transform: str, behind: Ways) -> Observer:
+        """What a plan has of a ParDo's."""
         return Observer(
-            name,
+            observer_name(transform),
             Duration(self.delay),
             self.policy,
             behind,
@@ -77,6 +80,8 @@ class Observing:
             _span(self.max_jump),
             self.confirmed_by,
             _span(self.max_skew),
+            self.shared,
+            "" if self.shared is None else transform,
         )
 
 
@@ -99,6 +104,10 @@ class Observer:
         max_jump: how far ahead of all others a time may be, and is still believed; None: whatever it is.
         confirmed_by: so many others near it, and it is believed nevertheless.
         max_skew: how far ahead of the clock a time may be, and is still believed; None: whatever it is.
+        shared: what it has seen is no time of elements, but what the inputs of all observers of its name say, which are
+            parts of one transform: the latest of them, or the earliest of those that have not stood for `idle_after`;
+            it is at that if its own input is not later. None: it sees elements.
+        part: of one of those, the name of its own.
     """
 
     name: str
@@ -110,6 +119,8 @@ class Observer:
     max_jump: Duration | None = None
     confirmed_by: int = CONFIRMED_BY
     max_skew: Duration | None = None
+    shared: Policy | None = None
+    part: str = ""
 
 
 Ways = tuple[Observer | None, ...]
@@ -127,5 +138,6 @@ def along(ways: Ways) -> Iterator[Observer]:
 
 
 def observer_name(transform: str) -> str:
-    """The name of an observer, of that of its ParDo: that of the composite that users write."""
-    return transform.removesuffix(f"/{PART}")
+    """The name of an observer, of that of its ParDo, or of one of several: that of the composite that users write."""
+    name, _, part = transform.rpartition("/")
+    return name if part.startswith(PART) else transform

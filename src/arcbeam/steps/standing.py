@@ -18,8 +18,8 @@ from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
-from arcbeam.model.observers import Observer, Policy, Ways
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.observers import CONFIRMED_BY, Observer, Policy, Ways
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.manifest.values import Manifest
 
 
@@ -320,13 +320,34 @@ def _ways(ways: Ways) -> list[Any]:
             of.max_jump,
             of.confirmed_by,
             of.max_skew,
+            of.shared,
+            of.part,
         ]
         for of in ways
     ]
 
 
 def _ways_of(record: list[Any]) -> Ways:
-    return tuple(of and Observer(of[0], of[1], Policy(of[2]), _ways_of(of[3]), *of[4:]) for of in record)
+    return tuple(of and _observer(*of) for of in record)
+
+
+def _observer(
+    name: str,
+    delay: Duration,
+    policy: str,
+    behind: list[Any],
+    idle_after: Duration | None = None,
+    quantile: float | None = None,
+    max_jump: Duration | None = None,
+    confirmed_by: int = CONFIRMED_BY,
+    max_skew: Duration | None = None,
+    shared: str | None = None,
+    part: str = "",
+) -> Observer:
+    """Earlier versions knew less of it."""
+    together = None if shared is None else Policy(shared)
+    known = idle_after, quantile, max_jump, confirmed_by, max_skew, together, part
+    return Observer(name, delay, Policy(policy), _ways_of(behind), *known)
 
 
 def _port(port: Port) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import Port, shown_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
-from arcbeam.engine.watermarks.stages import Complete, Held, Link, Observed, Unreported, Watermarks, Why
+from arcbeam.engine.watermarks.stages import Watermarks
+from arcbeam.engine.watermarks.why import Complete, Held, Link, Observed, Unreported, Why
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.standing import Since, StageStanding, Standing, standing_of
@@ -360,6 +361,11 @@ class _Reasons:
             case Held(hold, shard):
                 kind, what, frees = self._held(link, hold, shard)
                 return self._made(kind, link, shard, what, frees, hold.name, hold.key, hold.release)
+            case Observed(observer, latest) if observer.shared is not None:
+                known = "nothing" if latest is None else shown_time(latest)
+                what = f"it is where '{observer.name}' was by its other inputs: {known}"
+                frees = "one of its inputs goes beyond that, or all of them end"
+                return self._made("observer", link, None, what, frees, observer.name)
             case Observed(observer, latest, doubted):
                 seen = "nothing yet" if latest is None else f"nothing later than {shown_time(latest)}"
                 what = f"'{observer.name}' has seen {seen}, and takes {_span(observer.delay)} off that"

@@ -9,7 +9,7 @@ changes the simulator sees here whether it still does. Must not know how a mista
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -32,6 +32,7 @@ from arcbeam.engine.step.plainstage import SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
 from arcbeam.engine.watermarks import stages as watermarks
+from arcbeam.engine.watermarks.believing import Belief, believed
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.files import SideFile
@@ -280,6 +281,13 @@ def _only_the_steps() -> AbstractContextManager[object]:
     return patch.object(watermarks, "later", lambda seen, more: dict(more))
 
 
+def _doubts_forgotten() -> AbstractContextManager[object]:
+    def without_doubts(latest: int | None, times: Iterable[int], jump: int, others: int) -> Belief:
+        return Belief(believed(latest, times, jump, others).latest, ())
+
+    return patch.object(watermarks, "believed", without_doubts)
+
+
 def _told_though_observed() -> AbstractContextManager[object]:
     return patch.object(shard, "told_time", lambda ways, said: said)
 
@@ -377,6 +385,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "savepoints lost by resuming from an older one": _pins_of_the_origin,
     "a suspension that is not heard": _suspension_unheard,
     "what was seen is forgotten": _only_the_steps,
+    "what was not believed is forgotten": _doubts_forgotten,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,

@@ -13,7 +13,7 @@ from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError
-from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observing, Ways, observer_name
+from arcbeam.model.observers import ANNOTATION, NOT_OBSERVED, Observing, Ways
 from arcbeam.model.plan import Channel, Plan, Routing, SideInput, Stage, TimeDomain, TimerFamily, Transform
 from arcbeam.model.urns import (
     INTERVAL_WINDOW_URN,
@@ -410,7 +410,7 @@ def _observed(transforms: list[Any]) -> dict[int, Ways]:
         here: Ways = tuple(dict.fromkeys(way for each in before for way in each)) or NOT_OBSERVED
         if ANNOTATION in transform.annotations:
             says = Observing.from_bytes(transform.annotations[ANNOTATION])
-            here = (says.observer(observer_name(transform.unique_name), here),)
+            here = (says.observer(transform.unique_name, here),)
         ways.update(dict.fromkeys(transform.outputs.values(), here))
         if transform.spec.urn == WRITE_URN:
             channel = WriteSpec.from_bytes(transform.spec.payload).channel

@@ -27,7 +27,8 @@ from arcbeam.engine.plan.reports import StageReport
 from arcbeam.engine.progress.cut import Places
 from arcbeam.engine.watermarks.clocks import Port, input_time, shown_time
 from arcbeam.engine.watermarks.moments import due, passed
-from arcbeam.engine.watermarks.stages import Times, Watermarks, Why
+from arcbeam.engine.watermarks.stages import Times, Watermarks
+from arcbeam.engine.watermarks.why import Why
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 

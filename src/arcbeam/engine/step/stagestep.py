@@ -25,6 +25,7 @@ from arcbeam.engine.step.statefulstage import StatefulLogic
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.moments import passed
+from arcbeam.engine.watermarks.observing import Seen
 from arcbeam.engine.watermarks.quiet import heard
 from arcbeam.model.script import AdvanceWatermark, ScriptOver
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
@@ -114,7 +115,8 @@ class StageStep:
         if prepares:
             place.record(place.runner.prepare())
         closed = self._finish()
-        return self._report(leftover, upstream, watermark, closed, unprepared=self._prepares and not prepares), closed
+        unprepared = self._prepares and not prepares
+        return self._report(leftover, upstream, watermark, closed, plan.times.seen, unprepared=unprepared), closed
 
     @property
     def _prepares(self) -> bool:
@@ -159,7 +161,14 @@ class StageStep:
         return closed
 
     def _report(
-        self, leftover: bool, upstream: Timestamp, watermark: Timestamp, closed: BundleResult, *, unprepared: bool
+        self,
+        leftover: bool,
+        upstream: Timestamp,
+        watermark: Timestamp,
+        closed: BundleResult,
+        seen: Seen,
+        *,
+        unprepared: bool,
     ) -> StageReport:
         place, work, tally = self._place, self._work, self._place.tally
         awaited: set[Awaited] = set()
@@ -181,7 +190,7 @@ class StageStep:
             local = _with_hold(local, _UNPREPARED)
         next_due = work.next_due()
         if flow.observed:
-            local, ends = heard(place.view, place.placed.number, flow.observed, upstream, local, place.now)
+            local, ends = heard(place.view, place.placed.number, flow.observed, upstream, local, place.now, seen)
             next_due = min((each for each in (next_due, ends) if each is not None), default=None)
         return StageReport(
             place.placed.name,

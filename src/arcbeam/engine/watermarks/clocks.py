@@ -57,11 +57,13 @@ class OutputTime:
         pending: of the work that may still bring something for it.
         hold: of what holds it.
         quiet: what is said of it has stood for so long that it does not count for those who do not wait for it.
+        idle: the parts of shared observers whose input here has stood for so long that it does not count.
     """
 
     pending: Hold | None = None
     hold: Hold | None = None
     quiet: bool = False
+    idle: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,16 @@ seen, less the delay:
     S at the end of time:       S        nothing comes any more
     otherwise                   min(S, O), or max(S, O)
 
+Parts of one transform may share what they have seen: that is then no time of elements, but what their inputs say, taken
+together (`shared`), and each is where that is, if its own input is not later.
+
 What was seen counts from the commit of the step on in which it was seen: all that comes in one step is judged by what
 was seen before it, in whatever order it comes, and a step that is run again judges as the first one did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -63,13 +66,14 @@ def observed_time(ways: Ways, said: Said, seen: Seen) -> Timestamp:
     return min(said.whole if observer is None else _of(observer, said, seen) for observer in ways)
 
 
-def _input_of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
-    impatient = observer.idle_after is not None and root.whole != MAX_TIMESTAMP
+def input_of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
+    """What the input of an observer says."""
+    impatient = observer.idle_after is not None and observer.shared is None and root.whole != MAX_TIMESTAMP
     return observed_time(observer.behind, Said(root.heard, root.heard) if impatient else root, seen)
 
 
 def _of(observer: Observer, root: Said, seen: Seen) -> Timestamp:
-    said = _input_of(observer, root, seen)
+    said = input_of(observer, root, seen)
     if said == MAX_TIMESTAMP:
         return said
     known = _known(observer, seen)
@@ -91,8 +95,25 @@ def decisive(ways: Ways, said: Said, seen: Seen) -> Observer | None:
     observer = min(ways, key=lambda each: said.whole if each is None else _of(each, said, seen))
     if observer is None:
         return None
-    below, there = _input_of(observer, said, seen), _of(observer, said, seen)
-    return observer if there != below or there == _known(observer, seen) else decisive(observer.behind, said, seen)
+    below, there = input_of(observer, said, seen), _of(observer, said, seen)
+    by_itself = there == _known(observer, seen) and observer.shared is None
+    return observer if there != below or by_itself else decisive(observer.behind, said, seen)
+
+
+def together(policy: Policy, inputs: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+    """What the inputs of observers say that share what they have seen; None: nothing.
+
+    An input that has ended does not count: while others go on, its end says nothing of them.
+
+    Args:
+        policy: which of them counts.
+        inputs: what each says, and whether it is idle.
+    """
+    if policy is Policy.MAX:
+        time = max((time for time, _ in inputs if time != MAX_TIMESTAMP), default=MIN_TIMESTAMP)
+    else:
+        time = min((time for time, idle in inputs if time != MAX_TIMESTAMP and not idle), default=MIN_TIMESTAMP)
+    return time if time > NOT_BEGUN else None
 
 
 def later(seen: Seen, more: Seen) -> dict[str, Timestamp]:

@@ -1,4 +1,4 @@
-"""The watermarks of all stages of a plan: how shards and stages go together, and why a watermark is where it is.
+"""The watermarks of all stages of a plan: how shards and stages go together, and the way to what keeps one (`why`).
 
 Owns what was said to anybody: upstream, input and output watermarks, which never go back. Must not know how a shard
 knows its own (`clocks`), nor when a step is.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from arcbeam.engine.watermarks.believing import Doubted, believed
 from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
-from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.observing import Said, Seen, decisive, later, observed_time
+from arcbeam.engine.watermarks.holds import HolderKind
+from arcbeam.engine.watermarks.observing import Said, Seen, decisive, input_of, later, observed_time, together
 from arcbeam.engine.watermarks.sketches import Recent, quantile_of, with_more
+from arcbeam.engine.watermarks.why import Cause, Complete, Held, Link, Observed, Unreported, Why
 from arcbeam.model.observers import NOT_OBSERVED, Observer, Ways, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 
@@ -102,102 +102,6 @@ def upstream_watermarks(
     return times
 
 
-# Why a watermark is where it is.
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Something in a shard holds it."""
-
-    hold: Hold
-    shard: int
-
-    def __str__(self) -> str:
-        silent = self.hold.kind is HolderKind.RESIDUAL and self.hold.time == MIN_TIMESTAMP
-        return f"held by {self.hold} in shard {self.shard}" + (", which reports no watermark" if silent else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """An observer has seen no more, or does not believe what it has seen."""
-
-    observer: Observer
-    latest: Timestamp | None
-    doubted: tuple[Timestamp, ...] = ()
-
-    def __str__(self) -> str:
-        delay = timedelta(microseconds=self.observer.delay)
-        seen = "has seen nothing yet" if self.latest is None else f"has seen {shown_time(self.latest)}, less {delay}"
-        if self.doubted:
-            first = shown_time(self.doubted[0])
-            seen += f", and does not believe {len(self.doubted)} later time(s), the first of them {first}"
-        return f"observed by {self.observer.name!r}, which {seen}"
-
-
-@dataclass(frozen=True, slots=True)
-class Unreported:
-    """A shard has said nothing yet."""
-
-    shard: int
-
-    def __str__(self) -> str:
-        return f"not known yet of shard {self.shard}"
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """Nothing keeps it: there is nothing to come."""
-
-    def __str__(self) -> str:
-        return "complete"
-
-
-Cause = Held | Observed | Unreported | Complete
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A step of the way to the cause: a watermark, and where it is.
-
-    Attributes:
-        subject: which watermark.
-        time: where it is.
-        waiting: why it is looked at: a parked element waits for it; None if it is upstream.
-        stage, output: whose it is; no output: the input's.
-    """
-
-    subject: str
-    time: Timestamp
-    waiting: Held | None = None
-    stage: str = ""
-    output: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """Why a watermark is where it is; prints as one line.
-
-    Attributes:
-        links: from the watermark that was asked for to the one that the cause keeps.
-        cause: what keeps it.
-    """
-
-    links: tuple[Link, ...]
-    cause: Cause
-
-    def __str__(self) -> str:
-        told: list[str] = []
-        time: Timestamp | None = None
-        for link in self.links:
-            at = "" if link.time == time else f" is at {shown_time(link.time)}"
-            if link.waiting:
-                told.append(f"{link.waiting}, waiting for {link.subject}" + (at and f", which{at}"))
-            else:
-                told.append(link.subject + at)
-            time = link.time
-        return ": ".join([*told, str(self.cause)])
-
-
 def _heard(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
     told = (output_time(upstream, local, output) for local in locals if not local.outputs[output].quiet)
     # A shard that has nothing says nothing, neither that all has ended.
@@ -247,6 +151,12 @@ class Watermarks:
             for output in stage.outputs:
                 port = Port(stage.name, output)
                 self._outputs[port] = committed.outputs.get(port, MIN_TIMESTAMP)
+        self._shared: dict[str, list[tuple[Port, Observer]]] = {}
+        for stage in self._stages.values():
+            for output, ways in stage.observed.items():
+                for observer in dict.fromkeys(along(ways)):
+                    if observer.shared is not None:
+                        self._shared.setdefault(observer.name, []).append((Port(stage.name, output), observer))
         self._observers = {
             observer.name: observer
             for stage in self._stages.values()
@@ -302,6 +212,7 @@ class Watermarks:
         self._doubted = {}
         for name, times in doubted.items():
             self._believe(name, times)
+        self._share(observed)
         # SUBTLE: behind all stages. What was seen in a step was told to no task of it: none has fired by it, so those
         # who read such an output are where they were.
         for port, said in observed.items():
@@ -312,6 +223,34 @@ class Watermarks:
     def times(self) -> Times:
         """Input and output watermarks as they are, and what was seen."""
         return Times(dict(self._inputs), dict(self._outputs), self._seen, self._recent, self._doubted)
+
+    def _share(self, said: Mapping[Port, Said]) -> None:
+        """What observers have seen that share it, by what the roots of their stages say: each of those is there."""
+        while True:
+            more: dict[str, Timestamp] = {}
+            for name, parts in self._shared.items():
+                if all(port in said for port, _ in parts):
+                    policy = parts[0][1].shared
+                    assert policy is not None
+                    inputs = (
+                        (input_of(of, said[port], self._seen), self._is_idle(port, of.part)) for port, of in parts
+                    )
+                    time = together(policy, inputs)
+                    if time is not None and time > self._seen.get(name, MIN_TIMESTAMP):
+                        more[name] = time
+            if not more:
+                return
+            # One may be behind another.
+            self._seen = later(self._seen, more)
+
+    def _is_idle(self, port: Port, part: str) -> bool:
+        """Whether what comes to a part of a shared observer has stood for long, in all shards where it goes on."""
+        upstream = self.upstream(port.stage)
+        locals = [self._locals[port.stage, shard] for shard in range(self._stages[port.stage].shards)]
+        return all(
+            part in local.outputs[port.output].idle or output_time(upstream, local, port.output) == MAX_TIMESTAMP
+            for local in locals
+        )
 
     def _believe(self, name: str, doubted: Collection[Timestamp]) -> None:
         """Of the times that an observer doubts, what is believed now, and what is left."""
@@ -337,6 +276,17 @@ class Watermarks:
             return Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
         told = (output_time(upstream, local, output) for local in locals)
         return Said(min(told, default=upstream), _heard(upstream, locals, output))
+
+    def _leader(self, observer: Observer) -> Port | None:
+        """Of the outputs whose observers share what they see the one whose input decides; None: none goes on."""
+        if observer.shared is None:
+            return None
+        seen = self._seen.get(observer.name, MIN_TIMESTAMP)
+        said = (
+            (input_of(of, self._said(self._stages[port.stage], port.output), self._seen), port)
+            for port, of in self._shared[observer.name]
+        )
+        return min((each for each in said if seen <= each[0] < MAX_TIMESTAMP), default=(MIN_TIMESTAMP, None))[1]
 
     def explain(self, stage: str) -> Why:
         """What keeps the input watermark of a stage where it is.
@@ -388,6 +338,8 @@ class Watermarks:
         limits: list[_Limit] = []
         if output is not None and (ways := stage.ways(output)) != NOT_OBSERVED:
             observer = decisive(ways, self._said(stage, output), self._seen)
+            if observer is not None and (port := self._leader(observer)) is not None:
+                return [_Limit(MIN_TIMESTAMP, None, port)]
             if observer is not None:
                 name = observer.name
                 return [_Limit(MIN_TIMESTAMP, Observed(observer, self._seen.get(name), self._doubted.get(name, ())))]

@@ -44,6 +44,7 @@ class ObservingOperation(BlockOperation):
         self.name = observer_name(name.transform_id)
         self.watched = False
         self._fn = fn
+        self._sees = observing.shared is None
         self._max_skew, self._quantile = observing.max_skew, observing.quantile
         self._max_jump, self._others = observing.max_jump, observing.confirmed_by
         self._latest: int | None = None
@@ -84,7 +85,7 @@ class ObservingOperation(BlockOperation):
                 times = self._fn.times_of(block.values)
                 if times is not None:
                     block = Block(block.values, Each(times), block.windows, block.panes)
-                if self.watched:
+                if self.watched and self._sees:
                     times = block.micros if type(block.micros) is Each else (block.micros,)
                     self._see(times if self._quantile is None else [*times] * (len(block) // len(times)), len(block))
                 self._outputs[0].emit(block)

@@ -81,7 +81,9 @@ class Builder:
             for output in stage.outputs:
                 out = made if len(stage.outputs) == 1 else made[output]
                 if isinstance(stage.kind, Pass) and stage.kind.delay is not None:
-                    observed = WithWatermark(None, lasting(Duration(stage.kind.delay)), policy=stage.kind.policy.value)
+                    jump = None if stage.kind.jump is None else lasting(Duration(stage.kind.jump))
+                    delay, policy = lasting(Duration(stage.kind.delay)), stage.kind.policy.value
+                    observed = WithWatermark(None, delay, policy=policy, max_jump=jump)
                     out |= f"observed {stage.name} {output}" >> observed
                 self._outputs[Port(stage.name, output)] = out
                 records.append(

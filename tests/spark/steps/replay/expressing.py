@@ -84,7 +84,7 @@ def _scaled(kind: Kind, scale: int) -> Kind:
         case Expand() | Join():
             return replace(kind, windowing=_wider(kind.windowing, scale))
         case Pass(delay) if delay is not None:
-            return replace(kind, delay=delay * scale)
+            return replace(kind, delay=delay * scale, jump=None if kind.jump is None else kind.jump * scale)
     return kind
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from arcbeam.model.observers import Policy
+from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.simulate.judging.records import Broken, Out, Record
@@ -16,19 +16,29 @@ from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 
 class Observations:
-    """What the stages of a job have seen: of each the latest time, over all shards."""
+    """What the stages of a job have seen, over all shards: of each the latest time, of those that do not believe all of
+    them all.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._kinds = {
             stage.name: stage.kind for stage in pipeline.stages if isinstance(stage.kind, Pass) and stage.kind.observes
         }
         self._latest: dict[str, Timestamp] = {}
+        self._times: dict[str, set[Timestamp]] = {name: set() for name, kind in self._kinds.items() if kind.jump}
 
     def add(self, records: Iterable[Record]) -> None:
         """A step is real."""
         for record in records:
             if record.stage in self._kinds and isinstance(record, Out):
-                self._latest[record.stage] = max(record.time, self._latest.get(record.stage, MIN_TIMESTAMP))
+                if record.stage in self._times:
+                    self._times[record.stage].add(record.time)
+                else:
+                    self._latest[record.stage] = max(record.time, self._latest.get(record.stage, MIN_TIMESTAMP))
+        for stage, times in self._times.items():
+            latest = _believed(times, self._kinds[stage].jump or 0)
+            if latest is not None:
+                self._latest[stage] = latest
 
     def check(self, before: Manifest, manifest: Manifest) -> None:
         """The outputs are where they must be: a watermark that was said is never taken back."""
@@ -52,3 +62,16 @@ class Observations:
         if said in (MIN_TIMESTAMP, MAX_TIMESTAMP):
             return said if said == MAX_TIMESTAMP else seen
         return min(said, seen) if kind.policy is Policy.MIN else max(said, seen)
+
+
+def _believed(times: set[Timestamp], jump: int) -> Timestamp | None:
+    """The end of the last chain of times that is long enough; None if none is."""
+    if len(times) >= MOST:
+        raise Broken(f"{len(times)} times: so many are more than this judges")
+    ordered = sorted(times)
+    latest, length = None, 0
+    for at, time in enumerate(ordered):
+        length = length + 1 if at and time - ordered[at - 1] <= jump else 1
+        if length > CONFIRMED_BY:
+            latest = time
+    return latest

@@ -16,10 +16,12 @@ from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.engine.watermarks.believing import NOTHING_DOUBTED, Doubted, believed
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observing import NOTHING_SEEN, Seen
 from arcbeam.engine.watermarks.observing import later as later_seen
 from arcbeam.model.commits import Committable
+from arcbeam.model.observers import CONFIRMED_BY
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
@@ -74,6 +76,7 @@ class Runner:
         self.desk = desk
         self.name = desk.stage.name
         self.seen: Seen = NOTHING_SEEN
+        self.doubted: Doubted = NOTHING_DOUBTED
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
         """See `bundles.Runner`."""
@@ -118,6 +121,7 @@ class Runner:
         part = self.desk.part()
         return BundleResult(
             seen=self.seen,
+            doubted=self.doubted,
             published=self.desk.published(),
             committables=(part,) if part else (),
             finalizations=1 if part else 0,
@@ -147,8 +151,17 @@ class Passing(Runner):
         for value, time, _, _ in elements:
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
         if kind.observes and elements:
-            self.seen = later_seen(self.seen, {self.name: max(time for _, time, _, _ in elements)})
+            self._see([time for _, time, _, _ in elements], kind.jump)
         return CallResult(len(elements))
+
+    def _see(self, times: Sequence[Timestamp], jump: int | None) -> None:
+        if jump is None:
+            self.seen = later_seen(self.seen, {self.name: max(times)})
+            return
+        doubted = (*times, *self.doubted.get(self.name, ()))
+        belief = believed(self.seen.get(self.name), doubted, jump, CONFIRMED_BY)
+        self.seen = {} if belief.latest is None else {self.name: belief.latest}
+        self.doubted = {self.name: belief.doubted} if belief.doubted else {}
 
 
 class Buffering(Runner):

@@ -94,10 +94,12 @@ class Pass:
     Attributes:
         delay: its outputs are observed, with this delay; None: they are not.
         policy: of the observer.
+        jump: a time that is so far ahead of all others is not believed, until others confirm it; None: all are.
     """
 
     delay: int | None = None
     policy: Policy = Policy.MIN
+    jump: int | None = None
 
     @property
     def observes(self) -> bool:

@@ -197,7 +197,8 @@ def _kind(chance: random.Random, times: _Times, sides: Sequence[Port]) -> Kind:
             behind = chance.choice((None, 0, 5))
             if behind is None:
                 return Pass()
-            return Pass(behind * times.unit, chance.choice((Policy.MIN, Policy.MIN, Policy.MAX)))
+            policy = chance.choice((Policy.MIN, Policy.MIN, Policy.MAX))
+            return Pass(behind * times.unit, policy, behind * times.unit or None)
         case _:
             return Expand(
                 chance.choice((1, 2, 3)),

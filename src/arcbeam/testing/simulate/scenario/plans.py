@@ -59,7 +59,8 @@ class Stage:
         """The ways to its outputs, if it observes them."""
         if not isinstance(self.kind, Pass) or self.kind.delay is None:
             return {}
-        observer = Observer(self.name, Duration(self.kind.delay), self.kind.policy)
+        jump = None if self.kind.jump is None else Duration(self.kind.jump)
+        observer = Observer(self.name, Duration(self.kind.delay), self.kind.policy, max_jump=jump)
         return dict.fromkeys(self.outputs, (observer,))
 
     def key_of(self, key: bytes) -> bytes:

@@ -1,0 +1,176 @@
+"""Observers that share what they have seen: the latest that their inputs say, or the earliest that is not idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.observing import together
+from arcbeam.engine.watermarks.quiet import heard
+from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
+from arcbeam.model.observers import Observer, Policy
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Duration, Timestamp
+from arcbeam.testing.views import MemoryView
+
+pytestmark = pytest.mark.contract("WM-02")
+
+_A, _B = Port("a", "main"), Port("b", "main")
+_CLICKS = Observer("clicks", Duration(10))
+_END = MAX_TIMESTAMP
+
+
+def _shared(policy: Policy, part: str, *behind: Observer | None, idle_after: int | None = None) -> Observer:
+    idle = None if idle_after is None else Duration(idle_after)
+    return Observer("both", Duration(0), Policy.MAX, behind or (None,), idle, shared=policy, part=part)
+
+
+def _marks(policy: Policy, before: Times | None = None, idle_after: int | None = None) -> Watermarks:
+    """Two sources, the first of which is observed, and what reads both."""
+    first, second = _shared(policy, "a", _CLICKS, idle_after=idle_after), _shared(policy, "b", idle_after=idle_after)
+    return Watermarks(
+        [
+            StageFlow("a", (), ("main",), 1, {"main": (first,)}),
+            StageFlow("b", (), ("main",), 1, {"main": (second,)}),
+            StageFlow("sum", (_A, _B), (), 1),
+        ],
+        before,
+    )
+
+
+def _step(marks: Watermarks, seen: int | None, said: int, idle: str = "") -> Times:
+    """A step in which the first has seen a time, and the second says one."""
+    for stage, time in (("a", MIN_TIMESTAMP), ("b", said)):
+        hold = None if time == _END else Hold(Timestamp(time), HolderKind.RESIDUAL, stage)
+        known = OutputTime(hold, idle=frozenset([stage]) if stage in idle else frozenset())
+        times = {"clicks": Timestamp(seen)} if stage == "a" and seen is not None else {}
+        marks.report(stage, 0, Local(hold, {"main": known}, None, times))
+    marks.report("sum", 0, Local())
+    return marks.advance()
+
+
+def _there(times: Times) -> tuple[int, int]:
+    return times.outputs[_A], times.outputs[_B]
+
+
+def test_each_is_where_the_latest_is_from_the_commit_on_and_goes_on_from_there() -> None:
+    marks = _marks(Policy.MAX)
+    times = _step(marks, 50, 5)
+    assert _there(times) == (40, 40)
+    assert (times.seen["both"], times.inputs["sum"]) == (40, MIN_TIMESTAMP)
+    assert "observed by 'clicks'" in str(marks.explain_output(_B)), "it waits for what is the latest"
+    times = _step(marks, None, 60)
+    assert (_there(times), times.inputs["sum"]) == ((60, 60), 40)
+    assert str(marks.explain_output(_A)).endswith("held by residual 'b' in shard 0")
+    again = _step(_marks(Policy.MAX, times), None, MIN_TIMESTAMP)
+    again.check_after(times)
+    assert _there(again) == (60, 60)
+
+
+def test_one_that_has_ended_does_not_count_while_the_other_goes_on() -> None:
+    marks = _marks(Policy.MAX)
+    assert _there(_step(marks, 50, 70)) == (70, 70)
+    times = _step(marks, 60, _END)
+    assert (_there(times), times.seen["both"]) == ((70, _END), 70)
+    assert "at what others of 'both' have said, which is 1970-01-01T00:00:00.000070Z" in str(marks.explain_output(_A))
+    assert _there(_step(marks, 95, _END)) == (85, _END)
+
+
+def test_one_that_is_idle_does_not_hold_back_the_rest_and_counts_again_when_it_moves() -> None:
+    marks = _marks(Policy.MIN, idle_after=7)
+    assert _step(marks, 50, 5).outputs == {_A: 40, _B: 5}
+    assert _step(marks, 60, 5, idle="b").outputs == {_A: 50, _B: 50}
+    times = _step(marks, 70, 6)
+    assert times.outputs == {_A: 60, _B: 50}, "it is behind, and what it brings late"
+    assert _step(_marks(Policy.MIN, times, 7), 80, 55).outputs == {_A: 70, _B: 55}
+    marks = _marks(Policy.MIN, times, 7)
+    assert _step(marks, None, 55, idle="ab").outputs == {_A: 60, _B: 55}, "all are: nobody has gone on"
+    assert _step(marks, None, 90, idle="a").outputs == {_A: 90, _B: 90}
+    assert _step(marks, None, _END, idle="a").outputs == {_A: 90, _B: _END}
+
+
+def test_where_not_all_have_reported_the_earliest_is_not_known() -> None:
+    marks = _marks(Policy.MIN, idle_after=7)
+    hold = Hold(Timestamp(5), HolderKind.RESIDUAL, "b")
+    marks.report("b", 0, Local(hold, {"main": OutputTime(hold)}))
+    assert "both" not in marks.advance().seen
+
+
+@pytest.mark.parametrize(
+    ("policy", "inputs", "there"),
+    [
+        (Policy.MAX, [(5, False), (9, True)], 9),
+        (Policy.MAX, [(5, False), (_END, False)], 5),
+        (Policy.MAX, [(MIN_TIMESTAMP, False), (NOT_BEGUN, False)], None),
+        (Policy.MAX, [(_END, False)], None),
+        (Policy.MIN, [(5, True), (9, False)], 9),
+        (Policy.MIN, [(5, False), (9, False)], 5),
+        (Policy.MIN, [(5, False), (_END, False)], 5),
+        (Policy.MIN, [(5, True), (_END, False)], None),
+        (Policy.MIN, [(5, False), (NOT_BEGUN, False)], None),
+    ],
+)
+def test_the_end_of_one_says_nothing_of_the_others(
+    policy: Policy, inputs: list[tuple[int, bool]], there: int | None
+) -> None:
+    assert together(policy, ((Timestamp(time), idle) for time, idle in inputs)) == there
+
+
+def test_an_input_is_idle_when_neither_what_its_source_says_nor_what_was_seen_of_it_has_moved() -> None:
+    first, second = _shared(Policy.MIN, "a", _CLICKS, idle_after=10), _shared(Policy.MIN, "b", idle_after=500)
+    view, observed = MemoryView(), {"main": (first, second)}
+
+    def look(now: int, seen: int | None, said: int = MIN_TIMESTAMP) -> tuple[frozenset[str], int | None]:
+        hold = Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
+        known = {} if seen is None else {"clicks": Timestamp(seen)}
+        local = Local(hold, {"main": OutputTime(hold)})
+        told, due = heard(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now), known)
+        return told.outputs["main"].idle, due
+
+    busy, idle = frozenset[str](), frozenset(["a"])
+    assert look(100, None) == (busy, 110)
+    assert look(110, None) == (idle, 600), "also what has never said anything"
+    assert look(115, 50) == (busy, 125)
+    assert look(120, 60) == (busy, 130)
+    assert look(129, 60) == (busy, 130)
+    assert look(130, 60) == (idle, 600)
+    assert look(131, 60, said=30) == (busy, 141)
+    assert look(132, 70, said=30) == (busy, 141), "what the source says is earlier, and stands"
+
+
+def test_what_waits_is_not_idle() -> None:
+    view, observed = MemoryView(), {"main": (_shared(Policy.MIN, "a", idle_after=10),)}
+    parked = Hold(Timestamp(5), HolderKind.PARKED, "it")
+    local = Local(parked, {"main": OutputTime(parked)})
+    for now in (100, 200):
+        assert heard(view, 7, observed, MAX_TIMESTAMP, local, Timestamp(now))[1] is None
+    assert heard(view, 7, observed, MAX_TIMESTAMP, replace(local, outputs={"main": OutputTime()}), Timestamp(300)) == (
+        replace(local, outputs={"main": OutputTime()}),
+        None,
+    ), "nor what has ended"
+
+
+_STEPS = st.lists(st.tuples(st.none() | st.integers(0, 99), st.integers(0, 99), st.sampled_from(["", "a", "b", "ab"])))
+
+
+@given(st.sampled_from(Policy), _STEPS, st.booleans())
+def test_no_watermark_ever_goes_back_and_no_driver_forgets(
+    policy: Policy, steps: list[tuple[int | None, int, str]], resumes: bool
+) -> None:
+    idle_after = 7 if policy is Policy.MIN else None
+    marks, before, latest = _marks(policy, idle_after=idle_after), Times(), MIN_TIMESTAMP
+    for seen, said, idle in steps:
+        times = _step(marks, seen, said, idle)
+        times.check_after(before)
+        first = MIN_TIMESTAMP if "clicks" not in times.seen else times.seen["clicks"] - 10
+        latest = max(latest, Timestamp(first), Timestamp(said))
+        if policy is Policy.MAX:
+            assert _there(times) == (latest, latest)
+        assert times.seen.get("both", MIN_TIMESTAMP) <= min(_there(times)) or times.seen["both"] in _there(times)
+        before = times
+        if resumes:
+            marks = _marks(policy, times, idle_after)
