@@ -187,6 +187,20 @@ def test_what_an_observer_does_not_believe_is_counted_and_named_and_so_is_what_f
     assert "believe" not in cause.text + cause.frees
 
 
+@pytest.mark.contract("WM-04", "WM-06")
+def test_where_the_clock_bounds_what_is_believed_that_is_said() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(0), max_skew=Duration(9_000_000))
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    times = at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5)
+    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    assert cause.text.endswith("it believes no time 0:00:09 ahead of the clock (notBelieved counts them)")
+
+
 def test_an_observer_that_has_seen_nothing_later_is_named() -> None:
     log = opened(MemoryBlobs())
     clicks = Observer("clicks", Duration(2_000_000), Policy.MAX, (Observer("below", Duration(0)), None), Duration(7))

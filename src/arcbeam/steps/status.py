@@ -377,6 +377,9 @@ class _Reasons:
                         f"an element with a later event time comes, at most {jump} later; {observer.confirmed_by} "
                         "others confirm one that is not believed; or all input ends"
                     )
+                if observer.max_skew is not None:
+                    ahead = f"{_span(observer.max_skew)} ahead of the clock"
+                    what += f"; it believes no time {ahead} (notBelieved counts them)"
                 return self._made("observer", link, None, what, frees, observer.name)
             case Unreported(shard):
                 frees = "the first step of this driver, which runs at once"
