@@ -40,6 +40,21 @@ def test_the_latest_that_was_seen_in_a_step_is_reported_with_it() -> None:
     assert world.step(9).local.seen == {}
 
 
+@pytest.mark.contract("WM-01", "ENG-10")
+@pytest.mark.parametrize("grouped", [True, False])
+def test_what_was_observed_in_a_step_decides_what_is_late_in_the_very_next(grouped: bool) -> None:
+    kind = Grouped(Strategy(Repeatedly(AfterWatermark())), DECODE) if grouped else Stateful({}, DECODE, end_of)
+    world = World(kind, reads=(RATES,))
+    world.step(5, 1)
+    # All of what it reads was told 5 in that step; behind it, what was seen has moved that to 12.
+    world.committed_outputs[RATES] = Timestamp(12)
+    report = world.step(12, 2, 15)
+    assert [drop.watermark for drop in world.drops] == [12]
+    assert report.counts.late == 1
+    assert world.told() == (["pane 1"] if grouped else ["process 1", "process 15"])
+    assert world.step(30, 16).counts.late == 0, "what it reads was told 12 when that came"
+
+
 # Restrictions.
 
 

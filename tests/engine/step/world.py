@@ -50,9 +50,10 @@ class World:
         stable: bool = False,
         *,
         prepares: bool = False,
+        reads: tuple[Port, ...] = (),
     ) -> None:
         self.view = MemoryView()
-        self.spec = StageSpec(Placed(StageFlow("it", (), ("main",)), 1, 0, sides), kind, DECODE, stable, prepares)
+        self.spec = StageSpec(Placed(StageFlow("it", reads, ("main",)), 1, 0, sides), kind, DECODE, stable, prepares)
         self.story: list[str] = []
         self.on: dict[str, Any] = {}
         self.closed = BundleResult()

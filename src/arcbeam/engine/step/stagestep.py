@@ -97,6 +97,7 @@ class StageStep:
             moves: of the plan's, those from and to this shard of the stage.
         """
         place, work = self._place, self._work
+        self._catch_up()
         work.begin(plan, moves, upstream)
         if place.placed.scripted and place.shard == SCRIPT_SHARD:
             self._follow(plan)
@@ -117,6 +118,18 @@ class StageStep:
         closed = self._finish()
         unprepared = self._prepares and not prepares
         return self._report(leftover, upstream, watermark, closed, plan.times.seen, unprepared=unprepared), closed
+
+    def _catch_up(self) -> None:
+        """Moves the watermark to where the head has it.
+
+        Within a step a shard learns of it from markers. But what was observed has moved outputs behind the step before,
+        and what comes now is late by that, whether or not there was a step without data in between.
+        """
+        inputs = self._place.placed.flow.inputs
+        if inputs and not self._is_transparent:
+            known = min(self._committed_outputs.get(port, MIN_TIMESTAMP) for port in inputs)
+            if known > self._place.clock.input:
+                self._place.clock.advance(known)
 
     @property
     def _prepares(self) -> bool:
