@@ -1,0 +1,261 @@
+"""Whatever observers there are, and whoever sees what when: watermarks never go back, and are where they must be.
+
+What comes is chosen, and runs twice: once as it is, once with other cuts: bundles, the order in which shards report,
+tasks, and drivers that begin anew from what is committed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port, output_time, told_time
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.observing import later
+from arcbeam.engine.watermarks.quiet import heard
+from arcbeam.engine.watermarks.sketches import Recent, sketched
+from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
+from arcbeam.model.observers import Observer, Policy, Ways, along
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.testing.views import MemoryView
+
+T = TypeVar("T")
+_SHARDS = 3
+_OUT, _GROUPED = Port("read", "main"), Port("group", "main")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step brings.
+
+    Attributes:
+        after: so much later than the one before it is.
+        seen: by shard, times of elements; all observers see them.
+        holds: by shard, where its source is; None: it has ended.
+    """
+
+    after: int
+    seen: tuple[tuple[int, ...], ...]
+    holds: tuple[int | None, ...]
+
+
+@st.composite
+def _observers(draw: st.DrawFn, depth: int = 2) -> Observer:
+    behind: Ways = (None,)
+    if depth > 1 and draw(st.booleans()):
+        behind = tuple(draw(st.lists(st.none() | _observers(depth - 1), min_size=1, max_size=2)))
+    return Observer(
+        "",
+        Duration(draw(st.sampled_from((0, 1, 5, 30)))),
+        draw(st.sampled_from(Policy)),
+        behind,
+        draw(st.none() | st.sampled_from((Duration(3), Duration(20)))),
+        draw(st.none() | st.sampled_from((0.5, 0.75, 0.9))),
+    )
+
+
+def _named(ways: Ways, name: str = "o") -> Ways:
+    return tuple(
+        each and replace(each, name=f"{name}{n}", behind=_named(each.behind, f"{name}{n}."))
+        for n, each in enumerate(ways)
+    )
+
+
+_WAYS = st.lists(st.none() | _observers(), min_size=1, max_size=2).map(tuple).map(_named)
+_TIMES = st.integers(-60, 60)
+_HOLDS = st.none() | st.just(int(MIN_TIMESTAMP)) | _TIMES
+
+
+@st.composite
+def _steps(draw: st.DrawFn) -> list[Step]:
+    """Some; sources often stand still."""
+    holds: list[int | None] = [draw(_HOLDS) for _ in range(_SHARDS)]
+    steps = []
+    for _ in range(draw(st.integers(1, 8))):
+        seen = tuple(tuple(draw(st.lists(_TIMES, max_size=4))) for _ in range(_SHARDS))
+        steps.append(Step(draw(st.sampled_from((0, 2, 3, 25))), seen, tuple(holds)))
+        holds = [draw(_HOLDS) if draw(st.integers(0, 3)) == 0 else hold for hold in holds]
+    return steps
+
+
+_STEPS = _steps()
+
+
+@dataclass
+class Job:
+    """A source with observers, and a grouping that reads it, from step to step.
+
+    Attributes:
+        cuts: by which all else is cut; None: nothing is.
+    """
+
+    ways: Ways
+    cuts: random.Random | None = None
+    views: list[MemoryView] = field(default_factory=lambda: [MemoryView() for _ in range(_SHARDS)])
+    times: Times = field(default_factory=Times)
+    now: int = 0
+
+    def __post_init__(self) -> None:
+        self.marks = self._begun()
+
+    def _begun(self) -> Watermarks:
+        flows = [
+            StageFlow("read", (), ("main",), _SHARDS, {"main": self.ways}),
+            StageFlow("group", (_OUT,), ("main",), _SHARDS),
+        ]
+        return Watermarks(flows, self.times)
+
+    def run(self, step: Step) -> Times:
+        """A step is committed; where all is then."""
+        self.now += step.after
+        if self.cuts and self.cuts.random() < 0.4:
+            self._driver_begins()
+        if self.cuts and self.cuts.random() < 0.2:
+            self._is_lost(step)
+        locals = [self._local(step, shard, self.views[shard]) for shard in range(_SHARDS)]
+        told = self._told(locals)
+        for shard in self._shuffled(range(_SHARDS)):
+            self.marks.report("read", shard, locals[shard])
+        for shard in self._shuffled(range(_SHARDS)):
+            self.marks.report("group", shard, Local(None, {"main": OutputTime()}))
+        before, self.times = self.times, self.marks.advance()
+        self.times.check_after(before)
+        assert all(self.times.seen[name] >= time for name, time in before.seen.items())
+        assert told == max(before.outputs.get(_OUT, MIN_TIMESTAMP), told), "what was said is not taken back"
+        assert self.times.outputs[_OUT] >= told
+        # What was seen in the step is told to nobody in it.
+        assert self.times.inputs["group"] == max(told, before.inputs.get("group", MIN_TIMESTAMP))
+        return self.times
+
+    def _driver_begins(self) -> None:
+        """From what is committed: what has been said since by nobody."""
+        recent = {name: Recent.decoded(of.encoded()) for name, of in self.times.recent.items()}
+        self.times = Times(dict(self.times.inputs), dict(self.times.outputs), dict(self.times.seen), recent)
+        self.marks = self._begun()
+
+    def _is_lost(self, step: Step) -> None:
+        """A driver that dies behind the step and before its commit: state and watermarks are as they were."""
+        views = [MemoryView(dict(view.scan(b"", b"\xff" * 8))) for view in self.views]
+        for shard, view in enumerate(views):
+            self.marks.report("read", shard, self._local(step, shard, view))
+        self.marks.advance()
+        self._driver_begins()
+
+    def _local(self, step: Step, shard: int, view: MemoryView) -> Local:
+        said = step.holds[shard]
+        hold = None if said is None else Hold(Timestamp(said), HolderKind.RESIDUAL, "it")
+        seen: dict[str, Timestamp] = {}
+        sketches: dict[str, bytes] = {}
+        for observer in along(self.ways):
+            for times in self._cut(step.seen[shard]):
+                if observer.quantile is None:
+                    seen = later(seen, {observer.name: Timestamp(max(times))})
+                else:
+                    sketches[observer.name] = sketched(times, sketches.get(observer.name, b""))
+        local = Local(hold, {"main": OutputTime(hold)}, None, seen, sketches)
+        return heard(view, 1, {"main": self.ways}, MAX_TIMESTAMP, local, Timestamp(self.now))[0]
+
+    def _cut(self, times: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The times in bundles."""
+        left = self._shuffled(times)
+        while left:
+            count = self.cuts.randint(1, len(left)) if self.cuts else len(left)
+            yield left[:count]
+            left = left[count:]
+
+    def _told(self, locals: Sequence[Local]) -> Timestamp:
+        """What the grouping's tasks are told, by however many tasks."""
+        tasks: list[list[Local]] = [[]]
+        for local in locals:
+            if self.cuts and tasks[-1] and self.cuts.random() < 0.5:
+                tasks.append([])
+            tasks[-1].append(local)
+        markers = [
+            {_OUT: min(told_time(self.ways, output_time(MAX_TIMESTAMP, local, "main")) for local in task)}
+            for task in tasks
+        ]
+        return upstream_watermarks(self._shuffled(markers), {_OUT: len(tasks)}, self.times.outputs)[_OUT]
+
+    def _shuffled(self, things: Sequence[T]) -> list[T]:
+        return self.cuts.sample(list(things), len(things)) if self.cuts else list(things)
+
+
+@pytest.mark.contract("WM-01", "WM-02", "WM-03", "WM-04", "ENG-01", "ENG-08")
+@given(_WAYS, _STEPS, st.integers(0, 1000))
+def test_it_does_not_matter_who_sees_what_when_and_nothing_goes_back(
+    ways: Ways, steps: Sequence[Step], chance: int
+) -> None:
+    whole, cut = Job(ways), Job(ways, random.Random(chance))
+    exact = all(observer.quantile is None for observer in along(ways))
+    for step in steps:
+        once, again = whole.run(step), cut.run(step)
+        if exact:
+            assert once == again
+
+
+@pytest.mark.contract("WM-01", "WM-02", "WM-04")
+@given(_WAYS, _STEPS)
+def test_an_output_is_where_the_formula_says(ways: Ways, steps: Sequence[Step]) -> None:
+    job, latest, output = Job(ways), Latest(ways), MIN_TIMESTAMP
+    for step in steps:
+        latest.add(step)
+        times = job.run(step)
+        for observer in along(ways):
+            if observer.quantile is not None and observer.name in times.seen:
+                # A part of what came last: not beyond it.
+                assert min(latest.all) <= times.seen[observer.name] <= max(latest.all)
+            elif latest.all and observer.quantile is None:
+                assert times.seen[observer.name] == max(latest.all)
+        output = max(output, min(latest.there(each, times.seen) for each in ways))
+        assert times.outputs[_OUT] == output
+
+
+class Latest:
+    """What has come, and since when which shard says the same; with an arithmetic of its own."""
+
+    def __init__(self, ways: Ways) -> None:
+        # Who is silent is known of an output: the least patient of all decides.
+        self._patience = min((each.idle_after for each in along(ways) if each.idle_after is not None), default=None)
+        self.all: list[int] = []
+        self._said: list[int | None] = [0] * _SHARDS
+        self._since = [-1_000] * _SHARDS
+        self._now, self._begun = 0, False
+
+    def add(self, step: Step) -> None:
+        """A step is committed."""
+        self._now += step.after
+        self.all += [time for times in step.seen for time in times]
+        for shard, said in enumerate(step.holds):
+            if said != self._said[shard] or not self._begun:
+                self._since[shard] = self._now
+        self._said, self._begun = list(step.holds), True
+
+    def there(self, observer: Observer | None, seen: Mapping[str, Timestamp], patience: int | None = None) -> int:
+        """Where a way is."""
+        if observer is None:
+            return self._input(patience)
+        if observer.idle_after is not None and self._input(None) < MAX_TIMESTAMP:
+            patience = self._patience
+        said = min(self.there(each, seen, patience) for each in observer.behind)
+        known = seen.get(observer.name)
+        lagging = MIN_TIMESTAMP if known is None else known - observer.delay
+        if said in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+            return said if said == MAX_TIMESTAMP else lagging
+        return min(said, lagging) if observer.policy is Policy.MIN else max(said, lagging)
+
+    def _input(self, patience: int | None) -> int:
+        said = [MAX_TIMESTAMP if each is None else each for each in self._said]
+        if patience is None:
+            return min(said)
+        loud = [
+            each
+            for each, since in zip(said, self._since, strict=True)
+            if each < MAX_TIMESTAMP and (each == MIN_TIMESTAMP or self._now - since < patience)
+        ]
+        return min(loud, default=MIN_TIMESTAMP)
