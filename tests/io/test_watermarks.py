@@ -68,6 +68,7 @@ def test_a_time_is_a_timestamp_a_datetime_or_seconds(time: Any, micros: int) -> 
     assert _times("at", {"at": time}) == [micros]
     assert _times("at", Visit(time, "")) == [micros]
     assert _times(lambda x: x, time, 1.0) == [micros, 1_000_000], "kinds may be mixed"
+    assert _times(lambda x: x, *[time] * 50) == [micros] * 50, "many are looked at together"
 
 
 @pytest.mark.contract("WM-07")
@@ -86,7 +87,7 @@ def test_a_time_is_a_timestamp_a_datetime_or_seconds(time: Any, micros: int) -> 
     ],
 )
 def test_what_is_no_time_is_named(time: Any, told: str) -> None:
-    for others in ((), (2,), (datetime(2013, 1, 1, tzinfo=UTC),)):
+    for others in ((), (2,), (datetime(2013, 1, 1, tzinfo=UTC),), (2.0,) * 50):
         with pytest.raises(ValueError, match=f"field 'at' of an element is .*{told}.*'who'"):
             _times("at", *({"at": other} for other in others), {"at": time, "name": "who"})
         with pytest.raises(ValueError, match=f"the event time of an element is .*{told}"):

@@ -21,6 +21,7 @@ from arcbeam.engine.watermarks.believing import believed
 from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import BlockOperation
+from arcbeam.harness.transforms.outputs import micros_of
 from arcbeam.model.observers import ANNOTATION, Observing, observer_name
 from arcbeam.model.timestamps import Timestamp
 
@@ -82,7 +83,7 @@ class ObservingOperation(BlockOperation):
     def _take(self, block: Block) -> None:
         with self.scoped_process_state:
             try:
-                times = self._fn.times_of(block.values)
+                times = self._fn.times_of(block.values, micros_of)
                 if times is not None:
                     block = Block(block.values, Each(times), block.windows, block.panes)
                 if self.watched and self._sees:
