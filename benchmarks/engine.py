@@ -1,4 +1,4 @@
-"""What the engine and the store do in a second on one core: the second half of `make bench`.
+"""What the engine, the store and a chain do in a second on one core: a part of `make bench`.
 
     python benchmarks/engine.py
     python benchmarks/engine.py --work groups,timers --runs 5
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.engine import commit, groups, state, time
+from bench.engine import commit, groups, state, time, times
 from bench.figures import Figure, best
 from bench.report import as_markdown, as_text, replace_section
 
@@ -32,6 +32,8 @@ def _with_folder(work: Callable[[int, Path], list[Figure]]) -> Callable[[int], l
     return run
 
 
+_TURNS = 3
+"""Of what is compared; the best of each."""
 WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
     "cells": (_with_folder(state.on_disk), M),
     "timers": (time.pending_timers, M),
@@ -45,6 +47,7 @@ WORKS: dict[str, tuple[Callable[[int], list[Figure]], int]] = {
     "memory-timers": (time.timers_in_memory, M),
     "holds": (time.holds, 200_000),
     "order": (time.in_order, 200_000),
+    "watermark": (lambda size: times.watermarks(size, _TURNS), 500_000),
 }
 """What is measured, and its size: keys, timers, elements, MiB."""
 
@@ -55,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.work:
         work, size = WORKS[name]
         print(f"{name} …", file=sys.stderr, flush=True)
-        once = name in ("memory", "copies")
+        once = name in ("memory", "copies", "watermark")
         figures += best([work(size // options.divide) for _ in range(1 if once else options.runs)])
     table = [["what", "measured", "should be", ""], *(figure.cells() for figure in figures)]
     print(as_text(table))

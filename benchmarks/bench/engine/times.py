@@ -1,0 +1,139 @@
+"""What `WithWatermark` costs an element where a Map could stand: a stage in one process, without Spark.
+
+Elements come in blocks, pass a Map, what is measured, and two Maps behind it, and end there. Each figure is the
+processor time of an element less what the same chain takes with a Map in that place that gives back what it gets.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import operator
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from arcbeam.harness.bounded.boundedstage import BoundedStage
+from arcbeam.harness.bundle.observing import ObservingOperation
+from arcbeam.io import WithWatermark
+from bench.figures import Figure, core_seconds
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+from tests.harness.drive import Driven
+
+TARGET = 0.1
+"""Microseconds."""
+_LIST = 50_000
+"""Elements that are made once, and come again and again."""
+_DELAY = 60
+
+
+class Click(NamedTuple):
+    """An element with a schema."""
+
+    at: float
+    number: int
+
+
+class Stamped(NamedTuple):
+    """The same with the SDK's time."""
+
+    at: Timestamp
+    number: int
+
+
+_MADE: dict[str, Callable[[int], Any]] = {
+    "dicts": lambda n: {"at": n / 20_000, "number": n},
+    "rows": lambda n: beam.Row(at=n / 20_000, number=n),
+    "named tuples": lambda n: Click(n / 20_000, n),
+    "named tuples with the SDK's Timestamps": lambda n: Stamped(Timestamp(micros=n * 50), n),
+    "numbers": lambda n: n,
+}
+
+
+@functools.cache
+def _elements(kind: str) -> list[Any]:
+    return [_MADE[kind](n) for n in range(_LIST)]
+
+
+# SUBTLE: functions of a module are pickled by name; a lambda would bring along all that it refers to.
+
+
+def _given(_: int, kind: str) -> list[Any]:
+    return _elements(kind)
+
+
+def _same(element: Any) -> Any:
+    return element
+
+
+def _second_of(number: int) -> float:
+    return number / 20_000
+
+
+def _timed(number: int) -> TimestampedValue:
+    return TimestampedValue(number, number / 20_000)
+
+
+def _timed_dict(element: dict[str, Any]) -> TimestampedValue:
+    return TimestampedValue(element, element["at"])
+
+
+_AT = operator.itemgetter("at")
+FORMS: tuple[tuple[str, str, Callable[[], beam.PTransform], bool], ...] = (
+    ("WithWatermark, a field of dicts", "dicts", lambda: WithWatermark("at", _DELAY), True),
+    ("… a function of dicts", "dicts", lambda: WithWatermark(_AT, _DELAY), True),
+    ("… a field of rows", "rows", lambda: WithWatermark("at", _DELAY), True),
+    ("… a field of named tuples", "named tuples", lambda: WithWatermark("at", _DELAY), True),
+    ("… a function of numbers", "numbers", lambda: WithWatermark(_second_of, _DELAY), True),
+    ("… the times that they have", "dicts", lambda: WithWatermark(None, _DELAY), True),
+    (
+        "… a field that has the SDK's Timestamp",
+        "named tuples with the SDK's Timestamps",
+        lambda: WithWatermark("at", _DELAY),
+        False,
+    ),
+    ("… a field of dicts, at most so far ahead", "dicts", lambda: WithWatermark("at", _DELAY, max_skew=60), False),
+    ("… a field of dicts, a quantile", "dicts", lambda: WithWatermark("at", _DELAY, quantile=0.99), False),
+    ("Map(TimestampedValue), of dicts", "dicts", lambda: beam.Map(_timed_dict), False),
+    ("… of numbers", "numbers", lambda: beam.Map(_timed), False),
+)
+"""What is told of it, of which elements, what stands in the chain, and whether it is judged."""
+
+
+def watermarks(elements: int, runs: int) -> list[Figure]:
+    """Microseconds of an element, beside those of a Map that does nothing: of the best runs of both, made in turns."""
+    logging.disable(logging.WARNING)
+    plain, took = dict[str, float](), dict[str, float]()
+    for _ in range(runs):
+        for kind in _MADE:
+            plain[kind] = min(plain.get(kind, math.inf), _micros(kind, beam.Map(_same), elements))
+        for told, kind, made, _ in FORMS:
+            took[told] = min(took.get(told, math.inf), _micros(kind, made(), elements))
+    return [
+        Figure(f"{told}: beside a Map in its place", took[told] - plain[kind], "µs", TARGET if judged else None)
+        for told, kind, _, judged in FORMS
+    ]
+
+
+def _micros(kind: str, place: beam.PTransform, elements: int) -> float:
+    rounds = max(1, elements // _LIST)
+    pipeline = Driven(shards=1, prepare=_watch)
+    made = pipeline | beam.Create([0] * rounds, reshuffle=False) | "Make" >> beam.FlatMap(_given, kind)
+    before = made | "Before" >> beam.Map(_same)
+    _ = before | "Place" >> place | "Behind" >> beam.Map(_same) | "Last" >> beam.Map(_same)
+    _elements(kind)
+    return core_seconds(pipeline.run) / rounds / _LIST * 1e6
+
+
+def _watch(stage: BoundedStage) -> None:
+    """Has times observed, as a job in steps has it."""
+    for op in stage.processor.sdk.ops.values():
+        if isinstance(op, ObservingOperation):
+            op.watched = True
