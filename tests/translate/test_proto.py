@@ -125,3 +125,23 @@ def test_a_proto_that_cannot_be_made_leaves_the_sdk_as_it_was() -> None:
     with pytest.raises(InvalidPipelineError, match="'Hold' cannot be pickled"):
         pipeline_proto(p)
     assert userstate.get_dofn_specs is own
+
+
+class _Beside(beam.DoFn):
+    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+
+    def process(
+        self, element: Any, a: Any, b: Any, c: Any, d: Any, e: Any, seen: Any = beam.DoFn.StateParam(SEEN)
+    ) -> None:
+        """Keeps nothing."""
+
+
+def test_the_key_of_a_dofn_with_state_is_not_looked_for_in_what_it_reads_at_the_side() -> None:
+    own = beam.ParDo._get_key_and_window_coder
+    p = beam.Pipeline()
+    names = p | beam.Create(["a"])
+    # The SDK takes one of all inputs, by chance.
+    sides = [beam.pvalue.AsSingleton(names | str(i) >> beam.Map(str).with_output_types(str)) for i in range(5)]
+    _ = p | "Pairs" >> beam.Create([(1, 2)]) | "Keep" >> beam.ParDo(_Beside(), *sides)
+    assert pipeline_proto(p)
+    assert beam.ParDo._get_key_and_window_coder is own

@@ -21,8 +21,9 @@ from apache_beam.runners.pipeline_utils import (
     merge_common_environments,
     merge_superset_dep_environments,
 )
-from apache_beam.transforms import userstate
+from apache_beam.transforms import ParDo, userstate
 from apache_beam.transforms.environments import EmbeddedPythonEnvironment
+from apache_beam.transforms.sideinputs import SIDE_INPUT_PREFIX
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Plan
@@ -52,7 +53,7 @@ def pipeline_proto(pipeline: Any, options: PipelineOptions | None = None) -> Any
     except ValueError as e:
         raise InvalidPipelineError(str(e)) from e
     try:
-        with _looking_once():
+        with _looking_once(), _main_input_alone():
             return merged(pipeline.to_runner_api(default_environment=EmbeddedPythonEnvironment.default()))
     except ValueError as e:
         # The SDK's word for a key without a deterministic encoding; it names the step and the type.
@@ -96,6 +97,26 @@ def _looking_once() -> Iterator[None]:
             yield
         finally:
             userstate.get_dofn_specs = look
+
+
+@contextlib.contextmanager
+def _main_input_alone() -> Iterator[None]:
+    """Has the SDK ask for the key of a DoFn with state where it is: in its main input.
+
+    SUBTLE: the SDK takes any of its inputs, also one that is read at the side, and which one is up to the hashes of the
+    process: if that has no pairs, what runs in one process is refused in the next.
+    """
+
+    def look_there(pardo: Any, inputs: Any) -> Any:
+        main = {name: of for name, of in (inputs or {}).items() if not name.startswith(SIDE_INPUT_PREFIX)}
+        return look(pardo, main or None)
+
+    with _looking:
+        look, ParDo._get_key_and_window_coder = ParDo._get_key_and_window_coder, look_there
+        try:
+            yield
+        finally:
+            ParDo._get_key_and_window_coder = look
 
 
 def parsed(data: bytes) -> Any:
