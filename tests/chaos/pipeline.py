@@ -1,37 +1,59 @@
-"""A job in steps for those that kill it: a slow source, state, windows, a side input that grows, and files as output.
+"""A job in steps for those that kill it: a slow source, state, windows, side inputs that grow, late data, part files.
 
-What it writes is the same however often a step runs: a file for each key and window, with all of its numbers.
+What it writes is known beforehand, but for what chance decides in any run: in which order numbers come, which of those
+that have an early time are too late, how much of the table a number finds. Of that `wrong` knows what must hold.
 
     python -m tests.chaos.pipeline FOLDER [options of Beam]
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import apache_beam as beam
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.transforms import userstate, window
+from apache_beam.pvalue import AsMultiMap, AsSingleton
+from apache_beam.transforms import trigger, userstate, window
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
+from arcbeam.io import LateElement, Roll, Text, WithLate, WriteParts
 from tests.offsets import UpTo
 
-RECORDS = 30_000
-KEYS = 20
-PER_WINDOW = 3_000
+RECORDS: Final = 30_000
+KEYS: Final = 20
+PER_WINDOW: Final = 3_000
 """A number is a second of event time; so it is the length of a window, too."""
-_AT_ONCE = 1_000
-_PAUSE_SECONDS = 0.2
+_AT_ONCE: Final = 2_000
+_PAUSE_SECONDS: Final = 0.2
+_EVERY: Final = 250
+"""So many numbers give the table one entry."""
+_EARLY: Final = 4_000
+"""So much earlier than it should be is the time of every tenth number, where late data is looked at."""
+_SUCCESS: Final = "_SUCCESS"
+
+
+def at_once() -> None:
+    """Holds nobody up."""
 
 
 class Numbers(beam.DoFn):
-    """Puts out numbers, some at once; then it defers the rest."""
+    """Puts out numbers, some at once; then it defers the rest. Says in a file that it does.
+
+    Args:
+        folder: of the job.
+        held_up: called in the middle of it.
+    """
+
+    def __init__(self, folder: Path, held_up: Callable[[], None] = at_once) -> None:
+        self._reading, self._held_up = reading(folder), held_up
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -40,62 +62,230 @@ class Numbers(beam.DoFn):
         tracker: Any = beam.DoFn.RestrictionParam(UpTo()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
+        self._reading.touch()
         position = tracker.current_restriction().start
         for n in range(position, position + _AT_ONCE):
             if not tracker.try_claim(n):
                 return
             yield window.TimestampedValue(n, n)
+            if n % 1_000 == 500:
+                self._held_up()
         estimator.set_watermark(Timestamp(position + _AT_ONCE))
         tracker.defer_remainder(Timestamp.of(time.time() + _PAUSE_SECONDS))
 
 
+class Line(NamedTuple):
+    """What is written of a number.
+
+    Attributes:
+        number: itself.
+        ordinal: its place among those of its key, which depends on all that were there before.
+        found: entries that it found in the table.
+        different: of these.
+        marks: their sum: two that find as many find the same ones.
+        counted: how many there were by the side input that counts them.
+        start: of its window.
+        total: the sum of its window's numbers, as a side input says.
+        complete: the sum of the table's entries of its window, as a side input says when that is over.
+    """
+
+    number: int
+    ordinal: int
+    found: int
+    different: int
+    marks: int
+    counted: int
+    start: int
+    total: int
+    complete: int
+
+
 class Ordinals(beam.DoFn):
-    """Gives each number of a key its ordinal, which depends on all that were there before."""
+    """Gives each number of a key its ordinal, and says what it finds in the table at that moment.
+
+    Args:
+        held_up: called in the middle of it.
+    """
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
 
-    def process(self, pair: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> Iterator[Any]:
+    def __init__(self, held_up: Callable[[], None] = at_once) -> None:
+        self._held_up = held_up
+
+    def process(
+        self,
+        pair: tuple[int, int],
+        table: Mapping[int, Iterable[int]],
+        counted: int,
+        seen: Any = beam.DoFn.StateParam(SEEN),
+    ) -> Iterator[Any]:
         seen.add(1)
-        yield pair[0], (pair[1], seen.read())
+        if pair[1] % 1_000 == 500:
+            self._held_up()
+        entries = [entry for start in range(0, RECORDS, PER_WINDOW) for entry in table[start]]
+        yield pair[0], (pair[1], seen.read(), len(entries), len(set(entries)), sum(entries), counted)
 
 
-def write(keyed: tuple[int, Iterable[Any]], total: int, folder: str, of: Any = beam.DoFn.WindowParam) -> None:
-    """Writes what came to a key in a window, with what the side input says of the window."""
-    lines = [f"{number}\t{ordinal}\t{total}\n" for number, ordinal in sorted(keyed[1])]
-    Path(folder, f"{int(of.start)}-{keyed[0]}.tsv").write_text("".join(lines), encoding="utf-8")
+def lines(
+    keyed: tuple[int, Iterable[Any]],
+    total: int,
+    table: Mapping[int, Iterable[int]],
+    held_up: Callable[[], None],
+    of: Any = beam.DoFn.WindowParam,
+) -> Iterator[str]:
+    """What is written of the numbers of a key and window."""
+    start = int(of.start)
+    held_up()
+    complete = sum(table[start])
+    for said in keyed[1]:
+        yield "\t".join(map(str, Line(*said, start, total, complete)))
 
 
-def run(folder: Path, *options: str) -> None:
-    """Runs it to its end."""
+def always(mode: Any) -> beam.WindowInto:
+    """The window that has no end, and fires whenever something has come."""
+    return beam.WindowInto(
+        window.GlobalWindows(), trigger=trigger.Repeatedly(trigger.AfterCount(1)), accumulation_mode=mode
+    )
+
+
+def time_of(n: int) -> int:
+    """Where late data is looked at, some have an earlier time than they should have."""
+    return n - _EARLY if n % 10 == 7 else n
+
+
+def late_line(late: LateElement) -> str:
+    """What is written of a number that came too late."""
+    return f"{late.value}\t{late.reason}\t{int(late.window.end)}\t{int(late.watermark)}"
+
+
+def reading(folder: Path) -> Path:
+    """The file that is there when the source has been called."""
+    return folder / "reading"
+
+
+def run(folder: Path, *options: str, held_up: Callable[[], None] = at_once) -> None:
+    """Runs it to its end.
+
+    Args:
+        folder: for what it writes.
+        options: Beam's.
+        held_up: called in a source, in a DoFn with state, and behind a grouping, in the middle of their work.
+    """
+    fixed = window.FixedWindows(PER_WINDOW)
     with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", *options])) as p:
-        numbers = p | beam.Create([RECORDS]) | beam.ParDo(Numbers())
-        windowed = numbers | "Windows" >> beam.WindowInto(window.FixedWindows(PER_WINDOW))
-        sums = windowed | "Sums" >> beam.CombineGlobally(sum).without_defaults()
-        keyed = numbers | "Key" >> beam.Map(lambda n: (n % KEYS, n)) | "Ordinals" >> beam.ParDo(Ordinals())
-        grouped = keyed | "Again" >> beam.WindowInto(window.FixedWindows(PER_WINDOW)) | beam.GroupByKey()
-        _ = grouped | "Write" >> beam.Map(write, beam.pvalue.AsSingleton(sums), str(folder))
+        numbers = p | beam.Create([RECORDS]) | beam.ParDo(Numbers(folder, held_up))
+        sums = numbers | "Windows" >> beam.WindowInto(fixed) | "Sums" >> beam.CombineGlobally(sum).without_defaults()
+        entries = numbers | beam.Filter(lambda n: n % _EVERY == 0)
+        table = entries | beam.Map(lambda n: (n - n % PER_WINDOW, n)) | always(trigger.AccumulationMode.DISCARDING)
+        counted = entries | "Counted" >> always(trigger.AccumulationMode.ACCUMULATING)
+        counted |= beam.combiners.Count.Globally().without_defaults()
+
+        keyed = numbers | "Key" >> beam.Map(lambda n: (n % KEYS, n)).with_output_types(tuple[int, int])
+        ordinals = keyed | beam.ParDo(Ordinals(held_up), AsMultiMap(table), AsSingleton(counted))
+        grouped = ordinals | "Again" >> beam.WindowInto(fixed) | beam.GroupByKey()
+        said = grouped | beam.FlatMap(lines, AsSingleton(sums), AsMultiMap(table), held_up)
+        _ = said | WriteParts(str(folder / "lines"), Text(), success=_SUCCESS, roll=Roll(elements=1_000))
+
+        some = keyed | "Early" >> beam.MapTuple(lambda key, n: window.TimestampedValue((key, n), time_of(n)))
+        in_time, late = some | "Fixed" >> beam.WindowInto(fixed) | WithLate(beam.GroupByKey())
+        in_time |= beam.FlatMapTuple(lambda _, group: map(str, group)) | "One" >> beam.WindowInto(
+            window.GlobalWindows()
+        )
+        both = (in_time, late | beam.Map(late_line)) | beam.Flatten()
+        _ = both | "Late" >> WriteParts(str(folder / "late"), Text(), roll=Roll(elements=2_500))
+
+
+def essence(folder: Path) -> Counter[tuple[str, ...]]:
+    """What was written, without what chance decides in any run."""
+    found = Counter((str(of.number), str(of.start), str(of.total), str(of.complete)) for of in _written(folder))
+    found.update((number,) for number, *_ in _of_late(folder))
+    return found
 
 
 def wrong(folder: Path) -> list[str]:
     """What is not as it must be in what was written; nothing if all is well."""
-    found: dict[int, list[tuple[int, int]]] = {key: [] for key in range(KEYS)}
-    faults = []
-    for file in folder.glob("*.tsv"):
-        start, key = map(int, file.stem.split("-"))
-        total = sum(range(start, start + PER_WINDOW))
-        for line in file.read_text(encoding="utf-8").splitlines():
-            number, ordinal, said = map(int, line.split("\t"))
-            found[key].append((number, ordinal))
-            if said != total:
-                faults.append(f"{file.name}: the side input says {said} instead of {total}")
-    for key, pairs in found.items():
-        numbers = sorted(number for number, _ in pairs)
-        ordinals = sorted(ordinal for _, ordinal in pairs)
-        if numbers != list(range(key, RECORDS, KEYS)):
-            faults.append(f"key {key}: {len(numbers)} numbers, {len(set(numbers))} different ones")
+    written = list(_written(folder))
+    staged = [str(path) for path in folder.rglob("*") if path.is_file() and "/." in str(path)]
+    return [
+        *(f"left over: {name}" for name in staged if "/.arcbeam/owner-" not in name),
+        *_wrong_numbers(written),
+        *_wrong_sides(written),
+        *_wrong_windows(folder),
+        *_wrong_late(folder),
+    ]
+
+
+def _files(folder: Path) -> dict[str, list[str]]:
+    return {path.name: path.read_text(encoding="utf-8").splitlines() for path in folder.glob("part-*")}
+
+
+def _written(folder: Path) -> Iterator[Line]:
+    for file in _files(folder / "lines").values():
+        for line in file:
+            yield Line(*map(int, line.split("\t")))
+
+
+def _of_late(folder: Path) -> Iterator[list[str]]:
+    for file in _files(folder / "late").values():
+        for line in file:
+            yield line.split("\t")
+
+
+def _not_once(what: str, numbers: Iterable[int]) -> Iterator[str]:
+    times = Counter(numbers)
+    lost, doubled = sorted(set(range(RECORDS)) - times.keys()), sorted(n for n, some in times.items() if some > 1)
+    if lost or doubled:
+        yield f"{what}: {len(lost)} lost, from {lost[:3]} on; {len(doubled)} doubled, from {doubled[:3]} on"
+
+
+def _wrong_numbers(written: list[Line]) -> Iterator[str]:
+    """Each is there once, and each ordinal of a key."""
+    yield from _not_once("lines", (of.number for of in written))
+    for key in range(KEYS):
+        ordinals = sorted(of.ordinal for of in written if of.number % KEYS == key)
         if ordinals != list(range(1, RECORDS // KEYS + 1)):
-            faults.append(f"key {key}: ordinals from {ordinals[:1]} to {ordinals[-1:]}, {len(set(ordinals))} different")
-    return faults
+            yield f"key {key}: ordinals from {ordinals[:1]} to {ordinals[-1:]}, {len(set(ordinals))} different"
+
+
+def _wrong_sides(written: list[Line]) -> Iterator[str]:
+    """What a side input says of a window is whole; a table that grows is at any moment what all see, and only grows."""
+    marks: dict[int, int] = {}
+    last = dict.fromkeys(range(KEYS), 1)
+    for of in sorted(written, key=lambda of: of.ordinal):
+        start = of.number - of.number % PER_WINDOW
+        whole = (start, sum(range(start, start + PER_WINDOW)), sum(range(start, start + PER_WINDOW, _EVERY)))
+        if (of.start, of.total, of.complete) != whole:
+            yield f"the window of {of} is not {whole}"
+        if of.different != of.found or of.counted != of.found:
+            yield f"entries are there twice, or the table and its count are of two moments: {of}"
+        if marks.setdefault(of.found, of.marks) != of.marks:
+            yield f"what {of} has found never was the table: others have found as many with {marks[of.found]}"
+        if of.found < last[of.number % KEYS]:
+            yield f"one before {of} has found {last[of.number % KEYS]}"
+        last[of.number % KEYS] = of.found
+    if len(marks) < 5:
+        yield f"the table has not changed: {sorted(marks)}"
+
+
+def _wrong_windows(folder: Path) -> Iterator[str]:
+    """What is said of each window when it is over is what is there."""
+    files = _files(folder / "lines")
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in (folder / "lines").glob(f"{_SUCCESS}*")]
+    names = sorted(file["name"] for of in told for file in of["files"])
+    if len(told) != RECORDS // PER_WINDOW or names != sorted(files):
+        yield f"{len(told)} windows of {len(names)} files are said to be over; there are {len(files)} files"
+
+
+def _wrong_late(folder: Path) -> Iterator[str]:
+    """Each number is in a group or late, never both; what is late was to be."""
+    found = list(_of_late(folder))
+    yield from _not_once("late and in time", (int(number) for number, *_ in found))
+    late = [(int(of[0]), of[1], int(of[2]), int(of[3])) for of in found if len(of) > 1]
+    for number, reason, end, watermark in late:
+        if reason != "expired" or watermark < end or time_of(number) == number:
+            yield f"{number} is late ({reason}): its window ends at {end}, the watermark is {watermark}"
+    if not late:
+        yield "nothing is late"
 
 
 if __name__ == "__main__":

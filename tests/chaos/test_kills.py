@@ -1,8 +1,8 @@
 """Jobs in steps whose processes are killed at random moments: what comes out is what an undisturbed run gives.
 
 More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`; with `s3` behind it, the job's folder is
-in an object store (moto's, in this process). Each driver has another number of slots than the one before. Executors are
-processes of their own on a small cluster.
+in an object store (moto's, in this process). That also runs a job that nobody kills, and compares. Each driver has
+another number of slots than the one before. Executors are processes of their own on a small cluster.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -28,7 +29,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.requests import Request
-from tests.chaos.pipeline import wrong
+from tests.chaos.pipeline import essence, reading, wrong
 from tests.store.backends import s3_server
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +48,9 @@ class Victim:
         environ: what its processes have in their environment beside ours.
 
     Attributes:
+        output: where what it writes is.
         kills: that were made.
+        drivers: that there were.
     """
 
     def __init__(
@@ -61,11 +64,11 @@ class Victim:
         by_folder: bool = False,
     ) -> None:
         self._by_folder = by_folder
-        self._output, self._log = folder / "output", folder / "log"
+        self.output, self._log = folder / "output", folder / "log"
         self._state, self._masters, self._environ = state or str(folder / "state"), cycle(masters), environ or {}
-        self._output.mkdir()
+        self.output.mkdir()
         self._chance = random.Random(seed)
-        self.kills = 0
+        self.kills = self.drivers = 0
 
     @property
     def state(self) -> DurableBlobs:
@@ -74,11 +77,11 @@ class Victim:
 
     def start(self) -> subprocess.Popen[bytes]:
         """A driver in a process of its own, with all that it starts in one group."""
-        first = [sys.executable, "-m", "tests.chaos.pipeline", str(self._output), f"--checkpoint_dir={self._state}"]
+        first = [sys.executable, "-m", "tests.chaos.pipeline", str(self.output), f"--checkpoint_dir={self._state}"]
         later = [sys.executable, "-c", "from arcbeam.cli import main; main()", "resume", str(self._state)]
         if self._by_folder:
             # Its workers do not begin without what was staged, which is in the folder alone from here on.
-            staged = self._output.parent / "staged.txt"
+            staged = self.output.parent / "staged.txt"
             staged.write_text("words", encoding="utf-8")
             first.append(f"--files_to_stage={staged}")
         command = later if self._by_folder and read_newest(self.state) is not None else first
@@ -99,16 +102,24 @@ class Victim:
             )
 
     def run(self, kills: int, kill: Callable[[int, random.Random], bool]) -> None:
-        """Runs it to its end, killing so often on the way as there is time for."""
+        """Runs it to its end, killing so often on the way as there is time for.
+
+        Most kills are at random moments behind that in which a driver's source is called for the first time, or all
+        would be while Spark starts; some are then, but for the first.
+        """
         while True:
+            reading(self.output).unlink(missing_ok=True)
             driver = self.start()
+            early = self.drivers > 0 and self._chance.random() < 0.2
+            self.drivers += 1
             try:
+                while not (early or reading(self.output).exists()) and driver.poll() is None:
+                    time.sleep(0.05)
                 while driver.poll() is None:
                     until = time.monotonic() + self._chance.uniform(0.5, 4.0)
                     while driver.poll() is None and time.monotonic() < until:
                         time.sleep(0.05)
-                    running = driver.poll() is None and any(self._output.iterdir())
-                    if running and self.kills < kills and kill(driver.pid, self._chance):
+                    if driver.poll() is None and self.kills < kills and kill(driver.pid, self._chance):
                         self.kills += 1
             finally:
                 # The JVM of a driver that was killed ends by itself, but not at once.
@@ -119,7 +130,8 @@ class Victim:
 
     def check(self) -> None:
         """All is as it must be."""
-        assert not wrong(self._output)
+        faults = wrong(self.output)
+        assert not faults, f"{len(faults)} faults: {faults[:5]}"
 
 
 def kill_all(group: int) -> None:
@@ -184,7 +196,7 @@ MASTERS = {
 }
 
 
-@pytest.mark.contract("STORE-01", "STORE-02", "STORE-04", "STORE-05")
+@pytest.mark.contract("STORE-01", "STORE-02", "STORE-04", "STORE-05", "ENG-05", "END-06", "WM-09")
 def test_nothing_is_lost_or_doubled_when_processes_are_killed(tmp_path: Path) -> None:
     # The driver last: who comes after it has a master of its own.
     left = [kill_driver, kill_executor, kill_worker]
@@ -231,17 +243,25 @@ def object_store() -> Iterator[dict[str, str]]:
 
 
 def main(what: str, kills: int, on_s3: bool) -> None:
-    """Kills until there were that many, in as many jobs as it takes."""
+    """Kills until there were that many, in as many jobs as it takes, and compares with a job that nobody kills."""
+    undisturbed: Counter[tuple[str, ...]] | None = None
     made = jobs = 0
-    while made < kills:
+    began = time.monotonic()
+    while undisturbed is None or made < kills:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             environ = stack.enter_context(object_store()) if on_s3 else None
             state = f"s3://jobs/{jobs}" if on_s3 else None
             victim = Victim(Path(folder), jobs, MASTERS[what], state, environ)
-            victim.run(kills - made, KILLS[what])
+            victim.run(0 if undisturbed is None else kills - made, KILLS[what])
             victim.check()
+            found = essence(victim.output)
+        if undisturbed is None:
+            undisturbed = found
+            continue
+        assert found == undisturbed
         made, jobs = made + victim.kills, jobs + 1
-        sys.stdout.write(f"{made} kills ({what}) in {jobs} jobs: nothing lost, nothing doubled\n")
+        seconds = time.monotonic() - began
+        sys.stdout.write(f"{made} kills ({what}) in {jobs} jobs, {seconds:.0f} s: nothing lost, nothing doubled\n")
         sys.stdout.flush()
 
 
