@@ -33,6 +33,9 @@ from tests.chaos.pipeline import essence, reading, wrong
 from tests.store.backends import s3_server
 
 _ROOT = Path(__file__).resolve().parents[2]
+_SECONDS = 60.0
+"""In which a job goes on behind a kill; also behind its last read, where it has nothing more to read."""
+_START_SECONDS = 4.0
 _DAEMON = " -m arcbeam.spark.session.daemon "
 
 
@@ -104,21 +107,20 @@ class Victim:
     def run(self, kills: int, kill: Callable[[int, random.Random], bool]) -> None:
         """Runs it to its end, killing so often on the way as there is time for.
 
-        Most kills are at random moments behind that in which a driver's source is called for the first time, or all
-        would be while Spark starts; some are then, but for the first.
+        Some drivers are killed while they start, but not the first one; all else when the job has come further than it
+        was at the kill before, however slow the machine is.
         """
         while True:
-            reading(self.output).unlink(missing_ok=True)
             driver = self.start()
             early = self.drivers > 0 and self._chance.random() < 0.2
             self.drivers += 1
             try:
-                while not (early or reading(self.output).exists()) and driver.poll() is None:
-                    time.sleep(0.05)
+                if early:
+                    self._pass(driver, self._chance.uniform(0.5, _START_SECONDS))
                 while driver.poll() is None:
-                    until = time.monotonic() + self._chance.uniform(0.5, 4.0)
-                    while driver.poll() is None and time.monotonic() < until:
-                        time.sleep(0.05)
+                    if not early:
+                        self._go_on(driver)
+                    early = False
                     if driver.poll() is None and self.kills < kills and kill(driver.pid, self._chance):
                         self.kills += 1
             finally:
@@ -127,6 +129,24 @@ class Victim:
             if driver.returncode == 0:
                 return
             assert driver.returncode == -signal.SIGKILL, self._log.read_text(errors="replace")[-4000:]
+
+    def _go_on(self, driver: subprocess.Popen[bytes]) -> None:
+        """Waits for a random moment in one of the next steps; where the source is not called any more, for any."""
+        step, bound = 0.0, _SECONDS
+        for _ in range(self._chance.randint(2, 4)):
+            reading(self.output).unlink(missing_ok=True)
+            began = time.monotonic()
+            self._pass(driver, bound, reading(self.output).exists)
+            step = time.monotonic() - began
+            # After what a kill has delayed, a step; or the end of all.
+            bound = 3 * step if bound == _SECONDS else bound
+        self._pass(driver, self._chance.uniform(0, step))
+
+    def _pass(self, driver: subprocess.Popen[bytes], seconds: float, over: Callable[[], bool] = bool) -> None:
+        """Lets time pass, while the driver lives."""
+        until = time.monotonic() + seconds
+        while driver.poll() is None and time.monotonic() < until and not over():
+            time.sleep(0.02)
 
     def check(self) -> None:
         """All is as it must be."""
