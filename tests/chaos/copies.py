@@ -1,0 +1,121 @@
+"""The job of `tests.chaos.pipeline` with tasks that take long until a copy of theirs runs beside them.
+
+python -m tests.chaos.copies FOLDER [options of Beam]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from pyspark import TaskContext
+
+from arcbeam import ArcbeamRunner
+from arcbeam.io import Text, WriteParts
+from tests.chaos.pipeline import run
+
+NUMBERS: Final = 8_000
+KEYS: Final = 16
+_LOOKS_SECONDS: Final = 0.02
+_COPY_SECONDS: Final = 20.0
+"""After that nobody copies it."""
+_KILLED_SECONDS: Final = 5.0
+"""After that nobody ends the one that is copied."""
+
+
+class Dawdle:
+    """Holds up some tasks, each once. A copy of a task holds up nobody.
+
+    Half of those that are held up go on as soon as their copy does, so that both come to their end; the others wait for
+    being ended when the copy has.
+
+    Args:
+        folder: where notes are left.
+        one_of: about so many tasks, one is held up.
+    """
+
+    def __init__(self, folder: Path, one_of: int) -> None:
+        self._folder, self._one_of = folder, one_of
+
+    def __call__(self) -> None:
+        """In the middle of a task."""
+        task = TaskContext.get()
+        assert task is not None
+        name = f"{task.stageId()}-{task.partitionId()}"
+        original, copy = self._folder / f"{name}-0", self._folder / f"{name}-copy"
+        if task.attemptNumber() > 0:
+            copy.touch()
+            return
+        chance = zlib.crc32(name.encode())
+        if chance // 2 % self._one_of or original.exists():
+            return
+        original.touch()
+        if not self._comes(copy, _COPY_SECONDS):
+            return
+        (self._folder / f"{name}-met").touch()
+        if chance % 2:
+            self._comes(self._folder / "never", _KILLED_SECONDS)
+            (self._folder / f"{name}-left").touch()
+
+    def _comes(self, file: Path, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not file.exists():
+            if time.monotonic() > until:
+                return False
+            time.sleep(_LOOKS_SECONDS)
+        return True
+
+
+def met(folder: Path) -> int:
+    """How many tasks ran beside a copy of theirs."""
+    return len(list((folder / "tasks").glob("*-met")))
+
+
+def run_bounded(folder: Path, *options: str, held_up: Dawdle) -> None:
+    """The same three places in a bounded pipeline: behind a source, beside a side input, behind a grouping."""
+
+    def pair(n: int, total: int) -> tuple[int, tuple[int, int]]:
+        if n % 1_000 == 500:
+            held_up()
+        return n % KEYS, (n, total)
+
+    def lines(key: int, said: Iterable[tuple[int, int]]) -> Iterator[str]:
+        for n, total in said:
+            if n % 1_000 == 500:
+                held_up()
+            yield f"{n}\t{total}"
+
+    def first(n: int) -> int:
+        if n % 1_000 == 500:
+            held_up()
+        return n
+
+    with beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*options])) as p:
+        numbers = p | beam.Create(range(NUMBERS)) | beam.Reshuffle() | beam.Map(first)
+        total = beam.pvalue.AsSingleton(numbers | beam.CombineGlobally(sum))
+        grouped = numbers | beam.Map(pair, total) | beam.GroupByKey()
+        _ = grouped | beam.FlatMapTuple(lines) | WriteParts(str(folder / "lines"), Text())
+
+
+def wrong_bounded(folder: Path) -> list[str]:
+    """What is not as it must be in what the bounded one wrote."""
+    found = Counter(line for file in (folder / "lines").glob("part-*") for line in file.read_text().splitlines())
+    wanted = Counter(f"{n}\t{sum(range(NUMBERS))}" for n in range(NUMBERS))
+    staged = [str(file) for file in folder.rglob("*") if "/.arcbeam/staged" in str(file)]
+    return [f"lost: {line}" for line in wanted - found] + [f"doubled: {line}" for line in found - wanted] + staged
+
+
+if __name__ == "__main__":
+    tasks = Path(sys.argv[2], "tasks")
+    tasks.mkdir()
+    if sys.argv[1] == "steps":
+        run(Path(sys.argv[2]), *sys.argv[3:], held_up=Dawdle(tasks, 3))
+    else:
+        run_bounded(Path(sys.argv[2]), *sys.argv[3:], held_up=Dawdle(tasks, 1))

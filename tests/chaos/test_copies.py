@@ -1,0 +1,121 @@
+"""Tasks that Spark runs twice at the same time, because one takes long: what comes out is what one attempt gives.
+
+Spark runs a copy on another host only, and those of its `local-cluster` are one; so there is a cluster of processes
+with two addresses of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.chaos.copies import met, wrong_bounded
+from tests.chaos.pipeline import wrong
+from tests.chaos.test_kills import kill_all
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SPARK = Path(pyspark.__file__).parent
+_SECONDS = 60.0
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+_CONF = {
+    "spark.speculation": "true",
+    # A task of a stage of few is copied after so long, whatever the others take.
+    "spark.speculation.task.duration.threshold": "500ms",
+    "spark.speculation.efficiency.enabled": "false",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "2",
+}
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Spark's own: a master, and workers of two slots at two addresses; the master's URL."""
+    with contextlib.ExitStack() as stack:
+
+        def start(log: Path, what: str, *arguments: str) -> None:
+            environ = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1", "PYTHONPATH": str(_ROOT / "src") + f":{_ROOT}"}
+            with open(log, "wb") as said:
+                process = subprocess.Popen(
+                    [str(_SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{what}", *arguments],
+                    env={**os.environ, "SPARK_HOME": str(_SPARK), **environ},
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,
+                )
+            stack.callback(process.wait)
+            stack.callback(kill_all, process.pid)
+
+        log = folder / "master.log"
+        start(log, "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        url = _said(log, r"Starting Spark master at (spark://\S+)")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            of = folder / f"{host}.log"
+            where = ["--host", host, "--webui-port", "0", "--work-dir", str(folder / host)]
+            start(of, "worker.Worker", *where, "--cores", "2", "--memory", "1g", url)
+            _said(of, r"(Successfully registered)")
+        yield url
+
+
+def _said(log: Path, what: str) -> str:
+    until = time.monotonic() + _SECONDS
+    while not (found := re.search(what, log.read_text(errors="replace"))):
+        assert time.monotonic() < until, log.read_text(errors="replace")[-2000:]
+        time.sleep(0.05)
+    return found[1]
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as url:
+        yield url
+
+
+def _run(kind: str, least: int, folder: Path, master: str, *options: str) -> Path:
+    """A job in a process of its own, at least so many tasks of which ran beside a copy; where its output is."""
+    out = folder / "out"
+    out.mkdir()
+    with open(folder / "log", "wb") as log:
+        job = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.chaos.copies", kind, str(out)),
+                f"--arcbeam_temp={folder / 'temp'}",
+                f"--spark_master={master}",
+                "--shards=2",
+                *(f"--spark_conf={name}={value}" for name, value in _CONF.items()),
+                *options,
+            ],
+            cwd=_ROOT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            job.wait(timeout=600)
+        finally:
+            kill_all(job.pid)
+    assert job.returncode == 0, (folder / "log").read_text(errors="replace")[-4000:]
+    assert met(out) >= least, sorted(path.name for path in (out / "tasks").iterdir())
+    return out
+
+
+@pytest.mark.long
+@pytest.mark.contract("STORE-02")
+def test_of_two_attempts_at_the_same_time_one_counts(master: str, tmp_path: Path) -> None:
+    assert not wrong(_run("steps", 3, tmp_path, master, f"--checkpoint_dir={tmp_path / 'state'}"))
+
+
+@pytest.mark.long
+@pytest.mark.contract("STORE-02", "BAT-04")
+def test_in_a_bounded_job_too(master: str, tmp_path: Path) -> None:
+    assert not wrong_bounded(_run("bounded", 2, tmp_path, master))
