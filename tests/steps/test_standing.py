@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
+from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.files import Shard
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.proposals import draft
 from arcbeam.steps.renaming import renamed
-from arcbeam.steps.standing import Since, standing_of
-from arcbeam.steps.status import Cause, status_of, undone
+from arcbeam.steps.standing import Since, standing_after, standing_of
+from arcbeam.steps.status import Cause, status_of, total_kept, undone
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.manifestfile import decode, encode
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+from tests.store.samples import delta
 
 pytestmark = pytest.mark.contract("WM-06")
 
@@ -238,6 +242,55 @@ def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of
     _committed(log, at(1, 1, 1), *_all())
     status = status_of(_committed(log, at(2, 2, 2), *_all(own), figures={"seconds": 0.5}))
     assert (status.elapsed, status.rate) == (1, 2000.0)
+
+
+def test_a_stage_has_rates_and_is_behind_as_its_input_is() -> None:
+    log = opened(MemoryBlobs())
+    own = staged("join", 0, 0, counts=Counts(300, 60)), staged("join", 1, 0, counts=Counts(100))
+    _committed(log, at(1, 1, 1), *_all())
+    read, rates, join = status_of(
+        _committed(log, at(2, MAX_TIMESTAMP, 1), *_all(*own), figures={"seconds": 0.5})
+    ).stages
+    assert (join.read_rate, join.written_rate) == (800.0, 120.0)
+    assert (read.read_rate, read.written_rate) == (0.0, 0.0)
+    assert (read.behind, rates.behind, join.behind) == (0, None, 1)
+
+
+def test_what_stages_keep_adds_up_over_steps_and_shards_and_survives_who_runs_the_job() -> None:
+    log = opened(MemoryBlobs())
+    more = staged("join", 0, 0, kept=Kept(2, {"seen": 1}, 3)), staged("join", 1, 0, kept=Kept(1, {"seen": 2}, 0, 1))
+    _committed(log, at(1, 1, 1), *_all(*more))
+    again = opened(log._blobs, 1)
+    less = staged("join", 1, 0, kept=Kept(-1, {"seen": -1, "last": 1}, 0, 0, 4, 5, 60))
+    join = status_of(_committed(again, at(2, 2, 2), *_all(less))).stages[-1]
+    assert join.kept == {
+        "keys": 4,
+        "windows": 2,
+        "cells": {"seen": 2, "last": 1},
+        "event_timers": 3,
+        "clock_timers": 1,
+        "parked": 4,
+        "ordered": 5,
+        "waiting_bytes": 60,
+    }
+    assert total_kept(status_of(again.head)) == {"keys": 4, "timers": 4, "waiting": 9}
+
+
+def test_what_was_not_counted_from_the_beginning_is_not_known() -> None:
+    log = opened(MemoryBlobs())
+    _committed(log, at(1, 1, 1), *_all())
+    record = json.loads(log.head.standing)
+    for stage in record["stages"]:
+        del stage["kept"]
+    earlier = replace(log.head, standing=json.dumps(record).encode())
+    assert [stage.kept for stage in status_of(earlier).stages] == [None] * 3
+    assert total_kept(status_of(earlier)) == {"keys": 0, "timers": 0, "waiting": 0}
+    own = {"join": [staged("join", 0, 0, kept=Kept(1))]}
+    now = standing_after(earlier, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    assert [stage.kept for stage in now.stages] == [None] * 3
+    unsaid = replace(earlier, standing=b"", shards=(Shard(1, 0, (delta(1, 1),)),))
+    now = standing_after(unsaid, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    assert now.stages[-1].kept is None
 
 
 def test_stages_that_are_called_otherwise_are_explained_under_their_new_names() -> None:

@@ -41,6 +41,7 @@ SEEDS = {
     "late elements ahead of those that wait": 24,
     "a level that rests while something waits in it": 3,
     "one level more that rests": 0,
+    "timers that are no more counted on": 0,
     "the end of time said before those have prepared who were to": 3,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""

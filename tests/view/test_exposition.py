@@ -34,6 +34,20 @@ _STAGE = StageStatus(
     backlog=1.5,
     state_rows=11,
     state_bytes=700,
+    next_due=Timestamp(8_500_000),
+    behind=Duration(4_000_000),
+    read_rate=20.0,
+    written_rate=15.5,
+    kept={
+        "keys": 6,
+        "windows": 2,
+        "cells": {"seen": 4},
+        "event_timers": 3,
+        "clock_timers": 1,
+        "parked": 8,
+        "ordered": 0,
+        "waiting_bytes": 90,
+    },
 )
 _CAUSE = Cause("timer", _STAGE.stage, 0, "flush", None, Timestamp(0), None, None, False, "", "", ("a", "b"))
 _STATUS = Status(
@@ -76,6 +90,16 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once() -> No
         f'arcbeam_held{{{of},by="timer"}} 2',
         f"arcbeam_stage_state_rows{{{of}}} 11",
         f"arcbeam_stage_state_bytes{{{of}}} 700",
+        f'arcbeam_timers{{{of},domain="event"}} 3',
+        f'arcbeam_timers{{{of},domain="clock"}} 1',
+        f'arcbeam_waiting_elements{{{of},why="parked"}} 8',
+        f"arcbeam_waiting_bytes{{{of}}} 90",
+        f"arcbeam_stage_keys{{{of}}} 6",
+        f'arcbeam_stage_cells{{{of},state="seen"}} 4',
+        f'arcbeam_next_turn_seconds{{{of},domain="clock"}} 8.5',
+        f'arcbeam_stage_rate{{{of},direction="in"}} 20.0',
+        f'arcbeam_stage_rate{{{of},direction="out"}} 15.5',
+        f"arcbeam_stage_behind_seconds{{{of}}} 4.0",
     } <= set(lines)
     described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(described)) == sorted(described)
@@ -88,7 +112,10 @@ def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_e
     assert exposed("job-1", None, None) == ""
     assert "arcbeam_tasks_total" in exposed("job-1", None, Standing((), 10, 3))
     quiet = replace(_STATUS, behind=None, rate=None, stages=(replace(_STAGE, input_since=None, total={}),))
-    assert "behind" not in exposed("job-1", quiet, None)
+    assert "arcbeam_behind" not in exposed("job-1", quiet, None)
+    uncounted = replace(_STAGE, kept=None, behind=None, read_rate=None, written_rate=None)
+    text = exposed("job-1", replace(_STATUS, stages=(uncounted,)), None)
+    assert not any(name in text for name in ("arcbeam_timers", "stage_keys", "waiting_", "stage_rate", "stage_behind"))
 
 
 def test_it_is_told_on_the_address_that_was_asked_for_as_long_as_the_job_runs() -> None:

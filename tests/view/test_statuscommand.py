@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from arcbeam import cli
 from arcbeam.engine.plan.reports import Counts, Restrictions
+from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
@@ -35,7 +36,7 @@ def job(tmp_path: Path) -> Path:
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
     local = Local(silent, {"main": OutputTime(silent)})
     read = staged("read", 0, 0, counts=Counts(1, 1200, resumed=1), restrictions=Restrictions(1, 40.0))
-    rates = staged("rates", 1, 0)
+    rates = staged("rates", 1, 0, kept=Kept(3, {"seen": 9}, 2, 1, 4, 0, 1500))
     times = Times(
         {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
         {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
@@ -72,7 +73,11 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     (join,) = (line for line in lines if line.startswith("join "))
     assert "(90 kB)" in join
     (rates,) = (line for line in lines if line.startswith("rates "))
-    assert "50 rows (700 B)" in rates
+    assert "12 keys" in rates
+    assert "50 rows (700 B)" in result.stdout
+    assert "2 timer(s) for the watermark" in rates
+    assert "1 timer(s) for the clock" in result.stdout
+    assert "4 element(s) parked (1.5 kB)" in result.stdout
     assert "0 rows (0 B)" in join
     assert (
         "  - the watermark of the input of 'read' is at the beginning of time, since step 1 (2023-11-14T22:13:20Z): "
@@ -87,6 +92,16 @@ def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
     assert record["step"] == 1
     assert record["time"] == 1_700_000_000_000_000
     assert [stage["stage"] for stage in record["stages"]] == ["read", "rates", "join"]
+    assert record["stages"][1]["kept"] == {
+        "keys": 12,
+        "windows": 3,
+        "cells": {"seen": 9},
+        "event_timers": 2,
+        "clock_timers": 1,
+        "parked": 4,
+        "ordered": 0,
+        "waiting_bytes": 1500,
+    }
     (cause,) = record["causes"]
     assert (cause["kind"], cause["stages"]) == ("restriction", ["read", "join"])
 

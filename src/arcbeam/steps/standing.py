@@ -7,14 +7,15 @@ stage, not of each shard or key. Must not know how it is told to people (`status
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
+from arcbeam.engine.state.kept import NOTHING_KEPT, Kept
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
@@ -78,6 +79,7 @@ class StageStanding:
         next_due: when its first timer or restriction is due by the clock.
         leftover: in how many shards the step's budget ended before the work.
         awaited: what parked elements wait for.
+        kept: how much it keeps; None if that is not known: an earlier version had the job, and did not count.
         observed: the ways to its outputs that observers are on the ways to.
     """
 
@@ -95,6 +97,7 @@ class StageStanding:
     next_due: Timestamp | None = None
     leftover: int = 0
     awaited: tuple[Awaited, ...] = ()
+    kept: Kept | None = NOTHING_KEPT
     observed: Mapping[str, Ways] = field(default_factory=dict)
 
 
@@ -141,6 +144,10 @@ class Standing:
                 for of in self.stages
             ),
         )
+
+    def without(self, gone: Container[str]) -> Standing:
+        """The same without some stages: who is called so again begins anew."""
+        return replace(self, stages=tuple(of for of in self.stages if of.name not in gone))
 
     def marks(self, times: Times) -> Watermarks:
         """The watermarks as the driver had them, for whoever asks why one is where it is.
@@ -195,6 +202,7 @@ def standing_after(
         figures: that were measured of it.
     """
     had = {of.name: of for of in standing_of(head).stages}
+    uncounted = not head.standing and any(shard.files for shard in head.shards)
     before = {of.stage: of for of in head.watermarks}
     stages = []
     for placed in layout.stages:
@@ -209,6 +217,7 @@ def standing_after(
             for port in placed.ports
         }
         step = _sum(report.counts for report in of)
+        kept = known.kept if known else None if uncounted else NOTHING_KEPT
         stages.append(
             StageStanding(
                 name,
@@ -225,6 +234,7 @@ def standing_after(
                 min((report.next_due for report in of if report.next_due is not None), default=None),
                 sum(report.leftover for report in of),
                 tuple(sorted({awaited for report in of for awaited in report.awaited})),
+                None if kept is None else sum((report.kept for report in of), kept),
                 placed.flow.observed,
             )
         )
@@ -303,6 +313,7 @@ def _record(of: StageStanding) -> dict[str, Any]:
         "step": _counts(of.step),
         "total": _counts(of.total),
         "awaited": [[_port(each.port), each.until] for each in of.awaited],
+        "kept": of.kept and asdict(of.kept),
         "observed": {output: _ways(ways) for output, ways in of.observed.items()},
     }
 
@@ -376,6 +387,7 @@ def _stage(record: dict[str, Any]) -> StageStanding:
         step=_counts_of(record["step"]),
         total=_counts_of(record["total"]),
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
+        kept=Kept(**kept) if (kept := record.get("kept")) else None,
         observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
     )
 

@@ -97,14 +97,18 @@ class StageStatus:
         outputs: of it.
         why: the way from its input watermark to what keeps it, in a line; "" if nothing does.
         step, total: what it did in the newest step, and since the job began.
+        read_rate, written_rate: elements a second that came and were put out, in the time of `Status.rate`.
         bytes_in: that came to it in the step.
         restrictions: that are not done.
         backlog: their sizes' sum, in whatever unit their DoFns have.
+        behind: microseconds from its input watermark to the time of the job; None if that is at the beginning or the
+            end of time.
         next_event, next_due: when what waits has its turn, in event time and by the clock; None if nothing does.
         leftover: in how many shards the step ended before the work.
         parked: what elements wait for, in words.
         state_rows: in the files of its state; what was written again counts again until files are merged.
         state_bytes: of these: their keys and values.
+        kept: how much it keeps: `keys`, and the fields of `arcbeam.engine.state.kept.Kept`; None if it was not counted.
     """
 
     stage: str
@@ -125,6 +129,10 @@ class StageStatus:
     parked: tuple[str, ...] = ()
     state_rows: int = 0
     state_bytes: int = 0
+    behind: Duration | None = None
+    read_rate: float | None = None
+    written_rate: float | None = None
+    kept: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,13 @@ def as_record(status: Status) -> dict[str, Any]:
     return asdict(status)
 
 
+def total_kept(status: Status) -> dict[str, int]:
+    """How many keys, timers and waiting elements all stages have that count them."""
+    kept = [stage.kept for stage in status.stages if stage.kept is not None]
+    names = {"keys": ("keys",), "timers": ("event_timers", "clock_timers"), "waiting": ("parked", "ordered")}
+    return {name: sum(each[of] for each in kept for of in fields) for name, fields in names.items()}
+
+
 def undone(record: Mapping[str, Any]) -> str:
     """What a job that drains has still to do, as of its newest step, in a line; "" if nothing is known of it.
 
@@ -205,6 +220,13 @@ def status_of(manifest: Manifest) -> Status:
     kept = {of.name: of for of in standing.stages}
     marks = standing.marks(times_of(manifest))
     reasons = _Reasons(standing, marks, manifest.time)
+    # SUBTLE: a commit without a step is told by what the step before it did, and is later.
+    elapsed = None if standing.before is None else Duration(standing.time - standing.before)
+    took = round(standing.figures.get("seconds", 0.0) * 1e6)
+
+    def rate_of(elements: int) -> float | None:
+        return None if not elapsed else round(elements * 1e6 / max(elapsed, took), 1)
+
     left: Mapping[str, Mapping[str, Any]] = standing.figures.get("outputs", {})
     state = _by_stage(manifest)
     stages = []
@@ -223,13 +245,16 @@ def status_of(manifest: Manifest) -> Status:
             of.stage, levels.get(of.stage, 0), of.upstream, of.input, stage.input if stage else None, outputs
         )
         rows, size = state.get(of.stage, (0, 0))
-        status = replace(status, state_rows=rows, state_bytes=size)
+        status = replace(status, state_rows=rows, state_bytes=size, behind=_behind(manifest, of.input))
         if stage is not None:
             status = replace(
                 status,
                 why="" if manifest.mode in ENDED else reasons.add(stage),
                 step=asdict(stage.step),
                 total=asdict(stage.total),
+                read_rate=rate_of(stage.step.read),
+                written_rate=rate_of(stage.step.written),
+                kept=None if stage.kept is None else {"keys": stage.kept.keys, **asdict(stage.kept)},
                 bytes_in=sum(left.get(port.stage, {}).get(port.output, (0, 0))[1] for port in stage.reads),
                 restrictions=stage.live,
                 backlog=stage.size,
@@ -243,19 +268,15 @@ def status_of(manifest: Manifest) -> Status:
         stages.append(status)
     outputs_at = [out.watermark for of in stages for out in of.outputs] or [of.input for of in stages]
     watermark = min(outputs_at, default=MIN_TIMESTAMP)
-    known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
-    # SUBTLE: a commit without a step is told by what the step before it did, and is later.
-    elapsed = None if standing.before is None else Duration(standing.time - standing.before)
-    took = round(standing.figures.get("seconds", 0.0) * 1e6)
     made = sum(of.step.written for of in standing.stages if of.step.resumed)
     return Status(
         manifest.step,
         str(manifest.mode),
         manifest.time,
         watermark,
-        Duration(manifest.time - watermark) if known else None,
+        _behind(manifest, watermark),
         elapsed,
-        None if not elapsed else round(made * 1e6 / max(elapsed, took), 1),
+        rate_of(made),
         sum(of.live for of in standing.stages),
         sum(of.size for of in standing.stages),
         {name: standing.figures[name] for name in _PARTS if name in standing.figures},
@@ -264,6 +285,11 @@ def status_of(manifest: Manifest) -> Status:
         _by_level(manifest, "size"),
         _by_level(manifest, "entries"),
     )
+
+
+def _behind(manifest: Manifest, watermark: Timestamp) -> Duration | None:
+    known = MIN_TIMESTAMP < watermark < MAX_TIMESTAMP
+    return Duration(manifest.time - watermark) if known else None
 
 
 def _by_stage(manifest: Manifest) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.placing import ports_of, shape_of
 from arcbeam.steps.progress import numbered, progress_of
 from arcbeam.steps.renaming import renamed
+from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.log import programs
@@ -163,6 +164,7 @@ def _without(head: Manifest, gone: Collection[str], publishers: Collection[str])
         residuals=tuple(of for of in head.residuals if of.stage not in gone),
         committables=tuple(of for of in head.committables if of.stage in publishers),
         progress=replace(progress, numbers=numbers).encoded() if gone else head.progress,
+        standing=standing_of(head).without(gone).encoded() if gone and head.standing else head.standing,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.progressline import Standing
-from arcbeam.steps.status import Status
+from arcbeam.steps.status import StageStatus, Status
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -27,6 +27,7 @@ _FAMILIES: Final = {
     "step_seconds": ("gauge", "How long parts of the newest step took; 'commit' is of the step before."),
     "source_rate": ("gauge", "Elements a second that restrictions have put out."),
     "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
+    "stage_behind_seconds": ("gauge", "From the input watermark of a stage to the clock."),
     "state_bytes": ("gauge", "Of all files of state of a level."),
     "stage_state_rows": ("gauge", "Rows of a stage's state; what was written again counts until files are merged."),
     "stage_state_bytes": ("gauge", "Bytes of these: their keys and values."),
@@ -35,11 +36,18 @@ _FAMILIES: Final = {
     "watermark_stands_since_seconds": ("gauge", "When the input watermark of a stage came to where it is, since 1970."),
     "held": ("gauge", "How many stages wait for what a stage holds, by its kind."),
     "stage_elements": ("counter", "Elements that a stage has read and written."),
+    "stage_rate": ("gauge", "Elements a second that a stage has read and written, of the newest step."),
     "stage_late": ("counter", "Elements that a stage has dropped because they were too late."),
     "stage_bytes": ("gauge", "Bytes that came to a stage in the newest step, and left it."),
     "event_time_seconds": ("gauge", "Least, mean and most event time of what left a stage in the newest step."),
     "restrictions": ("gauge", "Restrictions of a stage that are not done."),
     "backlog": ("gauge", "The sum of their sizes, in the unit of their DoFn."),
+    "stage_keys": ("gauge", "Keys with state of a stage, each once for each of its windows."),
+    "stage_cells": ("gauge", "In how many keys a state of the global window has something."),
+    "timers": ("gauge", "Timers of a stage that wait, by what they wait for: the watermark (event), or the clock."),
+    "next_turn_seconds": ("gauge", "When the next of what waits in a stage has its turn, in its time, since 1970."),
+    "waiting_elements": ("gauge", "Elements that are parked, or wait for their turn in order of time."),
+    "waiting_bytes": ("gauge", "Bytes of these."),
     "user": ("counter", "Counters of the pipeline's own."),
 }
 """Type and meaning of each; behind `arcbeam_`. Counters end with `_total`."""
@@ -132,6 +140,8 @@ def _of_stages(page: _Page, status: Status) -> None:
         page.add("stage_bytes", sum(out.bytes for out in stage.outputs), stage=name, direction="out")
         page.add("stage_state_rows", stage.state_rows, stage=name)
         page.add("stage_state_bytes", stage.state_bytes, stage=name)
+        _of_rates(page, stage)
+        _of_waiting(page, stage)
         page.add("restrictions", stage.restrictions, stage=name)
         page.add("backlog", stage.backlog, stage=name)
         for out in stage.outputs:
@@ -145,6 +155,30 @@ def _of_stages(page: _Page, status: Status) -> None:
         held[known] = held.get(known, 0) + len(cause.stages)
     for (name, kind), stages in held.items():
         page.add("held", stages, stage=name, by=kind)
+
+
+def _of_rates(page: _Page, stage: StageStatus) -> None:
+    if stage.behind is not None:
+        page.add("stage_behind_seconds", stage.behind / 1e6, stage=stage.stage)
+    for direction, rate in (("in", stage.read_rate), ("out", stage.written_rate)):
+        if rate is not None:
+            page.add("stage_rate", rate, stage=stage.stage, direction=direction)
+
+
+def _of_waiting(page: _Page, stage: StageStatus) -> None:
+    name, kept = stage.stage, stage.kept
+    if kept is not None:
+        page.add("stage_keys", kept["keys"], stage=name)
+        for state, keys in kept["cells"].items():
+            page.add("stage_cells", keys, stage=name, state=state)
+        page.add("timers", kept["event_timers"], stage=name, domain="event")
+        page.add("timers", kept["clock_timers"], stage=name, domain="clock")
+        page.add("waiting_elements", kept["parked"], stage=name, why="parked")
+        page.add("waiting_elements", kept["ordered"], stage=name, why="order")
+        page.add("waiting_bytes", kept["waiting_bytes"], stage=name)
+    for domain, time in (("event", stage.next_event), ("clock", stage.next_due)):
+        if time is not None:
+            page.add("next_turn_seconds", _seconds(time), stage=name, domain=domain)
 
 
 def _of_counts(page: _Page, stage: str, total: Mapping[str, int]) -> None:

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 """A status as JSON has it."""
 
+_WAITING = (
+    ("event_timers", "timer(s) for the watermark"),
+    ("clock_timers", "timer(s) for the clock"),
+    ("parked", "element(s) parked"),
+    ("ordered", "element(s) for their turn"),
+)
+"""What waits, and how it is called; elements last."""
+
 _WIDE = 200
 """Columns of a table that does not go to a terminal."""
 
@@ -110,7 +118,7 @@ def _drawn(record: Record) -> Group:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("stage", "input at", "since step", "output at", "event times", "in", "out", "late", "state", "waits")
+    columns = ("stage", "input at", "since step", "output at", "event times", "in", "out", "late", "keeps", "waits")
     for column in columns:
         table.add_column(column, overflow="fold", justify="right" if column == "late" else "left")
     for stage in record["stages"]:
@@ -150,23 +158,38 @@ def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
         return "-" if out["least"] is None else " / ".join(shown(out[name]) for name in ("least", "mean", "most"))
 
     step, total, since = stage["step"], stage["total"], stage["input_since"]
-    waits = [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
+    # A server of another version says nothing of some of it.
+    kept = stage.get("kept") or {}
+    waits = [f"{kept[what]:,} {name}" for what, name in _WAITING if kept.get(what)]
+    if size := kept.get("waiting_bytes"):
+        waits[-1] += f" ({bytes_shown(size)})"
+    waits += [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
     waits += [f"parked until {each}" for each in stage["parked"]]
     waits += [f"until {shown(stage['next_event'])}"] if stage["next_event"] is not None else []
     waits += [f"until {shown(stage['next_due'])} by the clock"] if stage["next_due"] is not None else []
     return (
         stage["stage"],
-        shown(stage["input"]),
+        shown(stage["input"]) + _behind(stage),
         "-" if since is None else str(since["step"]),
         of_each(lambda out: shown(out["watermark"])),
         of_each(times),
-        f"{step.get('read', 0):,} ({bytes_shown(stage['bytes_in'])})",
-        of_each(lambda out: f"{out['elements']:,} ({bytes_shown(out['bytes'])})"),
+        f"{step.get('read', 0):,} ({bytes_shown(stage['bytes_in'])}){_rate(stage, 'read_rate')}",
+        of_each(lambda out: f"{out['elements']:,} ({bytes_shown(out['bytes'])})") + _rate(stage, "written_rate"),
         f"{total.get('late', 0):,}",
-        # A server of another version says nothing of it.
-        f"{stage.get('state_rows', 0):,} rows ({bytes_shown(stage.get('state_bytes', 0))})",
-        "; ".join(waits) or "-",
+        (f"{kept['keys']:,} keys\n" if kept.get("keys") else "")
+        + f"{stage.get('state_rows', 0):,} rows ({bytes_shown(stage.get('state_bytes', 0))})",
+        "\n".join(waits) or "-",
     )
+
+
+def _behind(stage: Mapping[str, Any]) -> str:
+    behind = stage.get("behind")
+    return "" if behind is None else f"\n{behind / 1e6:,.1f} s behind"
+
+
+def _rate(stage: Mapping[str, Any], which: str) -> str:
+    rate = stage.get(which)
+    return f"\n{rate:,.0f}/s" if rate else ""
 
 
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Final
 from arcbeam.engine.grouping.contents import Values, block
 from arcbeam.engine.grouping.groupings import Together, WindowedElement, by_window
 from arcbeam.engine.grouping.openwindow import Rules
-from arcbeam.engine.grouping.runs import Merged, Runs
+from arcbeam.engine.grouping.runs import Many, Merged, Runs
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -84,13 +84,17 @@ class Gathering:
         view: of the shard's state.
         space: what the grouping's entries begin with.
         unpack: see there.
+
+    Attributes:
+        many: keys in the state, each once for each run that it is in.
     """
 
-    __slots__ = ("_came", "_rules", "_space", "_takers", "_unpack", "_view", "_waiting")
+    __slots__ = ("_came", "_rules", "_space", "_takers", "_unpack", "_view", "_waiting", "many")
 
     def __init__(self, rules: Rules, view: StateView, space: bytes, unpack: Unpack) -> None:
         self._rules, self._view, self._unpack = rules, view, unpack
         self._space = space + _SPACE
+        self.many = Many()
         # What has come in this step: by window, of each by key.
         self._came: dict[Window, dict[bytes, list[bytes]]] = {}
         # By the identity of tuples of windows, with the tuple itself, or another could get it.
@@ -172,7 +176,7 @@ class Gathering:
         return waits
 
     def _runs(self, window: Window) -> Runs:
-        return Runs(self._view, self._space + part(self._rules.bounds(window).ordered, NAME_LIMIT))
+        return Runs(self._view, self._space + part(self._rules.bounds(window).ordered, NAME_LIMIT), self.many)
 
 
 class Groups:

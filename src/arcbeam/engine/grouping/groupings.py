@@ -126,6 +126,12 @@ class Grouping:
         self._view = view
         self._space = space
         self._short = SinglePanes(self._rules, view)
+        self._more = 0
+
+    @property
+    def more(self) -> int:
+        """By how many more windows than at first are stored; a window counts for each of its keys."""
+        return self._more + self._short.more
 
     def add(self, key: bytes, elements: Iterable[WindowedElement], clocks: Clocks) -> list[Effect]:
         """Elements of a key have come, in that order.
@@ -144,7 +150,7 @@ class Grouping:
         else:
             turn = _Turn(self._rules, self._view, prefix, key, clocks)
             turn.add_merging(elements)
-        return turn.finish()
+        return self._finished(turn)
 
     def fire(self, key: bytes, window: Window, domain: TimeDomain, clocks: Clocks) -> list[Effect]:
         """A timer that was asked for is due, and is no more. Firing one early, late or twice does no harm."""
@@ -155,7 +161,7 @@ class Grouping:
                 return effects
         turn = _Turn(self._rules, self._view, prefix, key, clocks)
         turn.fire(window, domain)
-        return turn.finish()
+        return self._finished(turn)
 
     def end(self, key: bytes, window: Window, came: _Columns, late: _Columns, clocks: Clocks) -> list[Effect]:
         """The watermark has passed the end of a window of a key, which has waited elsewhere; it goes on here.
@@ -177,7 +183,12 @@ class Grouping:
             turn.go_on(clocks.at_most(expiry))
             turn.add({window: late})
         turn.go_on(clocks)
-        return turn.finish()
+        return self._finished(turn)
+
+    def _finished(self, turn: _Turn) -> list[Effect]:
+        effects = turn.finish()
+        self._more += turn.more
+        return effects
 
     # For sessions that may pass without being stored.
 
@@ -223,7 +234,11 @@ class _Entry:
 
 
 class _Turn:
-    """What happens to one key at one time."""
+    """What happens to one key at one time.
+
+    Attributes:
+        more: by how many more windows are stored, when it has finished.
+    """
 
     def __init__(self, rules: Rules, view: StateView, prefix: bytes, key: bytes, clocks: Clocks) -> None:
         self._rules = rules
@@ -236,6 +251,7 @@ class _Turn:
         self._entries: dict[Window, _Entry] = {}
         self._near: dict[Window, bytes] | None = None
         """Where windows merge: the records of all that may have any part in it."""
+        self.more = 0
 
     def go_on(self, clocks: Clocks) -> None:
         """Time has gone by since what has happened so far."""
@@ -385,12 +401,14 @@ class _Turn:
                     open.contents.clear()
                 if entry.stored is not None:
                     view.delete(entry.place)
+                    self.more -= 1
                 wakeups = _NOTHING
             else:
                 wakeups = open.wakeups()
                 record = open.pack()
                 if record != entry.stored:
                     view.put(entry.place, record)
+                    self.more += entry.stored is None
             if wakeups != asked:
                 self._ask(window, asked, wakeups)
         return out

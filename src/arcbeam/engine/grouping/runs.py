@@ -42,18 +42,33 @@ Group = tuple[bytes, list[bytes]]
 """A key, and what has come with it, in order."""
 
 
+class Many:
+    """How many keys there are in runs, each once for each run that it is in.
+
+    Attributes:
+        more: by how many more than at first.
+    """
+
+    __slots__ = ("more",)
+
+    def __init__(self) -> None:
+        self.more = 0
+
+
 class Runs:
     """The runs of one window.
 
     Args:
         view: of the shard's state.
         place: what the keys of its rows begin with; no other's do.
+        many: counts their keys.
     """
 
-    __slots__ = ("_place", "_view")
+    __slots__ = ("_many", "_place", "_view")
 
-    def __init__(self, view: StateView, place: bytes) -> None:
+    def __init__(self, view: StateView, place: bytes, many: Many | None = None) -> None:
         self._view, self._place = view, place
+        self._many = many or Many()
 
     def add(self, groups: Mapping[bytes, Sequence[bytes]]) -> None:
         """Adds what has come in a step: by key, in order; there is something."""
@@ -62,7 +77,7 @@ class Runs:
         runs[number] = self._write(number, ((key, groups[key]) for key in sorted(groups)))
         if joined := _joined(list(runs.values())):
             newest = list(runs)[-joined:]
-            merged = Merged(self._view, [self._rows_of(each) for each in newest])
+            merged = Merged(self._view, [self._rows_of(each) for each in newest], many=self._many)
             runs[number + 1] = self._write(number + 1, merged)
             for each in newest:
                 del runs[each]
@@ -79,7 +94,7 @@ class Runs:
         Args:
             more: what has come meanwhile; behind what is stored.
         """
-        return Merged(self._view, [self._rows_of(number) for number in self._directory()], more)
+        return Merged(self._view, [self._rows_of(number) for number in self._directory()], more, self._many)
 
     def clear(self) -> None:
         """Removes what is left of a window that is read to its end."""
@@ -107,8 +122,9 @@ class Runs:
         """Writes a run; its size."""
         start, pack = self._rows_of(number), _HEAD.pack
         parts: list[bytes] = []
-        row = size = total = 0
+        row = size = total = keys = 0
         for key, payloads in groups:
+            keys += 1
             for payload in payloads:
                 parts += (pack(len(key), len(payload)), key, payload)
                 size += _HEAD.size + len(key) + len(payload)
@@ -118,6 +134,7 @@ class Runs:
                     row, total, size = row + 1, total + size, 0
         if parts:
             self._view.put(start + _NUMBER.pack(row), b"".join(parts))
+        self._many.more += keys
         return total + size
 
 
@@ -151,12 +168,20 @@ class Merged:
         view: of the shard's state.
         runs: what the keys of each run's rows begin with, in the order in which they came.
         more: what has come behind all of them, by key.
+        many: counts the keys of the runs.
     """
 
-    __slots__ = ("_heap", "_keys", "_more", "_readers")
+    __slots__ = ("_heap", "_keys", "_many", "_more", "_readers")
 
-    def __init__(self, view: StateView, runs: Iterable[bytes], more: Mapping[bytes, Sequence[bytes]] | None = None):
+    def __init__(
+        self,
+        view: StateView,
+        runs: Iterable[bytes],
+        more: Mapping[bytes, Sequence[bytes]] | None = None,
+        many: Many | None = None,
+    ) -> None:
         self._more = more or {}
+        self._many = many or Many()
         readers = [_Reader(view, start) for start in runs]
         self._readers = [reader for reader in readers if reader.key is not None]
         self._heap: list[tuple[bytes, int]] = [(r.key, n) for n, r in enumerate(self._readers) if r.key is not None]
@@ -166,7 +191,7 @@ class Merged:
         self._keys = keys
 
     def __iter__(self) -> Iterator[Group]:
-        heap, readers, keys, more = self._heap, self._readers, self._keys, self._more
+        heap, readers, keys, more, many = self._heap, self._readers, self._keys, self._more, self._many
         heapify(heap)
         while heap:
             key = heap[0][0]
@@ -179,8 +204,10 @@ class Merged:
                 payloads.append(reader.take())
                 if reader.key is None:
                     heappop(heap)
+                    many.more -= 1
                 elif reader.key != key:
                     heapreplace(heap, (reader.key, heap[0][1]))
+                    many.more -= 1
             if keys and keys[-1] == key:
                 payloads += more[keys.pop()]
             yield key, payloads

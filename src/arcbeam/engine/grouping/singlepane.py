@@ -29,12 +29,16 @@ class SinglePanes:
     Args:
         rules: of the grouping.
         view: of the shard's state.
+
+    Attributes:
+        more: by how many more windows than at first are stored.
     """
 
     def __init__(self, rules: Rules, view: StateView) -> None:
         self._rules = rules
         self._view = view
         self._combiner = rules.strategy.combiner
+        self.more = 0
         # Elements that decide on a pane's time, and windows that merge, need the long way.
         self._adds = rules.combine_times is None and rules.strategy.merging is None and rules.first_room > 1
 
@@ -87,6 +91,7 @@ class SinglePanes:
                 contents = accumulated.store()
             view.put(place, pack_short(fresh + len(values), contents))
             if not fresh:
+                self.more += 1
                 out += (SetHold(key, window, end), SetTimer(key, window, _EVENT, end))
         return out
 
@@ -113,5 +118,6 @@ class SinglePanes:
         hold, contents, combiner = known[1], stored[SHORT_BYTES:], self._combiner
         pane = Values((contents,)) if combiner is None else Accumulated(combiner, contents).take(keep=False)
         self._view.delete(place)
+        self.more -= 1
         emit = EmitPane(key, window, pane, end if hold is None else hold, ONLY)
         return [emit, ClearHold(key, window)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from arcbeam.engine.state.kept import NOTHING_KEPT, Kept
 from arcbeam.engine.state.standing import Crowded
 from arcbeam.engine.watermarks.clocks import Local, Port
 from arcbeam.model.commits import Committable
@@ -103,6 +104,7 @@ class StageReport:
         counts: of the step.
         uncommitted: whether elements wait for the commit of the step: in the next one they go on.
         unprepared: whether its user code is still to be asked to prepare to shut down.
+        kept: by how much more it keeps than before the step.
     """
 
     stage: str
@@ -117,6 +119,7 @@ class StageReport:
     counts: Counts = Counts()
     uncommitted: bool = False
     unprepared: bool = False
+    kept: Kept = NOTHING_KEPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,25 +47,28 @@ def unframed(data: bytes, position: int = 0) -> Iterator[bytes]:
         position += size
 
 
-def append(view: StateView, start: bytes, value: bytes) -> None:
-    """Appends one value to the sequence whose rows begin with `start`."""
+def append(view: StateView, start: bytes, value: bytes) -> bool:
+    """Appends one value to the sequence whose rows begin with `start`; whether that was empty."""
     row = start + TAIL
     tail = view.get(row)
     if tail is None:
         view.put(row, _NONE_SEALED + framed(value))
-    elif len(tail) <= _SEAL:
+        return True
+    if len(tail) <= _SEAL:
         view.put(row, tail + framed(value))
     else:
         view.put(row, _sealed(view, start, tail) + framed(value))
+    return False
 
 
-def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> None:
-    """Appends values, as they come, to the sequence whose rows begin with `start`."""
-    _extend(view, start, view.get(start + TAIL), values)
+def extend(view: StateView, start: bytes, values: Iterable[bytes]) -> bool:
+    """Appends values, as they come, to the sequence whose rows begin with `start`; whether it had none, and has now."""
+    old = view.get(start + TAIL)
+    return _extend(view, start, old, values) and old is None
 
 
-def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> None:
-    """Makes values, at least one, all that the sequence has whose rows begin with `start`."""
+def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> bool:
+    """Makes values, at least one, all that the sequence has whose rows begin with `start`; whether it was empty."""
     old = view.get(start + TAIL)
     if old is not None and old[:4] != _NONE_SEALED:
         _clear_sealed(view, start, old)
@@ -73,10 +76,11 @@ def replace(view: StateView, start: bytes, values: Sequence[bytes]) -> None:
         view.put(start + TAIL, _NONE_SEALED + framed(values[0]))
     else:
         _extend(view, start, None, values)
+    return old is None
 
 
-def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[bytes]) -> None:
-    """Appends values to a sequence that has this tail."""
+def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[bytes]) -> bool:
+    """Appends values to a sequence that has this tail; whether it has any then."""
     tail = bytearray(old or _NONE_SEALED)
     limit = _SEAL
     for value in values:
@@ -86,6 +90,8 @@ def _extend(view: StateView, start: bytes, old: bytes | None, values: Iterable[b
         tail += framed(value)
     if len(tail) > 4:
         view.put(start + TAIL, bytes(tail))
+        return True
+    return False
 
 
 def read(view: StateView, start: bytes) -> Iterator[bytes]:
@@ -102,15 +108,16 @@ def read(view: StateView, start: bytes) -> Iterator[bytes]:
     return _all(view, start, tail)
 
 
-def clear(view: StateView, start: bytes) -> None:
-    """Removes all values of a sequence."""
+def clear(view: StateView, start: bytes) -> bool:
+    """Removes all values of a sequence; whether it had any."""
     row = start + TAIL
     tail = view.get(row)
     if tail is None:
-        return
+        return False
     if tail[:4] != _NONE_SEALED:
         _clear_sealed(view, start, tail)
     view.delete(row)
+    return True
 
 
 def _clear_sealed(view: StateView, start: bytes, tail: bytes) -> None:

@@ -69,9 +69,12 @@ class SortedInput:
         view: of the shard.
         stage: the stage's number.
         lateness: an element may come so much behind the watermark; so all wait so much longer.
+
+    Attributes:
+        more, size: by how many more wait than at first, and by how many bytes of their rows' values.
     """
 
-    __slots__ = ("_arrivals", "_came", "_front", "_lateness", "_view")
+    __slots__ = ("_arrivals", "_came", "_front", "_lateness", "_view", "more", "size")
 
     def __init__(self, view: StateView, stage: int, lateness: Duration = NO_LATENESS) -> None:
         self._view = view
@@ -79,6 +82,7 @@ class SortedInput:
         self._front = Frontier(view, prefix(Kind.SORTED, stage))
         self._arrivals = prefix(Kind.ARRIVALS, stage)
         self._came = int.from_bytes(view.get(self._arrivals) or b"", "big")
+        self.more = self.size = 0
 
     def clock(self, watermark: Timestamp) -> Timestamp:
         """Up to where elements and timers have their turn: the watermark, as far back as elements may be late."""
@@ -107,6 +111,8 @@ class SortedInput:
             more.append(pane)
         value = b"".join(map(sequences.framed, (*more, element.value))) if kind else element.value
         self._front.put(self._front.start + moment(element.time) + came + owner, bytes((kind,)) + value)
+        self.more += 1
+        self.size += 1 + len(value)
         return None
 
     def late(self, element: Element, watermark: Timestamp) -> Late | None:
@@ -129,6 +135,8 @@ class SortedInput:
         if not passed(self.clock(watermark), time):
             return None
         data = self._front.take(row)
+        self.more -= 1
+        self.size -= len(data)
         kind = data[0]
         more = list(sequences.unframed(data, 1)) if kind else [data[1:]]
         value = more.pop()

@@ -27,6 +27,7 @@ from arcbeam.engine.rows.keyspace import (
 )
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW
 
 
 class CellKind(enum.IntEnum):
@@ -45,9 +46,12 @@ class Cells:
     Args:
         view: of the shard.
         stage: the stage's number.
+
+    Attributes:
+        more: in the global window, which nothing ends: by how many more bags than at first are not empty, by family.
     """
 
-    __slots__ = ("_ending", "_key", "_prefix", "_start", "_window", "view")
+    __slots__ = ("_counts", "_ending", "_key", "_prefix", "_start", "_window", "more", "view")
 
     def __init__(self, view: StateView, stage: int) -> None:
         self.view = view
@@ -55,31 +59,41 @@ class Cells:
         self._key: bytes | None = None
         self._window: bytes | None = None
         self._ending = self._start = b""
+        self._counts = False
+        self.more: dict[str, int] = {}
 
     def start(self, key: bytes, window: bytes) -> bytes:
         """The beginning of the rows of all cells of a user key and window."""
         # Most calls are about the same key and window as the one before.
         if window != self._window:
             self._window, self._key = window, None
+            self._counts = window == _ENDLESS
             self._ending = part(window, NAME_LIMIT) + _CELL
         if key != self._key:
             self._key = key
             self._start = self._prefix + part(key) + self._ending
         return self._start
 
+    def count(self, family: str, change: int) -> None:
+        """A bag is empty no more (1), or is so now (-1): of the key and window of the call before."""
+        if self._counts:
+            self.more[family] = self.more.get(family, 0) + change
+
 
 _CELL = bytes((Section.CELL,))
+_ENDLESS = GLOBAL_WINDOW.ordered()
 
 
 class _Cell:
     """What all kinds share: where the family's rows are."""
 
-    __slots__ = ("_cells", "_family", "_view")
+    __slots__ = ("_cells", "_family", "_name", "_view")
     kind: CellKind
 
     def __init__(self, cells: Cells, family: str) -> None:
         self._cells = cells
         self._view = cells.view
+        self._name = family
         self._family = bytes((self.kind,)) + name(family)
 
     def _at(self, key: bytes, window: bytes) -> bytes:
@@ -94,15 +108,18 @@ class BagCell(_Cell):
 
     def add(self, key: bytes, window: bytes, value: bytes) -> None:
         """Appends a value."""
-        sequences.append(self._view, self._cells.start(key, window) + self._family, value)
+        if sequences.append(self._view, self._cells.start(key, window) + self._family, value):
+            self._cells.count(self._name, 1)
 
     def extend(self, key: bytes, window: bytes, values: Iterable[bytes]) -> None:
         """Appends values, as they come."""
-        sequences.extend(self._view, self._at(key, window), values)
+        if sequences.extend(self._view, self._at(key, window), values):
+            self._cells.count(self._name, 1)
 
     def replace(self, key: bytes, window: bytes, values: Sequence[bytes]) -> None:
         """Forgets all values, and has these, at least one."""
-        sequences.replace(self._view, self._at(key, window), values)
+        if sequences.replace(self._view, self._at(key, window), values):
+            self._cells.count(self._name, 1)
 
     def read(self, key: bytes, window: bytes) -> Iterator[bytes]:
         """The values as they are now, read as they are iterated; what is appended later is not seen."""
@@ -110,7 +127,8 @@ class BagCell(_Cell):
 
     def clear(self, key: bytes, window: bytes) -> None:
         """Forgets all values."""
-        sequences.clear(self._view, self._at(key, window))
+        if sequences.clear(self._view, self._at(key, window)):
+            self._cells.count(self._name, -1)
 
 
 class OrderedListCell(_Cell):

@@ -50,14 +50,18 @@ class Parking:
     Args:
         view: of the shard.
         stage: the stage's number.
+
+    Attributes:
+        more, size: by how many more wait than at first, and by how many bytes of their values.
     """
 
-    __slots__ = ("_holds", "_start", "_view")
+    __slots__ = ("_holds", "_start", "_view", "more", "size")
 
     def __init__(self, view: StateView, stage: int) -> None:
         self._view = view
         self._start = prefix(Kind.PARKED, stage)
         self._holds = Holds(view, stage, Side.INPUT)
+        self.more = self.size = 0
 
     # A lot: a row that names it and has its hold, and a sequence behind it.
 
@@ -69,6 +73,8 @@ class Parking:
             self._view.put(row, moment(element.time) + sequences.framed(lot.side_input.encode()) + lot.window)
             self._holds.set(_holder(lot), element.time)
         sequences.append(self._view, row, moment(element.time) + element.value)
+        self.more += 1
+        self.size += len(element.value)
 
     def take(self, lot: SideInputWindow) -> Iterator[Parked]:
         """Takes all elements of a lot, in the order in which they came.
@@ -78,6 +84,8 @@ class Parking:
         """
         row = self._row(lot)
         for each in sequences.read(self._view, row):
+            self.more -= 1
+            self.size -= len(each) - 8
             yield Parked(time_of(each[:8]), each[8:])
         sequences.clear(self._view, row)
         self._view.delete(row)

@@ -102,6 +102,10 @@ class Timers:
         view: of the shard.
         stage: the stage's number.
         families: the time domain of each family.
+
+    Attributes:
+        more_event, more_clock, more_ends: by how many more than at first there are that have rows: timers of event
+            time, of processing time, and expirations.
     """
 
     __slots__ = (
@@ -125,6 +129,9 @@ class Timers:
         "_view",
         "_watermark",
         "_window",
+        "more_clock",
+        "more_ends",
+        "more_event",
     )
 
     def __init__(self, view: StateView, stage: int, families: Mapping[str, TimeDomain]) -> None:
@@ -145,6 +152,7 @@ class Timers:
         self._limit = b""
         self._imminent: Imminent[Fired] = Imminent()
         self._soon = b""
+        self.more_event = self.more_clock = self.more_ends = 0
 
     # What needs no rows.
 
@@ -232,6 +240,12 @@ class Timers:
             self._forget(slot, old)
         view.put(row, place)
         front.put(entry, value)
+        if front is self._clock:
+            self.more_clock += 1
+        elif family:
+            self.more_event += 1
+        else:
+            self.more_ends += 1
         if len(place) > _PLACE:
             view.put(self._holds + held + _KEYED + slot, b"")
 
@@ -374,6 +388,7 @@ class Timers:
         value = self._fronts[entry[0]].take(entry)
         slot = entry[12:]
         self._view.delete(self._keyed + slot)
+        self._less(entry[0], entry[11])
         at, held = entry[3:11], value[:8]
         if entry[0] != Kind.EVENT_HELD and held != _NO_HOLD:
             self._view.delete(self._holds + held + _KEYED + slot)
@@ -393,9 +408,19 @@ class Timers:
 
     def _forget(self, slot: bytes, place: bytes) -> None:
         """Removes a timer's entry and hold."""
+        self._less(place[0], place[9])
         self._fronts[place[0]].delete(place[:1] + self._keyed[1:] + place[1:_PLACE] + slot)
         if len(place) > _PLACE:
             self._view.delete(self._holds + place[_PLACE:] + _KEYED + slot)
+
+    def _less(self, index: int, rank: int) -> None:
+        """An entry goes."""
+        if rank:
+            self.more_ends -= 1
+        elif index == _BY_CLOCK:
+            self.more_clock -= 1
+        else:
+            self.more_event -= 1
 
     def _slot(self, key: bytes, window: bytes, family: str, tag: str) -> bytes:
         # Most calls are about the same window, many about the same key as the one before.
@@ -412,6 +437,7 @@ class Timers:
 
 
 _INDEXES: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
+_BY_CLOCK: Final = int(Kind.PROCESSING)
 _NO_END: Final = b"\xff"
 """What no slot ends with."""
 _PLACE: Final = 10

@@ -58,6 +58,7 @@ class TimerCleared(NamedTuple):
 
 
 _NO_SKETCHES: Final[Mapping[str, bytes]] = MappingProxyType({})
+_NO_CELLS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class CallResult(NamedTuple):
@@ -106,6 +107,7 @@ class BundleResult:
         published: side inputs of which something was written.
         committables: for sinks.
         finalizations: how many bundles want to be told that the step is committed.
+        cells: see `kept.Kept`: by how many more.
     """
 
     call: CallResult = NOTHING
@@ -115,6 +117,7 @@ class BundleResult:
     published: tuple[Port, ...] = ()
     committables: tuple[Committable, ...] = ()
     finalizations: int = 0
+    cells: Mapping[str, int] = field(default_factory=lambda: _NO_CELLS)
 
 
 class Budget(Protocol):

@@ -29,7 +29,9 @@ from arcbeam.engine.plan.stagekinds import Grouped
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
 from arcbeam.engine.state.agenda import Agenda
+from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.moments import passed
@@ -240,6 +242,13 @@ class GroupedLogic:
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
         return Restrictions()
+
+    def kept(self, closed: BundleResult) -> Kept:
+        """See `StageLogic`."""
+        gathered = 0 if self._gathering is None else self._gathering.many.more
+        return Kept(
+            self._grouping.more + gathered, event_timers=self._timers.more_event, clock_timers=self._timers.more_clock
+        )
 
     def _located(self, error: StateFormatError, key: bytes | None = None) -> StateFormatError:
         """The error, with the place where the state is."""

@@ -11,7 +11,9 @@ from typing import Final
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.reports import Movable, Restrictions
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
+from arcbeam.engine.state.kept import NOTHING_KEPT, Kept
 from arcbeam.engine.state.residuals import Residuals
+from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.model.timestamps import Timestamp
 
@@ -58,6 +60,10 @@ class PlainLogic:
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
         return Restrictions()
+
+    def kept(self, closed: BundleResult) -> Kept:
+        """See `StageLogic`."""
+        return NOTHING_KEPT
 
 
 class SplittableLogic(PlainLogic):

@@ -15,7 +15,8 @@ from arcbeam.engine.plan.layout import Placed
 from arcbeam.engine.plan.reports import Restrictions
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.state.agenda import Late
-from arcbeam.engine.step.bundles import Budget, CallResult, Exchange, Runner
+from arcbeam.engine.state.kept import Kept
+from arcbeam.engine.step.bundles import Budget, BundleResult, CallResult, Exchange, Runner
 from arcbeam.engine.watermarks.clocks import Clock
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
@@ -119,3 +120,10 @@ class StageLogic(Protocol):
 
     def restrictions(self) -> Restrictions:
         """What is not done."""
+
+    def kept(self, closed: BundleResult) -> Kept:
+        """By how much more it keeps than before the step, but for what is parked.
+
+        Args:
+            closed: of the end of its bundles.
+        """

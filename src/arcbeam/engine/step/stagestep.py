@@ -15,6 +15,7 @@ from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageSpec, Stateful
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows import sequences
+from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
 from arcbeam.engine.state.releases import with_releases
 from arcbeam.engine.step.bundles import BundleResult, SideInputs
@@ -218,7 +219,12 @@ class StageStep:
             Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),
             uncommitted,
             unprepared,
+            self._kept(closed),
         )
+
+    def _kept(self, closed: BundleResult) -> Kept:
+        kept, parking = self._work.kept(closed), self._parking
+        return kept if parking is None else kept + Kept(parked=parking.more, waiting_bytes=parking.size)
 
     # What waits.
 

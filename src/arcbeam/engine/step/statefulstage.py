@@ -14,8 +14,9 @@ from arcbeam.engine.plan.stagekinds import Stateful
 from arcbeam.engine.plan.stepplan import Handover, StepPlan
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, part, prefix
 from arcbeam.engine.state.agenda import Agenda, Element, Late, SortedInput
+from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
-from arcbeam.engine.step.bundles import CallResult, TimerSet
+from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerSet
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.engine.watermarks.moments import passed
@@ -138,6 +139,19 @@ class StatefulLogic:
     def restrictions(self) -> Restrictions:
         """See `StageLogic`."""
         return Restrictions()
+
+    def kept(self, closed: BundleResult) -> Kept:
+        """See `StageLogic`."""
+        timers, ordered = self._timers, self._ordered
+        return Kept(
+            timers.more_ends,
+            # Where the global window is waited for, its keys are among those.
+            {} if self._ends_global else closed.cells,
+            timers.more_event,
+            timers.more_clock,
+            ordered=0 if ordered is None else ordered.more,
+            waiting_bytes=0 if ordered is None else ordered.size,
+        )
 
     def _process(self, element: Element, watermark: Timestamp) -> None:
         """An element that has waited for its turn."""

@@ -216,6 +216,7 @@ class StepRunner:
             doubted(self._stage.observers),
             committables=committables,
             finalizations=finalizations,
+            cells=dict(self._stage.state.more()),
         )
 
     def about(self) -> str:

@@ -56,9 +56,13 @@ class ViewState(StateHandler):
 
     def work_on(self, view: StateView, stage: int) -> None:
         """From now on state is that of a stage in this view."""
-        cells = Cells(view, stage)
+        cells = self._cells = Cells(view, stage)
         self._bags = {place: BagCell(cells, family) for place, family in self._families.items()}
         self._lists = {place: OrderedListCell(cells, family) for place, family in self._families.items()}
+
+    def more(self) -> Mapping[str, int]:
+        """See `Cells.more`, since `work_on`."""
+        return self._cells.more
 
     def enter(self, key: bytes) -> None:
         """A call of user code is about that user key, encoded as the engine has it."""

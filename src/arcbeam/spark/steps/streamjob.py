@@ -52,7 +52,7 @@ from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
-from arcbeam.steps.status import Status, as_record, status_of, undone
+from arcbeam.steps.status import Status, as_record, status_of, total_kept, undone
 from arcbeam.steps.takeover import TakeOver, take_over
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.errors import StoreError
@@ -301,6 +301,7 @@ class StreamRun:
             "late": sum(stage.step["late"] for stage in status.stages if stage.step),
             "rate": status.rate,
             "backlog": status.backlog,
+            **total_kept(status),
             "watermark": status.watermark,
             "behind": status.behind,
             "waits": status.causes[0].text if status.causes else "",

@@ -16,12 +16,13 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW
+from arcbeam.steps.standing import standing_of
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Kind, Manifest, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.blobs import MemoryBlobs
-from arcbeam.testing.simulate.judging import punctual, reference, results
+from arcbeam.testing.simulate.judging import amounts, punctual, reference, results
 from arcbeam.testing.simulate.judging.observing import Observations
 from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out, Part, Record
@@ -31,6 +32,8 @@ from arcbeam.testing.simulate.judging.wishes import Wishes
 from arcbeam.testing.simulate.scenario.kinds import Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
+_COUNTED = 7
+"""Of each seventh commit it is counted what its stages keep."""
 _FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.ARRIVALS})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 
@@ -138,6 +141,8 @@ class Watcher:
         if lost:
             raise Broken(f"{lost} is real, and was never published")
         self._nothing_left()
+        assert self.head is not None
+        self._check_kept(self.head)
         results.check(self._pipeline, self.all_records(), drained=self.drained)
         ran = [(self._ran[step], self._of(ids)) for step, ids in sorted(self.counting().items()) if step in self._ran]
         for what, count in punctual.check(self._pipeline, ran).items():
@@ -165,6 +170,19 @@ class Watcher:
                 if key[0] not in _FOR_EVER and not _of_global_cell(key):
                     what = keyspace.Kind(key[0]).name
                     raise Broken(f"the job has ended, and {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
+
+    def _check_kept(self, manifest: Manifest) -> None:
+        """Of each stage as much is told as there are rows."""
+        rows: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for shard in manifest.shards:
+            for key, value in scan(self._blobs, shard.files):
+                rows.setdefault(key[1:3], []).append((key, value))
+        pipeline = self._pipeline
+        numbers, specs = pipeline.numbers, pipeline.specs(pipeline.layout((1,) * pipeline.levels))
+        for stage in standing_of(manifest).stages:
+            found = amounts.counted(specs[stage.name], rows.get(numbers[stage.name].to_bytes(2, "big"), ()))
+            if stage.kept is None or not amounts.same(stage.kept, found):
+                raise Broken(f"step {manifest.step} tells of {stage.name} {stage.kept}, and there is {found}")
 
     def _has_files(self, manifest: Manifest) -> None:
         for name in manifest.file_names():
@@ -203,6 +221,8 @@ class Watcher:
                 inputs = {of.stage: of.input for of in manifest.watermarks}
                 self._ran[manifest.step] = StepRun(manifest.time, inputs, leftover)
             self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
+            if not self.commits % _COUNTED:
+                self._check_kept(manifest)
         self._has_files(manifest)
         _monotone(before, manifest)
         rewound = before is None and head is not None

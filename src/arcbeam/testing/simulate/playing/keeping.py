@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.step.bundles import CallResult, TimerCleared, TimerSet
+from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerCleared, TimerSet
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from arcbeam.testing.simulate.judging.records import Broken
@@ -91,7 +92,7 @@ class Keeping(Runner, ABC):
         kind = desk.stage.kind
         assert isinstance(kind, Keep)
         self.kind = kind
-        cells = Cells(desk.view, number)
+        self._cells = cells = Cells(desk.view, number)
         self.count = Value(cells, "count")
         self.bag = BagCell(cells, "bag")
         self.last = Value(cells, "last")
@@ -109,6 +110,10 @@ class Keeping(Runner, ABC):
                 timers += self.take_in(key, window, time, value)
                 written += self.kind.way == "order"
         return CallResult(written, timers)
+
+    def finish(self) -> BundleResult:
+        """See `bundles.Runner`."""
+        return replace(super().finish(), cells=dict(self._cells.more))
 
     @abstractmethod
     def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
