@@ -46,13 +46,15 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_house.py
 	$(BIN)/python tools/features.py --check
+	$(BIN)/python tools/time_pictures.py --check
 
 format: $(VENV)/.dev ## Format the sources.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## Generate what docs/ says of features and tests from the tests' markers.
+docs: $(VENV)/.dev ## Generate what docs/ says of features and tests from the tests' markers, and its pictures.
 	$(BIN)/python tools/features.py
+	$(BIN)/python tools/time_pictures.py
 
 clean: ## Remove what was built, but not .venv.
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse

@@ -1,8 +1,15 @@
-"""Draws the pictures of docs/time.md by the engine's own formula: `python tools/time_pictures.py`."""
+"""Draws the pictures of docs/time.md by the engine's own formula: `python tools/time_pictures.py [--check]`.
+
+`--check` writes nothing to docs; it fails when a picture there is not what would be drawn. Pictures of another version
+of matplotlib are not compared: the same drawing is other bytes there.
+"""
 
 from __future__ import annotations
 
+import argparse
 import random
+import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib
@@ -17,7 +24,7 @@ SILENT = Said(MIN_TIMESTAMP, MIN_TIMESTAMP)
 BLUE, RED, INK = "#3b6ea8", "#c2571a", "#333333"
 
 
-def watermark() -> None:
+def watermark(folder: Path) -> None:
     """Rows as they come, step by step, and the watermark that each step is judged by."""
     import matplotlib.pyplot as plt
 
@@ -42,10 +49,10 @@ def watermark() -> None:
     axes.legend(frameon=False, loc="upper left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    _save(figure, "watermark")
+    _save(figure, folder / "watermark.svg")
 
 
-def join() -> None:
+def join(folder: Path) -> None:
     """How long the two sides of a join wait for each other."""
     import matplotlib.pyplot as plt
 
@@ -68,18 +75,52 @@ def join() -> None:
     axes.set_xlabel("event time")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    _save(figure, "join")
+    _save(figure, folder / "join.svg")
 
 
-def _save(figure: object, name: str) -> None:
-    PICTURES.mkdir(exist_ok=True)
+def _save(figure: object, file: Path) -> None:
+    import matplotlib.pyplot as plt
+
     figure.tight_layout()  # type: ignore[attr-defined]
-    figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None})  # type: ignore[attr-defined]
+    figure.savefig(file, metadata={"Date": None})  # type: ignore[attr-defined]
+    plt.close(figure)  # type: ignore[arg-type]
+
+
+def draw(folder: Path) -> None:
+    """Draws all of them: the same bytes each time."""
+    matplotlib.use("Agg")
+    folder.mkdir(exist_ok=True)
+    with matplotlib.rc_context({"svg.hashsalt": "arcbeam"}):
+        for picture in (watermark, join):
+            picture(folder)
+
+
+def differing(folder: Path) -> list[str]:
+    """Which pictures in a folder are not what would be drawn, though this matplotlib has drawn them, or are missing."""
+    with tempfile.TemporaryDirectory() as drawn:
+        draw(Path(drawn))
+        return [new.name for new in sorted(Path(drawn).iterdir()) if not _is_same(folder / new.name, new.read_bytes())]
+
+
+def _is_same(picture: Path, drawn: bytes) -> bool:
+    if not picture.exists():
+        return False
+    there = picture.read_bytes()
+    return there == drawn or f"Matplotlib v{matplotlib.__version__},".encode() not in there
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draws them, or looks whether they are as they should be. Returns the exit status."""
+    parser = argparse.ArgumentParser(description="Draws the pictures of docs/time.md.")
+    parser.add_argument("--check", action="store_true", help="only say which are not what would be drawn")
+    if not parser.parse_args(arguments).check:
+        draw(PICTURES)
+        return 0
+    wrong = differing(PICTURES)
+    if wrong:
+        print(f"docs/pictures: {', '.join(wrong)} would be drawn otherwise: run `make docs`", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    matplotlib.use("Agg")
-    # The same bytes each time.
-    matplotlib.rcParams["svg.hashsalt"] = "arcbeam"
-    watermark()
-    join()
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""The pictures of docs/time.md are what the code draws."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import matplotlib
+
+from tools.time_pictures import PICTURES, differing, main
+
+
+def test_what_is_not_as_it_would_be_drawn_is_named_unless_another_matplotlib_has_drawn_it(tmp_path: Path) -> None:
+    assert main(["--check"]) == 0
+    for picture in PICTURES.glob("*.svg"):
+        shutil.copy(picture, tmp_path)
+    picture = tmp_path / "join.svg"
+    text = picture.read_text()
+    this = f"Matplotlib v{matplotlib.__version__},"
+    picture.write_text(text.replace(this, "Matplotlib v0.0,").replace("</svg>", " </svg>"))
+    assert "join.svg" not in differing(tmp_path)
+    picture.write_text(this + text)
+    assert "join.svg" in differing(tmp_path)
+    picture.unlink()
+    assert "join.svg" in differing(tmp_path)
