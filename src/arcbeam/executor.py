@@ -25,7 +25,7 @@ from arcbeam.options import ArcbeamOptions
 from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
-from arcbeam.steps.status import as_record
+from arcbeam.steps.telling.status import as_record
 from arcbeam.store.blobs.backends import open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError

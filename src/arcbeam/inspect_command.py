@@ -60,7 +60,7 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
 
 def _causes(blobs: DurableBlobs, step: int) -> list[dict[str, Any]]:
     """What watermarks wait for after a step, if it is still there."""
-    from arcbeam.steps.status import as_record, status_of
+    from arcbeam.steps.telling.status import as_record, status_of
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_manifest
 

@@ -30,8 +30,8 @@ from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
-from arcbeam.steps.status import Status
 from arcbeam.steps.takeover import TakeOver
+from arcbeam.steps.telling.status import Status
 from arcbeam.store.blobs.filesystems import user_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation

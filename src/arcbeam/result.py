@@ -14,7 +14,7 @@ from arcbeam.job import Asking, Job, Message
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import SIGTERMS, TERMINATED, await_event
 from arcbeam.model.plan import Plan
-from arcbeam.steps.status import Status
+from arcbeam.steps.telling.status import Status
 from arcbeam.store.log.requests import Asked
 
 

@@ -20,7 +20,8 @@ from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.proposals import draft
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.standing import Since, standing_after, standing_of
-from arcbeam.steps.status import Cause, status_of, total_kept, undone
+from arcbeam.steps.telling.reasons import Cause
+from arcbeam.steps.telling.status import status_of, total_kept, undone
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.manifestfile import decode, encode
 from arcbeam.store.manifest.values import Manifest

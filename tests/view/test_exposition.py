@@ -13,7 +13,8 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.options import ArcbeamOptions
 from arcbeam.progressline import Standing
 from arcbeam.steps.standing import Since
-from arcbeam.steps.status import Cause, OutputStatus, StageStatus, Status
+from arcbeam.steps.telling.reasons import Cause
+from arcbeam.steps.telling.status import OutputStatus, StageStatus, Status
 from arcbeam.view.exposition import Counter, exposed, exposing
 
 pytestmark = pytest.mark.contract("OPS-04")

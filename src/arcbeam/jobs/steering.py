@@ -210,7 +210,7 @@ def _some(seconds: float) -> float:
 def _drained(out: Output, folder: str, name: str, seconds: float) -> str:
     """Drains the job in a folder; its state then, "" if nobody waits for it."""
     from arcbeam.model.commits import CommitMode
-    from arcbeam.steps.status import as_record, status_of
+    from arcbeam.steps.telling.status import as_record, status_of
     from arcbeam.store.log.requests import Asked
     from arcbeam.store.manifest.values import ENDED
 
@@ -249,8 +249,8 @@ class _Draining:
         self._out, self._job, self._told = out, job, ""
 
     def stands(self, record: Mapping[str, Any]) -> None:
-        """A look at where the job stands; see `arcbeam.steps.status.as_record`."""
-        from arcbeam.steps.status import undone
+        """A look at where the job stands; see `arcbeam.steps.telling.status.as_record`."""
+        from arcbeam.steps.telling.status import undone
 
         left = undone(record)
         if left and left != self._told:

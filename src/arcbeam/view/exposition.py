@@ -1,7 +1,7 @@
 """A job's figures in Prometheus' text form (version 0.0.4), on an address that was asked for.
 
-Owns names, labels and the server. What there is to tell is `arcbeam.steps.status`'s; it is asked for when somebody
-scrapes, and costs a job nothing else.
+Owns names, labels and the server. What there is to tell is `arcbeam.steps.telling.status`'s; it is asked for when
+somebody scrapes, and costs a job nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from arcbeam.errors import SetupError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.progressline import Standing
-from arcbeam.steps.status import StageStatus, Status
+from arcbeam.steps.telling.status import StageStatus, Status
 
 _LOG = logging.getLogger("arcbeam")
 

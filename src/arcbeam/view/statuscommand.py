@@ -1,6 +1,6 @@
 """`arcbeam status`: where a job in steps stands, what each watermark waits for, and what would free it.
 
-Owns how it is shown. What there is to show is `arcbeam.steps.status`'s; a job server sends the same.
+Owns how it is shown. What there is to show is `arcbeam.steps.telling.status`'s; a job server sends the same.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def status(
 def _of_folder(folder: str) -> Record:
     from dataclasses import asdict
 
-    from arcbeam.steps.status import as_record, status_of
+    from arcbeam.steps.telling.status import as_record, status_of
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import UnreadableHead, read_newest
     from arcbeam.store.log.endnote import note_of

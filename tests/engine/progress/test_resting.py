@@ -13,6 +13,7 @@ from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageRepo
 from arcbeam.engine.progress import StepPlan
 from arcbeam.engine.progress.cut import NO_PLACES, Places, check, placed, watermarks
 from arcbeam.engine.progress.resting import resting, said_before
+from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
@@ -63,9 +64,12 @@ def test_a_level_does_not_rest_while_anything_waits_in_any_of_its_shards(waits: 
 @pytest.mark.contract("STORE-02")
 def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> None:
     def worked(stage: StageReport) -> StageReport:
-        return replace(held(stage), counts=Counts(read=7))
+        stage = held(stage)
+        local = replace(stage.local, seen={"o": Timestamp(3)}, sketches={"o": b"."}, doubted={"o": (Timestamp(4),)})
+        return replace(stage, counts=Counts(read=7), kept=Kept(windows=2), local=local)
 
-    before, times = _head(worked, _WIDE)
+    plain, times = _head(held, _WIDE)
+    before = placed(_WIDE, reported(_PLAN, worked, _WIDE), NO_PLACES)
     plan = replace(_PLAN, times=times, first=1)
     reports = reported(plan, held, _WIDE)
     assert check(_WIDE, reports, 1)
@@ -75,8 +79,8 @@ def test_of_those_that_rest_no_report_counts_and_all_stand_where_they_did() -> N
         check(_WIDE, reports)
     after = placed(_WIDE, (*said_before(_WIDE, before, 1), *reports), before)
     assert {place: after[place] for place in after if place[0] != "sum"} == {
-        place: replace(report, counts=Counts()) for place, report in before.items() if place[0] != "sum"
-    }
+        place: report for place, report in plain.items() if place[0] != "sum"
+    }, "and nothing is counted, kept or seen a second time"
     assert watermarks(_WIDE, after, times).times() == times
 
 

@@ -20,7 +20,8 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from click.testing import CliRunner
 
 from arcbeam import ArcbeamRunner, cli
-from arcbeam.steps.status import Cause, Status
+from arcbeam.steps.telling.reasons import Cause
+from arcbeam.steps.telling.status import Status
 from tests.offsets import WholeUpTo
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.contract("WM-06", "OPS-02")]

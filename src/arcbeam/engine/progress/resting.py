@@ -16,6 +16,9 @@ from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.markers import NO_INPUT
 from arcbeam.engine.plan.reports import Counts, StageReport, TaskReport
 from arcbeam.engine.progress.cut import Places
+from arcbeam.engine.state.kept import NOTHING_KEPT
+from arcbeam.engine.watermarks.believing import NOTHING_DOUBTED
+from arcbeam.engine.watermarks.observing import NOTHING_SEEN
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP
 
@@ -38,11 +41,17 @@ def said_before(layout: Layout, places: Places, levels: int) -> Iterator[TaskRep
     for level in range(levels):
         for task in range(layout.tasks[level]):
             stages = tuple(
-                replace(places[placed.name, shard], counts=Counts())
+                _without_news(places[placed.name, shard])
                 for shard in layout.range_of(level, task)
                 for placed in layout.at(level)
             )
             yield TaskReport(level, task, b"", NO_INPUT, stages)
+
+
+def _without_news(report: StageReport) -> StageReport:
+    """How a stage stands, and nothing of what it did in the step of the report."""
+    local = replace(report.local, seen=NOTHING_SEEN, sketches={}, doubted=NOTHING_DOUBTED)
+    return replace(report, local=local, counts=Counts(), kept=NOTHING_KEPT)
 
 
 def _is_over(placed: Placed, times: Times) -> bool:

@@ -52,8 +52,8 @@ from arcbeam.steps.driver import JobDriver, drive
 from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
-from arcbeam.steps.status import Status, as_record, status_of, total_kept, undone
 from arcbeam.steps.takeover import TakeOver, take_over
+from arcbeam.steps.telling.status import Status, as_record, status_of, total_kept, undone
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
