@@ -45,8 +45,10 @@ class StreamWork:
         what: for people.
         elements: that come.
         structured_elements: at most so many for Structured Streaming, which would take too long otherwise.
-        target: of the rate.
+        target: of the rate of all that comes, in M elements/s; of a work `beside` another, a part of that one's rate.
         answer: the right one for a number of elements.
+        streams: that have so many elements.
+        beside: the work that it is judged by, of the same run and peer; "": the target is a rate.
     """
 
     name: str
@@ -55,6 +57,8 @@ class StreamWork:
     structured_elements: int
     target: float
     answer: Callable[[int], Answer]
+    streams: int = 1
+    beside: str = ""
 
 
 # ------------------------------------------------------------------------------------------------ element functions
@@ -163,14 +167,21 @@ WORKS = {
         StreamWork("count", "windows of a minute, Count per key, of a splittable DoFn", 4 * M, 200_000, 0.6, _count),
         StreamWork("count-create", "the same of Create, Reshuffle and FlatMap", 4 * M, 200_000, 0.6, _count),
         StreamWork(
-            "watermark", "as count-create, with times and watermark by WithWatermark", 4 * M, 200_000, 0.54, _count
+            "watermark",
+            "as count-create, with times and watermark by WithWatermark",
+            4 * M,
+            200_000,
+            0.9,
+            _count,
+            beside="count-create",
         ),
         StreamWork("state", "stateful DoFn, one read and write an element", 2 * M, 100_000, 0.25, _state),
         StreamWork("timers", "an event-time timer set and fired for each element", 1 * M, 50_000, 0.1, _timers),
         StreamWork("group", "windows of a minute, GroupByKey, values of 1 kB", 1 * M, 50_000, 0.3, _group),
         StreamWork("sessions", "sessions, Count per key, 20 k keys", 1 * M, 50_000, 0.1, _sessions),
-        # Its element is one of each stream: so it counts twice.
-        StreamWork("join", "two streams of so many, partners within two seconds", 1 * M, 50_000, 0.075, _timers),
+        StreamWork(
+            "join", "two streams of so many each, partners within two seconds", 1 * M, 50_000, 0.15, _timers, streams=2
+        ),
     )
 }
 
