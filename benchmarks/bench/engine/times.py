@@ -1,7 +1,9 @@
 """What `WithWatermark` costs an element where a Map could stand: a stage in one process, without Spark.
 
 Elements come in blocks, pass a Map, what is measured, and two Maps behind it, and end there. Each figure is the
-processor time of an element less what the same chain takes with a Map in that place that gives back what it gets.
+processor time of an element less what the same chain takes with a Map in that place that gives back what it gets. So
+it has what it costs those behind it that elements differ in time; unless they did before, as what a stream's source
+brings does.
 """
 
 from __future__ import annotations
@@ -86,46 +88,70 @@ def _timed_dict(element: dict[str, Any]) -> TimestampedValue:
 
 
 _AT = operator.itemgetter("at")
-FORMS: tuple[tuple[str, str, Callable[[], beam.PTransform], bool], ...] = (
-    ("WithWatermark, a field of dicts", "dicts", lambda: WithWatermark("at", _DELAY), True),
-    ("… a function of dicts", "dicts", lambda: WithWatermark(_AT, _DELAY), True),
-    ("… a field of rows", "rows", lambda: WithWatermark("at", _DELAY), True),
-    ("… a field of named tuples", "named tuples", lambda: WithWatermark("at", _DELAY), True),
-    ("… a function of numbers", "numbers", lambda: WithWatermark(_second_of, _DELAY), True),
-    ("… the times that they have", "dicts", lambda: WithWatermark(None, _DELAY), True),
-    (
+
+
+class Form(NamedTuple):
+    """What is measured.
+
+    Attributes:
+        told: of it.
+        kind: of the elements.
+        place: what stands in the chain.
+        target: microseconds.
+        timed: elements have times of their own before.
+    """
+
+    told: str
+    kind: str
+    place: Callable[[], beam.PTransform]
+    target: float | None = TARGET
+    timed: bool = False
+
+
+FORMS = (
+    Form("WithWatermark, a field of dicts", "dicts", lambda: WithWatermark("at", _DELAY)),
+    Form("… that have times before", "dicts", lambda: WithWatermark("at", _DELAY), timed=True),
+    Form("… a function of dicts", "dicts", lambda: WithWatermark(_AT, _DELAY)),
+    Form("… a field of rows", "rows", lambda: WithWatermark("at", _DELAY)),
+    Form("… a field of named tuples", "named tuples", lambda: WithWatermark("at", _DELAY)),
+    Form("… a function of numbers", "numbers", lambda: WithWatermark(_second_of, _DELAY)),
+    Form("… that have times before", "numbers", lambda: WithWatermark(_second_of, _DELAY), timed=True),
+    Form("… the times that they have", "numbers", lambda: WithWatermark(None, _DELAY), timed=True),
+    Form(
         "… a field that has the SDK's Timestamp",
         "named tuples with the SDK's Timestamps",
         lambda: WithWatermark("at", _DELAY),
-        False,
+        None,
     ),
-    ("… a field of dicts, at most so far ahead", "dicts", lambda: WithWatermark("at", _DELAY, max_skew=60), False),
-    ("… a field of dicts, a quantile", "dicts", lambda: WithWatermark("at", _DELAY, quantile=0.99), False),
-    ("Map(TimestampedValue), of dicts", "dicts", lambda: beam.Map(_timed_dict), False),
-    ("… of numbers", "numbers", lambda: beam.Map(_timed), False),
+    Form("… a field of dicts, at most so far ahead", "dicts", lambda: WithWatermark("at", _DELAY, max_skew=60), None),
+    Form("… a field of dicts, a quantile", "dicts", lambda: WithWatermark("at", _DELAY, quantile=0.99), None),
+    Form("Map(TimestampedValue), of dicts", "dicts", lambda: beam.Map(_timed_dict), None),
+    Form("… of numbers", "numbers", lambda: beam.Map(_timed), None),
 )
-"""What is told of it, of which elements, what stands in the chain, and whether it is judged."""
 
 
 def watermarks(elements: int, runs: int) -> list[Figure]:
     """Microseconds of an element, beside those of a Map that does nothing: of the best runs of both, made in turns."""
     logging.disable(logging.WARNING)
-    plain, took = dict[str, float](), dict[str, float]()
+    chains = sorted({(form.kind, form.timed) for form in FORMS})
+    plain, took = dict.fromkeys(chains, math.inf), [math.inf] * len(FORMS)
     for _ in range(runs):
-        for kind in _MADE:
-            plain[kind] = min(plain.get(kind, math.inf), _micros(kind, beam.Map(_same), elements))
-        for told, kind, made, _ in FORMS:
-            took[told] = min(took.get(told, math.inf), _micros(kind, made(), elements))
+        for chain in chains:
+            plain[chain] = min(plain[chain], _micros(*chain, beam.Map(_same), elements))
+        for n, form in enumerate(FORMS):
+            took[n] = min(took[n], _micros(form.kind, form.timed, form.place(), elements))
     return [
-        Figure(f"{told}: beside a Map in its place", took[told] - plain[kind], "µs", TARGET if judged else None)
-        for told, kind, _, judged in FORMS
+        Figure(f"{form.told}: beside a Map in its place", micros - plain[form.kind, form.timed], "µs", form.target)
+        for form, micros in zip(FORMS, took, strict=True)
     ]
 
 
-def _micros(kind: str, place: beam.PTransform, elements: int) -> float:
+def _micros(kind: str, timed: bool, place: beam.PTransform, elements: int) -> float:
     rounds = max(1, elements // _LIST)
     pipeline = Driven(shards=1, prepare=_watch)
     made = pipeline | beam.Create([0] * rounds, reshuffle=False) | "Make" >> beam.FlatMap(_given, kind)
+    if timed:
+        made |= "Times" >> WithWatermark(_second_of if kind == "numbers" else "at", _DELAY)
     before = made | "Before" >> beam.Map(_same)
     _ = before | "Place" >> place | "Behind" >> beam.Map(_same) | "Last" >> beam.Map(_same)
     _elements(kind)
