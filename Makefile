@@ -33,10 +33,13 @@ fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those
 
 SIMULATE_NEW = $(BIN)/python -m arcbeam.testing.simulate --seeds $(SEED)..$$(($(SEED) + 299))
 
-bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming and Beam's local runner.
+bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming and Beam's local runner; FULL=1: ten million keys.
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/steptime.py --warm 200 --steps 400
+	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)
+	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --steps $(if $(FULL),60,30)
 	$(MAKE) --no-print-directory fresh SEED=$(SEED)
 
 lint: $(VENV)/.dev ## Style, types, layers, generated documents.

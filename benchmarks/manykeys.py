@@ -13,6 +13,9 @@ With `--seed` the keys do not come through the job, which takes minutes for some
 state and is suspended; files with a row for each key, of the form of those rows, are committed beside it, and it goes
 on.
 
+A table says what of this is as it should be: with 10 M keys and their gigabyte, what is asked; with fewer, the same of
+what there is. Copies of state are in a folder of this run's own: those of other jobs on this host stay.
+
 Each step is a line on standard error. What does not come to the next of these parts within `--limit` seconds is given
 up, and it is told how far it came.
 """
@@ -55,13 +58,17 @@ from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
 
 sys.path.insert(0, str(Path(__file__).parent))
+from bench.figures import Figure
 from bench.peers import open_session
 from bench.processes import cpu_by_kind, processes
+from bench.report import as_text
 from steptime import EachStep, Whole
 
 _CLAIM = 200_000
 _SEED = 1_000
 _PRIME = 2_654_435_761
+_LAST = "without copies, a later step"
+"""The figure that comes last."""
 
 
 class Keys(EachStep):
@@ -91,15 +98,25 @@ class Keys(EachStep):
 
 
 class Kept(beam.DoFn):
-    """Counts what comes to a key, in so many bytes."""
+    """Counts what comes to a key, in so many bytes; notes what a look at that takes, the median of each bundle."""
 
     KEPT = userstate.ReadModifyWriteStateSpec("kept", BytesCoder())
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, looks: Path) -> None:
+        self._size, self._looks = size, looks
+
+    def start_bundle(self) -> None:
+        self._took: list[int] = []
+
+    def finish_bundle(self) -> None:
+        if self._took:
+            with self._looks.open("a", encoding="ascii") as file:
+                file.write(f"{statistics.median(self._took)}\n")
 
     def process(self, pair: tuple[int, int], kept: Any = beam.DoFn.StateParam(KEPT)) -> None:
+        began = time.perf_counter_ns()
         before = kept.read() or b""
+        self._took.append(time.perf_counter_ns() - began)
         kept.write((int.from_bytes(before[:8], "big") + 1).to_bytes(8, "big").ljust(self._size, b"."))
 
 
@@ -196,9 +213,12 @@ class Job:
             yield "first step of what was seeded", watched.ended[0] - watched.begun[0]
         # The step that came to the end of the keys, and one more that has some of them to put away.
         until = len(watched.ended) + 2 + steps
+        looks = self._folder / "looks"
+        looks.unlink(missing_ok=True)
         self._wait(result, lambda: len(watched.ended) >= until)
         result.suspend()
         yield from watched.steps(steps).items()
+        yield "µs to read a key", statistics.median(map(float, looks.read_text().split())) / 1000
         yield "workers MB", sum(each.memory for each in processes() if each.kind == "worker") / 1e6
         files = [file for shard in known(self._newest()).shards for file in shard.files]
         yield "state MB", sum(file.size for file in files) / 1e6
@@ -216,7 +236,12 @@ class Job:
         flags = ["--streaming", "--shards=2", f"--checkpoint_dir={self._folder / 'state'}"]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
         touches = Keys(self._keys, self._come, self._options.touched, full)
-        _ = p | beam.Create([1 << 40]) | beam.ParDo(touches) | beam.ParDo(Kept(self._options.value))
+        _ = (
+            p
+            | beam.Create([1 << 40])
+            | beam.ParDo(touches)
+            | beam.ParDo(Kept(self._options.value, self._folder / "looks"))
+        )
         return p.run()
 
     def _wait(self, result: Any, done: Callable[[], bool]) -> None:
@@ -235,6 +260,31 @@ class Job:
         return newest
 
 
+def judged(found: dict[int, dict[str, float]]) -> list[Figure]:
+    """What is asked of it; nothing of what was given up."""
+    whole = [keys for keys in sorted(found) if _LAST in found[keys]]
+    if not whole:
+        return []
+    few, many = found[whole[0]], found[whole[-1]]
+    of = f"{whole[-1]:,} keys"
+    figures = []
+    if len(whole) > 1:
+        cpu = [sum(each for what, each in its.items() if what.startswith("cpu a step of")) for its in (few, many)]
+        beside = f"{of} to {whole[0]:,}"
+        figures = [
+            Figure(f"a step's time, {beside}: medians", many["step"] / few["step"], "times", 1.2),
+            Figure("… its processor time", cpu[1] / cpu[0], "times"),
+        ]
+    again, without = (many[name] - many[f"{name}, a later step"] for name in ("with copies", "without copies"))
+    gigabytes = max(many["state MB"] / 1000, 1e-3)
+    return [
+        *figures,
+        Figure(f"{of}: to read a key's state, median", many["µs to read a key"], "µs"),
+        Figure("… the first step on a host with copies, beside a later one", again, "s", 1),
+        Figure("… the first step without, beside a later one, for a gigabyte", without / gigabytes, "s", 10),
+    ]
+
+
 def main() -> None:
     """Measures each number of keys."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -245,8 +295,12 @@ def main() -> None:
     parser.add_argument("--seed", action="store_true", help="write the keys' state instead of having it made")
     parser.add_argument("--limit", type=float, default=1200, help="seconds for the keys, and for what follows")
     options = parser.parse_args()
+    # Workers inherit it, so it is set before there are any.
+    own = tempfile.mkdtemp(prefix="bench-")
+    os.environ["TMPDIR"], tempfile.tempdir = own, None
     session = open_session()
     watched = Watched()
+    found: dict[int, dict[str, float]] = {}
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", force=True)
     logging.getLogger("arcbeam.steps").setLevel(logging.INFO)
     try:
@@ -254,12 +308,17 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 try:
                     for what, value in Job(keys, options, watched, Path(folder)).measured():
+                        found.setdefault(keys, {})[what] = value
                         sys.stdout.write(f"{keys:,} keys: {what} {value:,.3f}\n")
                         sys.stdout.flush()
                 except Late as e:
                     sys.stdout.write(f"{keys:,} keys: {e}\n")
     finally:
         session.stop()
+        shutil.rmtree(own, ignore_errors=True)
+    table = [["what", "measured", "should be", ""], *(figure.cells() for figure in judged(found))]
+    sys.stdout.write(f"{as_text(table)}\n")
+    sys.stdout.flush()
     os._exit(0)
 
 

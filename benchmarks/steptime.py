@@ -5,9 +5,10 @@
 A source puts out three numbers in each step, which go over two exchanges to a DoFn with state; two shards. Of the
 `steps` behind the first `warm` it prints seconds of the wall clock a step (median, 99th percentile), and means of its
 parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal,
-manifest, publishing). With `cpu`, seconds of processor time a step of driver, JVM and workers: on a machine with other
-work, compare those. With `--toggle`, ten steps run with one value of one or more of the session's settings, ten with
-the other, and so on: what compares best.
+manifest, publishing); of it all, what driver and workers spend on telling of themselves (status and metrics: see
+`bench.telling`), by processor time. With `cpu`, seconds of processor time a step of driver, JVM and workers: on a
+machine with other work, compare those. With `--toggle`, ten steps run with one value of one or more of the session's
+settings, ten with the other, and so on: what compares best. A table says what of this is as it should be.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.spark.steps import cluster, stepframes
-from arcbeam.spark.steps.streamjob import StreamRun
 from arcbeam.spark.steps.tally import Tally
-from arcbeam.steps import proposals
 
 sys.path.insert(0, str(Path(__file__).parent))
+from bench.figures import Figure
 from bench.processes import cpu_by_kind
+from bench.report import as_text
+from bench.telling import Spent, of_workers, watch_driver, watch_worker
 
 _AT_ONCE = 3
 _BLOCK = 10
@@ -50,7 +52,21 @@ class Whole(OffsetRestrictionTracker):
         return super().try_split(fraction_of_remainder) if fraction_of_remainder == 0 else None
 
 
-class EachStep(beam.DoFn, beam.RestrictionProvider):
+class _Watched:
+    """User code that lets its worker note what it spends on telling.
+
+    Attributes:
+        told: the folder for it; "": nothing is noted.
+    """
+
+    told = ""
+
+    def setup(self) -> None:
+        if self.told:
+            watch_worker(self.told)
+
+
+class EachStep(_Watched, beam.DoFn, beam.RestrictionProvider):
     """Puts out some numbers, and defers the rest: to the next step."""
 
     def initial_restriction(self, element: int) -> OffsetRange:
@@ -70,7 +86,7 @@ class EachStep(beam.DoFn, beam.RestrictionProvider):
             tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
 
 
-class Seen(beam.DoFn):
+class Seen(_Watched, beam.DoFn):
     """Counts what comes to a key."""
 
     SEEN = userstate.CombiningValueStateSpec("seen", sum)
@@ -80,16 +96,22 @@ class Seen(beam.DoFn):
 
 
 class Times:
-    """When what happened, by step."""
+    """When what happened, by step; `told` is the folder for what workers say that they spend on telling."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: str) -> None:
         self.begun: list[float] = []
         self.built: list[float] = []
         self.ended: list[float] = []
         self.levels: list[dict[str, float]] = []
         self.cpu: list[dict[str, float]] = []
-        # What it takes to keep how the job stands, by step.
-        self.status: list[float] = []
+        # What was spent on telling of it all before the steps that count, and with them.
+        self.telling: list[float] = []
+        self._told, self._driver = told, Spent()
+
+    def tell(self) -> None:
+        """Notes what has been spent by now."""
+        self.cpu.append(cpu_by_kind())
+        self.telling.append(self._driver.seconds + of_workers(self._told))
 
     def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
         """Looks over the cluster's shoulder."""
@@ -107,7 +129,7 @@ class Times:
                     this._spark.conf.set(key, values[len(self.begun) // _BLOCK % 2])
             self.begun.append(time.perf_counter())
             if len(self.begun) % _BLOCK == 1 if toggled else len(self.begun) == warm:
-                self.cpu.append(cpu_by_kind())
+                self.tell()
             run(this, *args)
             self.ended.append(time.perf_counter())
 
@@ -118,26 +140,10 @@ class Times:
             self.levels.append(seconds)
             reported(this, step, reports)
 
-        figures, drafted = StreamRun._figures, proposals.standing_after
-
-        def timed_figures(this: Any, *args: Any) -> Any:
-            start = time.perf_counter()
-            found = figures(this, *args)
-            self.status.append(time.perf_counter() - start)
-            return found
-
-        def timed_standing(*args: Any) -> Any:
-            start = time.perf_counter()
-            found = drafted(*args)
-            found.encoded()
-            self.status[-1] += time.perf_counter() - start
-            return found
-
-        StreamRun._figures = timed_figures  # type: ignore[method-assign]
-        proposals.standing_after = timed_standing
         stepframes.StepFrames.of = timed_frame  # type: ignore[method-assign]
         cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
         Tally.ran = noted  # type: ignore[method-assign]
+        self._driver = watch_driver()
 
 
 def figures(times: Times, warm: int) -> dict[str, Any]:
@@ -155,10 +161,21 @@ def figures(times: Times, warm: int) -> dict[str, Any]:
         "build": statistics.mean(built),
         "job": statistics.mean(jobs),
         "between": statistics.mean(between),
-        "status": statistics.mean(times.status[warm:]),
+        "telling": (times.telling[-1] - times.telling[0]) / len(begun),
         "stages": stages,
         "cpu": {kind: seconds / len(begun) for kind, seconds in spent.items()},
     }
+
+
+def judged(found: dict[str, Any], warm: int) -> list[Figure]:
+    """What is asked of a step."""
+    what = f"a step with little data, two exchanges, behind {warm}"
+    telling = 100 * found["telling"] / sum(found["cpu"].values())
+    return [
+        Figure(f"{what}: median of {found['steps']}", found["median"], "s", 0.3),
+        Figure("… the 99th of 100", found["p99"], "s", 1.0),
+        Figure("… status and metrics, of its processor time", telling, "%", 2),
+    ]
 
 
 def compared(times: Times, warm: int) -> str:
@@ -190,17 +207,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.steps <= options.warm + 2:
         parser.error(f"--steps are all of them: more than the {options.warm} of --warm, and two")
-    times = Times()
     toggled = {key: tuple(values.split(",")) for key, _, values in (each.partition("=") for each in options.toggle)}
-    times.watch(options.warm, toggled)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as told:
+        times = Times(told)
+        times.watch(options.warm, toggled)
         flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={folder}/state"]
         flags += [f"--spark_conf={conf}" for conf in options.conf]
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
-        _ = p | beam.Create([options.steps]) | beam.ParDo(EachStep()) | beam.ParDo(Seen())
+        each, seen = EachStep(), Seen()
+        each.told = seen.told = told
+        _ = p | beam.Create([options.steps]) | beam.ParDo(each) | beam.ParDo(seen)
         result = p.run()
         result.wait_until_finish()
-        times.cpu.append(cpu_by_kind())
+        times.tell()
     if toggled:
         sys.stdout.write(compared(times, options.warm))
         os._exit(0)
@@ -210,11 +229,14 @@ def main() -> None:
         return
     sys.stdout.write(f"{found['steps']} steps: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n")
     sys.stdout.write(f"  build {found['build']:.3f}, job {found['job']:.3f}, between {found['between']:.3f}\n")
-    sys.stdout.write(f"  of that to keep how the job stands: {found['status']:.4f}\n")
+    sys.stdout.write(f"  to tell of it, processor time of driver and workers: {found['telling']:.4f}\n")
     for name, seconds in found["stages"].items():
         sys.stdout.write(f"  tasks of '{name}': {seconds:.3f}\n")
     cpu = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in found["cpu"].items())
     sys.stdout.write(f"  cpu a step: {cpu}\n")
+    table = [["what", "measured", "should be", ""], *(figure.cells() for figure in judged(found, options.warm))]
+    sys.stdout.write(f"{as_text(table)}\n")
+    sys.stdout.flush()
     os._exit(0)
 
 

@@ -1,0 +1,85 @@
+"""What a job in steps spends on telling of itself: how it stands (status), and its metrics, in driver and workers.
+
+Owns which functions those are, and how their processor time comes from workers to the driver: a small file of each.
+What the engine needs to go on (holds, watermarks) is not telling.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_here = threading.local()
+
+
+class Spent:
+    """Seconds of processor time in this process."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, function: Callable[..., Any], behind: Callable[[], None] = lambda: None) -> Callable[..., Any]:
+        """A function whose time is counted; once, where one is called by another of these."""
+
+        @functools.wraps(function)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if getattr(_here, "within", False):
+                return function(*args, **kwargs)
+            _here.within, started = True, time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _here.within, self.seconds = False, self.seconds + time.thread_time() - started
+                behind()
+
+        return counted
+
+
+def watch_driver() -> Spent:
+    """Counts what this process spends on it from now on."""
+    from arcbeam.spark.steps.streamjob import StreamRun
+    from arcbeam.spark.steps.tally import Tally
+    from arcbeam.steps import proposals
+
+    spent, drafted = Spent(), proposals.standing_after
+    for owner, name in ((StreamRun, "_figures"), (Tally, "ran"), (Tally, "committed")):
+        setattr(owner, name, spent.timed(getattr(owner, name)))
+
+    def standing(*args: Any) -> Any:
+        found = drafted(*args)
+        found.encoded()
+        return found
+
+    proposals.standing_after = spent.timed(standing)
+    return spent
+
+
+_watched: list[Spent] = []
+
+
+def watch_worker(folder: str) -> None:
+    """The same in a worker, which writes down what it is by then; to be called by user code of each stage."""
+    from arcbeam.harness.bundle.metrics import MetricsTable
+
+    if _watched:
+        return
+    spent = Spent()
+    _watched.append(spent)
+    path, partial = Path(folder, f"{os.getpid()}.spent"), Path(folder, f"{os.getpid()}.partial")
+
+    def note() -> None:
+        partial.write_text(str(spent.seconds), encoding="ascii")
+        partial.rename(path)
+
+    MetricsTable.add = spent.timed(MetricsTable.add)  # type: ignore[method-assign]
+    MetricsTable.serialized = spent.timed(MetricsTable.serialized, note)  # type: ignore[method-assign]
+
+
+def of_workers(folder: str) -> float:
+    """What all workers have spent so far."""
+    return sum(float(file.read_text(encoding="ascii")) for file in Path(folder).glob("*.spent"))
