@@ -30,10 +30,8 @@ from .records import Flight, parse_flight, parse_weather
 from .replay import Feed, Replay, written_in_order
 from .stream import build, date_of
 from .summaries import Delays, SummarizeFlights, add
-from .timeline import PICTURE, Look, draw
+from .timeline import END, PICTURE, Look, draw
 
-END = 1e11
-"""Seconds since 1970 that are the end of time."""
 YEAR = 365 * 24 * 3600
 LIVE = 24 * 3600
 """Seconds at the end of the year that do not rush by: who is late by hours can be too late only there."""

@@ -1,13 +1,14 @@
-"""What was seen of the streaming job, drawn: its watermark while the year passes, and how late flights come.
+"""What was seen of the streaming job, drawn: its watermarks while the year passes, what holds them, how late data is.
 
 Knows matplotlib; nothing of Beam's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,34 @@ DELAYS = (10, 60, 180)
 OBSERVED = "Replay flights"
 """How the stage is called in which the flights' watermark is observed."""
 INK, FLIGHTS, RESULTS, KILLED = "#333333", "#3b6ea8", "#c2571a", "#a33a3a"
+HOLDS = {
+    "restriction": ("#3b6ea8", "o"),
+    "observer": ("#7a5aa6", "s"),
+    "side input": ("#4f9a63", "^"),
+    "timer": ("#c9982b", "D"),
+    "state": ("#8a6d5a", "v"),
+    "elements": ("#c2571a", "P"),
+}
+"""Colour and mark of each kind of what holds a watermark."""
+OTHER = "#888888", "h"
+ROWS = 8
+"""So many holders have a row of their own: those that held most often."""
+END = 1e11
+"""Seconds since 1970 that are the end of time."""
+
+
+class Held(NamedTuple):
+    """A watermark waits for something.
+
+    Attributes:
+        kind: of that, as `arcbeam status` has it.
+        stage: in which it is.
+        time: the watermark, seconds since 1970.
+    """
+
+    kind: str
+    stage: str
+    time: float
 
 
 class Look(NamedTuple):
@@ -30,6 +59,7 @@ class Look(NamedTuple):
         rate: lines a second that are read.
         backlog: bytes that are not read yet.
         late: flights that came too late.
+        held: what watermarks wait for.
     """
 
     at: float
@@ -39,6 +69,7 @@ class Look(NamedTuple):
     rate: float
     backlog: float
     late: int
+    held: tuple[Held, ...] = ()
 
     @staticmethod
     def of(record: Mapping[str, Any], at: float) -> Look:
@@ -48,11 +79,12 @@ class Look(NamedTuple):
         return Look(
             at,
             record["step"],
-            max((time for time in observed if time < 1e11), default=0.0),
+            max((time for time in observed if time < END), default=0.0),
             record["watermark"] / 1e6,
             record["rate"] or 0.0,
             record["backlog"],
             sum(stage["total"].get("late", 0) for stage in record["stages"]),
+            tuple(Held(each["kind"], each["stage"], each["time"] / 1e6) for each in record["causes"]),
         )
 
 
@@ -84,25 +116,74 @@ def draw(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = [look for look in looks if 0 < look.watermark < 1e11]
+    shown = [look for look in looks if 0 < look.watermark < END]
+    after = next((look.at for look in looks if look.at > resumed and look.step > _step_at(looks, killed)), resumed)
     with plt.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.color": INK}):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), dpi=120, width_ratios=(1.5, 1))
+        figure = plt.figure(figsize=(14, 7.5), dpi=120)
+        grid = figure.add_gridspec(2, 2, width_ratios=(1.6, 1), height_ratios=(1.6, 1))
+        left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[:, 1])
+        holders = figure.add_subplot(grid[1, 0], sharex=left)
         for name, color in (("seen", FLIGHTS), ("watermark", RESULTS)):
             furthest = accumulate((getattr(look, name) for look in shown), max)
             times = [datetime.fromtimestamp(each, UTC) for each in furthest]
             label = {"seen": "observed: flights seen, less delay", "watermark": "earliest: all of it is out"}[name]
             left.plot([look.at for look in shown], times, color=color, label=label, linewidth=1.6)
-        left.axvline(killed, color=KILLED, linewidth=1)
+        for axes in (left, holders):
+            axes.axvline(killed, color=KILLED, linewidth=1)
+            axes.axvspan(killed, after, color=KILLED, alpha=0.08, linewidth=0)
         left.annotate(how, (killed, 1), (3, -8), ("data", "axes fraction"), "offset points", color=KILLED)
-        after = next((look.at for look in looks if look.at > resumed and look.step > _step_at(looks, killed)), resumed)
-        left.axvspan(killed, after, color=KILLED, alpha=0.08, linewidth=0)
-        left.set_xlabel("seconds by the clock")
+        _held_times(left, shown)
+        _holders(holders, shown)
         left.set_title(f"Watermarks while the year passes, and half-way: {how}", loc="left", size=10)
-        left.legend(frameon=False, loc="lower right")
+        left.legend(frameon=False, loc="lower right", ncols=2, fontsize=8)
         _lateness(right, lateness, delay)
         figure.tight_layout()
         figure.savefig(picture)
         plt.close(figure)
+
+
+def _held_times(axes: Any, looks: Sequence[Look]) -> None:
+    """The earliest watermark that each kind of holder keeps, once a step; hollow, as several may be at one time."""
+    firsts = [look for before, look in pairwise([None, *looks]) if before is None or look.step != before.step]
+    for kind in _kinds(looks):
+        color, mark = HOLDS.get(kind, OTHER)
+        points = [
+            (look.at, min(times))
+            for look in firsts
+            if (times := [held.time for held in look.held if held.kind == kind and 0 < held.time < END])
+        ]
+        if points:
+            ats, times = zip(*points, strict=True)
+            moments = [datetime.fromtimestamp(time, UTC) for time in times]
+            axes.scatter(ats, moments, edgecolors=color, facecolors="none", marker=mark, s=40, label=f"held: {kind}")
+
+
+def _holders(axes: Any, looks: Sequence[Look]) -> None:
+    """Who holds when: a row for each."""
+    often = Counter((held.kind, held.stage) for look in looks for held in {*look.held})
+    for row, ((kind, stage), _) in enumerate(often.most_common(ROWS)):
+        spans = [
+            (look.at, max(then.at - look.at, 0.05))
+            for look, then in pairwise(looks)
+            if any((held.kind, held.stage) == (kind, stage) for held in look.held)
+        ]
+        axes.broken_barh(spans, (row - 0.35, 0.7), color=HOLDS.get(kind, OTHER)[0], linewidth=0)
+    named = [f"{kind} in {_short(stage)}" for (kind, stage), _ in often.most_common(ROWS)]
+    axes.set_yticks(range(len(named)), named, size=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds by the clock")
+    axes.set_title("What watermarks wait for, and when", loc="left", size=10)
+
+
+def _kinds(looks: Sequence[Look]) -> list[str]:
+    found = {held.kind for look in looks for held in look.held}
+    return [*(kind for kind in HOLDS if kind in found), *sorted(found - HOLDS.keys())]
+
+
+def _short(stage: str) -> str:
+    """A stage's name, as far as there is room: its transform's."""
+    name = stage.partition("/")[0]
+    return name if len(name) <= 24 else f"{name[:23]}…"
 
 
 def _step_at(looks: Sequence[Look], at: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -110,12 +111,54 @@ def test_the_last_lines_come_at_their_own_pace_from_when_somebody_is_there(tmp_p
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     stage = {"stage": "Replay flights/Process", "outputs": [{"watermark": 2_000_000_000_000}], "total": {"late": 3}}
     ahead = {"stage": "Replay weather/Process", "outputs": [{"watermark": 3_000_000_000_000}], "total": {"late": 3}}
-    record = {"step": 1, "watermark": 1_500_000_000_000, "rate": None, "backlog": 5.0, "stages": [stage, ahead]}
+    held = [("side input", "Join weather"), ("timer", "Hours/GroupByKey"), ("timer", "Hours/GroupByKey")]
+    causes = [{"kind": kind, "stage": name, "time": 1_000_000_000_000} for kind, name in held]
+    record = {
+        "step": 1,
+        "watermark": 1_500_000_000_000,
+        "rate": None,
+        "backlog": 5.0,
+        "stages": [stage, ahead],
+        "causes": causes,
+    }
     look = timeline.Look.of(record, 0.5)
-    assert look == (0.5, 1, 2_000_000.0, 1_500_000.0, 0.0, 5.0, 6)
+    assert look == (0.5, 1, 2_000_000.0, 1_500_000.0, 0.0, 5.0, 6, tuple((*each, 1_000_000.0) for each in held))
     looks = [look._replace(at=at, step=at, watermark=look.watermark + at) for at in range(1, 9)]
+    looks[4] = looks[4]._replace(held=(timeline.Held("whatever", "a new stage with a name that is rather long", 0),))
     timeline.draw(tmp_path / "it.png", looks, 4, 5, [0, 5, 90.5, 1300], 60)
     assert (tmp_path / "it.png").stat().st_size > 10_000
+
+
+@pytest.mark.long
+@pytest.mark.contract("STORE-04", "END-02", "WM-06")
+def test_the_demo_kills_its_driver_goes_on_drains_and_has_the_batch_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(13)
+    days = [(month, day) for month in range(1, 13) for day in range(1, 29)]
+    flights = [
+        line(day, hour, 0, chance.choice([None, 0, 0, 3, 45, 200]), chance.choice(["EWR", "JFK"]), month=month)
+        for month, day in days
+        for hour in range(6, 18)
+    ]
+    hours = [f"2013-{month:02}-{day:02}T{hour:02}:00:00Z" for month, day in days for hour in range(0, 24, 6)]
+    for name, header, lines in (
+        ("flights", FLIGHTS, flights),
+        ("weather", WEATHER, [weather_line(hour) for hour in hours]),
+    ):
+        (tmp_path / f"{name}.csv").write_text("\n".join([header, *lines]) + "\n")
+    data = streaming.in_order(tmp_path / "flights.csv", tmp_path / "weather.csv", tmp_path)
+    demo = streaming.Demo(tmp_path, data, 60, 20, ["--spark_master=local[2,4]", "--shards=2"])
+    demo.batch()
+    demo.stream()
+    assert streaming.compare(tmp_path)
+    assert f"{len(flights):,} flights in" in capsys.readouterr().out
+    assert 0 < demo.killed < demo.resumed
+    before = max(look.step for look in demo.looks if look.at < demo.killed)
+    assert max(look.step for look in demo.looks) > before
+    assert any(held.kind == "observer" for look in demo.looks for held in look.held)
+    timeline.draw(tmp_path / timeline.PICTURE, demo.looks, demo.killed, demo.resumed, data.lateness, 60)
+    assert (tmp_path / timeline.PICTURE).stat().st_size > 10_000
 
 
 def test_lines_are_written_by_their_times(tmp_path: Path) -> None:
