@@ -17,7 +17,7 @@ SEEDS = {
     "a watermark taken as max": 1,
     "a late drop uncounted": 7,
     "a savepoint that references a swept file": 1,
-    "a fence not checked": 5,
+    "a fence not checked": 6,
     "an input watermark that ignores what waits": 23,
     "panes numbered on when a session grows": 19,
     "what comes in a drain not truncated": 59,
