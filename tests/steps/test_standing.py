@@ -294,6 +294,15 @@ def test_what_was_not_counted_from_the_beginning_is_not_known() -> None:
     assert now.stages[-1].kept is None
 
 
+def test_a_stage_whose_state_was_given_up_begins_anew_if_there_is_one_of_that_name_again() -> None:
+    log = opened(MemoryBlobs())
+    head = _committed(log, at(1, 1, 1), *_all(staged("join", 0, 0, kept=Kept(2))))
+    left = standing_of(head).without({"join"})
+    assert [of.name for of in left.stages] == ["read", "rates"]
+    again = standing_after(replace(head, standing=left.encoded()), LAYOUT, {}, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    assert again.stages[-1].kept == Kept()
+
+
 def test_stages_that_are_called_otherwise_are_explained_under_their_new_names() -> None:
     log = opened(MemoryBlobs())
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final
 
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.reports import Awaited, Counts, StageReport
-from arcbeam.engine.state.kept import NOTHING_KEPT, Kept
+from arcbeam.engine.state.kept import NOTHING_KEPT, Kept, together
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
@@ -234,7 +234,7 @@ def standing_after(
                 min((report.next_due for report in of if report.next_due is not None), default=None),
                 sum(report.leftover for report in of),
                 tuple(sorted({awaited for report in of for awaited in report.awaited})),
-                None if kept is None else sum((report.kept for report in of), kept),
+                None if kept is None else together((kept, *(report.kept for report in of))),
                 placed.flow.observed,
             )
         )
@@ -297,6 +297,9 @@ _COUNTED: Final = attrgetter(*_NAMES)
 
 # As JSON.
 
+_FIGURES: Final = tuple(of.name for of in fields(Kept))
+_OF_KEPT: Final = attrgetter(*_FIGURES)
+
 _PLAIN: Final = ("name", "shards", "live", "size", "next_event", "next_due", "leftover")
 
 
@@ -313,9 +316,14 @@ def _record(of: StageStanding) -> dict[str, Any]:
         "step": _counts(of.step),
         "total": _counts(of.total),
         "awaited": [[_port(each.port), each.until] for each in of.awaited],
-        "kept": of.kept and asdict(of.kept),
+        "kept": None if of.kept is None else _kept(of.kept),
         "observed": {output: _ways(ways) for output, ways in of.observed.items()},
     }
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    """But for what is zero."""
+    return {name: value for name, value in zip(_FIGURES, _OF_KEPT(kept), strict=True) if value}
 
 
 def _ways(ways: Ways) -> list[Any]:
@@ -387,7 +395,7 @@ def _stage(record: dict[str, Any]) -> StageStanding:
         step=_counts_of(record["step"]),
         total=_counts_of(record["total"]),
         awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
-        kept=Kept(**kept) if (kept := record.get("kept")) else None,
+        kept=None if (kept := record.get("kept")) is None else Kept(**kept),
         observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
     )
 

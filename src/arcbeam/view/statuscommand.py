@@ -189,7 +189,7 @@ def _behind(stage: Mapping[str, Any]) -> str:
 
 def _rate(stage: Mapping[str, Any], which: str) -> str:
     rate = stage.get(which)
-    return f"\n{rate:,.0f}/s" if rate else ""
+    return f"\n{rate:,.{0 if rate >= 10 else 1}f}/s" if rate else ""
 
 
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -76,6 +76,74 @@ def grouped(of: Any) -> Any:
     )
 
 
+class Remembers(beam.DoFn):
+    """Keeps what comes, and sets two timers of event time that the watermark does not come to."""
+
+    SEEN = userstate.BagStateSpec("seen", beam.coders.VarIntCoder())
+    SUM = userstate.CombiningValueStateSpec("sum", sum)
+    FAR = userstate.TimerSpec("far", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        pair: tuple[int, int],
+        seen: Any = beam.DoFn.StateParam(SEEN),
+        total: Any = beam.DoFn.StateParam(SUM),
+        far: Any = beam.DoFn.TimerParam(FAR),
+    ) -> None:
+        seen.add(pair[1])
+        if pair[0] % 2:
+            total.add(pair[1])
+        for tag in ("one", "other"):
+            far.set(1000, dynamic_timer_tag=tag)
+
+    @userstate.on_timer(FAR)
+    def far(self) -> None:
+        raise AssertionError("it is far away")
+
+
+def test_keys_and_timers_are_counted_and_a_driver_that_goes_on_counts_on(tmp_path: Path) -> None:
+    def until(keys: int, stalls_at: int) -> dict[str, Any]:
+        p = beam.Pipeline(
+            runner=ArcbeamRunner(),
+            options=PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={tmp_path}"]),
+        )
+        of = numbers(p, "Read", stalls_at=stalls_at)
+        _ = (
+            of
+            | "By itself" >> beam.Map(lambda n: (n, n)).with_output_types(tuple[int, int])
+            | "Keeps" >> beam.ParDo(Remembers())
+        )
+        _ = grouped(of)
+        result = p.run()
+        try:
+            while True:
+                status = result.status()
+                stages = {} if status is None else {each.stage: each.kept for each in status.stages}
+                kept = next((of for name, of in stages.items() if name.startswith("Keeps")), None)
+                if kept is not None and kept["keys"] >= keys:
+                    (group,) = (of for name, of in stages.items() if name.startswith("Grouped"))
+                    assert group is not None
+                    assert group["event_timers"] >= 1, "a window waits for its end"
+                    assert group["keys"] >= group["event_timers"]
+                    return dict(kept)
+                assert result.wait_until_finish(50) == "RUNNING"
+        finally:
+            result.cancel()
+
+    assert until(3, 3) == {
+        "keys": 3,
+        "windows": 0,
+        "cells": {"seen": 3, "sum": 1},
+        "event_timers": 6,
+        "clock_timers": 0,
+        "parked": 0,
+        "ordered": 0,
+        "waiting_bytes": 0,
+    }
+    more = until(6, 6)
+    assert (more["keys"], more["cells"], more["event_timers"]) == (6, {"seen": 6, "sum": 3}, 12)
+
+
 def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[Cause], bool]) -> Cause:
     """Runs a pipeline until a watermark of it waits for something, and has for some steps; the same cause is told by
     the running job, by its folder while it runs, and by the folder alone.

@@ -6,8 +6,9 @@ counts as it does so, and looks at nothing for it. Must not know rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 _NONE: Final[Mapping[str, int]] = {}
@@ -45,16 +46,20 @@ class Kept:
 
     def __add__(self, more: Kept) -> Kept:
         """Both together."""
-        names = {**self.cells, **more.cells}
-        return Kept(
-            self.windows + more.windows,
-            {name: self.cells.get(name, 0) + more.cells.get(name, 0) for name in names} if names else _NONE,
-            self.event_timers + more.event_timers,
-            self.clock_timers + more.clock_timers,
-            self.parked + more.parked,
-            self.ordered + more.ordered,
-            self.waiting_bytes + more.waiting_bytes,
-        )
+        return together((self, more))
 
 
 NOTHING_KEPT: Final = Kept()
+_PLAIN: Final = attrgetter("windows", "event_timers", "clock_timers", "parked", "ordered", "waiting_bytes")
+
+
+def together(all: Iterable[Kept]) -> Kept:
+    """All of them; there is one at least."""
+    all = tuple(all)
+    windows, *others = map(sum, zip(*map(_PLAIN, all), strict=True))
+    cells: dict[str, int] = {}
+    for each in all:
+        if each.cells:
+            for name, keys in each.cells.items():
+                cells[name] = cells.get(name, 0) + keys
+    return Kept(windows, cells or _NONE, *others)
