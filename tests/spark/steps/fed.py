@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,19 @@ def feed(folder: Path, until: int, *, end: bool = False) -> None:
     partial.rename(folder / "fed")
 
 
+def _numbers(folder: str, tracker: Any, promise: Callable[[int], object]) -> Iterator[Any]:
+    until, end = map(int, Path(folder, "fed").read_text().split())
+    for n in range(tracker.current_restriction().start, until):
+        if not tracker.try_claim(n):
+            return
+        yield window.TimestampedValue(n, n)
+    promise(until)
+    if end:
+        tracker.try_claim(NO_END)
+    else:
+        tracker.defer_remainder(Timestamp.of(time.time() + _POLL_SECONDS))
+
+
 class Fed(beam.DoFn):
     """Numbers, each at its own second; the element is the folder that says how far."""
 
@@ -35,18 +48,17 @@ class Fed(beam.DoFn):
         tracker: Any = beam.DoFn.RestrictionParam(Endless()),
         estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
     ) -> Iterator[Any]:
-        until, end = map(int, Path(element, "fed").read_text().split())
-        for n in range(tracker.current_restriction().start, until):
-            if not tracker.try_claim(n):
-                return
-            yield window.TimestampedValue(n, n)
-        estimator.set_watermark(Timestamp(until))
-        if end:
-            tracker.try_claim(NO_END)
-        else:
-            tracker.defer_remainder(Timestamp.of(time.time() + _POLL_SECONDS))
+        yield from _numbers(element, tracker, lambda until: estimator.set_watermark(Timestamp(until)))
 
 
-def fed(p: beam.Pipeline, folder: Path) -> beam.PCollection:
-    """The numbers of a source that `feed` feeds."""
-    return p | "Where" >> beam.Create([str(folder)]) | "Fed" >> beam.ParDo(Fed())
+class Silent(beam.DoFn):
+    """As `Fed`, and says nothing of time before it ends."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: str, tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
+        yield from _numbers(element, tracker, lambda _: None)
+
+
+def fed(p: beam.Pipeline, folder: Path, *, silently: bool = False) -> beam.PCollection:
+    """The numbers of a source that `feed` feeds; it promises no time if it does so silently."""
+    return p | "Where" >> beam.Create([str(folder)]) | "Fed" >> beam.ParDo(Silent() if silently else Fed())
