@@ -142,7 +142,7 @@ def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool
     while True:
         p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions([*given, *options, *next(ways)]))
         Builder(p, what.pipeline, None).build(str(out))
-        with _slots(chance.randint(1, 4)):
+        with slots(chance.randint(1, 4)):
             result = p.run()
             if made < wanted:
                 result.wait_until_finish(1 if hurried else int(chance.uniform(200, 1500)))
@@ -157,7 +157,7 @@ def _suspended(seed: int, folder: Path, options: Sequence[str], *, hurried: bool
 
 
 @contextlib.contextmanager
-def _slots(count: int) -> Iterator[None]:
+def slots(count: int) -> Iterator[None]:
     """Jobs that begin here think that Spark has so many: it may have another number each time one goes on."""
     with unittest.mock.patch.object(streamjob, "default_parallelism", return_value=count):
         yield
