@@ -28,7 +28,7 @@ from apache_beam.pipeline import PipelineVisitor
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 from apache_beam.testing import util
 
-WAIT_SECONDS = 300
+WAIT_SECONDS = 900
 """How long one pipeline of a suite may take; then it is cancelled, and its test fails."""
 
 _beam_map = util.Map

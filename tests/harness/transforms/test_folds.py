@@ -216,3 +216,12 @@ def test_what_a_combine_fn_raises_names_the_step(method: str, windowed: bool) ->
     with pytest.raises(UserCodeError, match=f"broken in {method}") as caught:
         p.run()
     assert "totals" in caught.value.step
+
+
+@pytest.mark.contract("PLAN-05")
+@pytest.mark.parametrize("fusion", [True, False], ids=["fused", "each on its own"])
+def test_an_accumulator_that_leaves_its_stage_is_compact(fusion: bool) -> None:
+    with Driven(fusion=fusion) as p:
+        words = p | beam.Create([("k", word) for word in ("aa", "bbb", "c", "dddd")])
+        words | combiners.Top.PerKey(2, key=len) | Collect()
+    assert p.values() == [("k", ["dddd", "bbb"])]

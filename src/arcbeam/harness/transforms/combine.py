@@ -70,9 +70,21 @@ def _convert(fn: Any) -> Callable[[Any], Any]:
     return lambda value: fn.add_input(fn.create_accumulator(), value)
 
 
+_EXTRACT = attrgetter("extract_output")
+
+
+def _compacted(fn: Any, apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same for accumulators that leave the stage: compact, as CombineFns are promised of what is encoded.
+
+    SUBTLE: it is not only smaller. `Top` with a key has in it what cannot be encoded, and its `extract_output` takes
+    what came of that for whole, unless it was made compact.
+    """
+    return apply if type(fn).compact is CombineFn.compact else lambda value: fn.compact(apply(value))
+
+
 def register() -> None:
     """Teaches the SDK's factory our operations. Idempotent."""
-    parts: list[Callable[[Any], Any]] = [attrgetter("merge_accumulators"), attrgetter("extract_output"), _convert]
+    parts: list[Callable[[Any], Any]] = [attrgetter("merge_accumulators"), _EXTRACT, _convert]
     for urn, of in zip(_URNS.values(), parts, strict=True):
         bundle_processor.BeamTransformFactory.register_urn(urn, runner_pb.CombinePayload)(_creator(of))
 
@@ -83,7 +95,11 @@ def _creator(of: Callable[[Any], Callable[[Any], Any]]) -> Any:
         fn = CombineFn.from_runner_api(payload.combine_fn, factory.context)
         spec = operation_specs.WorkerFlatten(None, [factory.get_only_output_coder(transform)])
         name = NameContext(transform.unique_name, transform_id)
-        op = CombineOperation(name, spec, factory, factory.get_windowed_coder(pcoll), fn, of(fn))
+        apply = of(fn)
+        behind = [op for operations in consumers.values() for op in operations]
+        if of is not _EXTRACT and not (behind and all(isinstance(op, CombineOperation) for op in behind)):
+            apply = _compacted(fn, apply)
+        op = CombineOperation(name, spec, factory, factory.get_windowed_coder(pcoll), fn, apply)
         return factory.augment_oldstyle_op(op, transform.unique_name, consumers)
 
     return create
