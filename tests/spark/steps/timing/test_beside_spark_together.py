@@ -13,7 +13,7 @@ from apache_beam.transforms import deduplicate, window
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from arcbeam.io import DeduplicateWithinWatermark, JoinWithin, WithWatermark
+from arcbeam.io import DeduplicateWithinWatermark, JoinWithin, WithWatermark, WithWatermarkPolicy
 from tests.spark.steps.timing.beside import (
     Batches,
     Feed,
@@ -39,16 +39,7 @@ _SLOW = [rows(2, 14), rows(8, 27), rows(33, 120), rows(34, 88, 126), rows(117, 1
     [
         ("min", (10, 5)),
         pytest.param("max", (10, 10), marks=pytest.mark.long),
-        pytest.param(
-            "max",
-            (10, 5),
-            marks=[
-                pytest.mark.long,
-                pytest.mark.xfail(
-                    reason="of several collections the later watermark counts for one delay", strict=True
-                ),
-            ],
-        ),
+        pytest.param("max", (10, 5), marks=pytest.mark.long),
     ],
 )
 def test_several_watermarks_go_together_as_in_structured_streaming(
@@ -84,19 +75,17 @@ def _together(
         return told_by_spark(shown, feeds, folder / "checkpoint")
 
 
-def _ours_together(folder: Path, policy: str, scripts: dict[str, Batches], delays: tuple[int, int]) -> Made:
+def _ours_together(folder: Path, policy: Any, scripts: dict[str, Batches], delays: tuple[int, int]) -> Made:
     def build(p: beam.Pipeline) -> Any:
         came = p | both_scripted(scripts)
-        sides = [
+        sides = tuple(
             of_side(came, side) | side >> WithWatermark("at", delay)
             for side, delay in zip(scripts, delays, strict=True)
-        ]
-        together = sides | beam.Flatten()
-        if policy == "max":
-            # What is observed of both is the later of the two, if they have the same delay.
-            together |= "Both" >> WithWatermark(None, max(delays), policy="max")
+        )
         return (
-            together
+            sides
+            | WithWatermarkPolicy(policy)
+            | beam.Flatten()
             | beam.WindowInto(window.FixedWindows(10))
             | beam.Map(lambda row: (row["key"], 1))
             | beam.CombinePerKey(sum)
