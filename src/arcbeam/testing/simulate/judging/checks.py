@@ -52,7 +52,8 @@ def of_drop(stage: Stage, drop: Drop, upstream: Timestamp, honest: bool) -> None
         raise Broken(f"{stage.name} dropped {drop} as late: nothing can be late there")
     assert isinstance(stage.kind, (Group, Keep))
     in_order = isinstance(stage.kind, Keep) and stage.kind.way == "order"
-    if drop.window == GLOBAL_WINDOW and not in_order:
+    # But for what comes behind the end of time: a source that is surprised by its last event had said that.
+    if drop.window == GLOBAL_WINDOW and not in_order and drop.watermark != MAX_TIMESTAMP:
         raise Broken(f"{stage.name} dropped {drop} as late: nothing is too late for the global window")
     over = drop.time if in_order else drop.window.max_timestamp
     assert over is not None
