@@ -81,7 +81,7 @@ def state(client: Client, id: str) -> str:
     return str(job_pb.JobState.Enum.Name(client.jobs.GetState(job_pb.GetJobStateRequest(job_id=id)).state))
 
 
-@pytest.mark.contract("END-02", "END-03", "STORE-04", "OPS-02")
+@pytest.mark.contract("API-03", "END-02", "END-03", "STORE-04", "OPS-02")
 def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_server(tmp_path: Path) -> None:
     sources, outs = ([tmp_path / f"{kind}{i}" for i in range(3)] for kind in ("source", "out"))
     for source in sources:
