@@ -241,8 +241,11 @@ def _not_once(what: str, numbers: Iterable[int]) -> Iterator[str]:
 def _wrong_numbers(written: list[Line]) -> Iterator[str]:
     """Each is there once, and each ordinal of a key."""
     yield from _not_once("lines", (of.number for of in written))
-    for key in range(KEYS):
-        ordinals = sorted(of.ordinal for of in written if of.number % KEYS == key)
+    by_key: dict[int, list[int]] = {key: [] for key in range(KEYS)}
+    for of in written:
+        by_key[of.number % KEYS].append(of.ordinal)
+    for key, ordinals in by_key.items():
+        ordinals.sort()
         if ordinals != list(range(1, RECORDS // KEYS + 1)):
             yield f"key {key}: ordinals from {ordinals[:1]} to {ordinals[-1:]}, {len(set(ordinals))} different"
 
@@ -251,11 +254,14 @@ def _wrong_sides(written: list[Line]) -> Iterator[str]:
     """What a side input says of a window is whole; a table that grows is at any moment what all see, and only grows."""
     marks: dict[int, int] = {}
     last = dict.fromkeys(range(KEYS), 1)
+    whole = {
+        start: (start, sum(range(start, start + PER_WINDOW)), sum(range(start, start + PER_WINDOW, _EVERY)))
+        for start in range(0, RECORDS, PER_WINDOW)
+    }
     for of in sorted(written, key=lambda of: of.ordinal):
-        start = of.number - of.number % PER_WINDOW
-        whole = (start, sum(range(start, start + PER_WINDOW)), sum(range(start, start + PER_WINDOW, _EVERY)))
-        if (of.start, of.total, of.complete) != whole:
-            yield f"the window of {of} is not {whole}"
+        wanted = whole[of.number - of.number % PER_WINDOW]
+        if (of.start, of.total, of.complete) != wanted:
+            yield f"the window of {of} is not {wanted}"
         if of.different != of.found or of.counted != of.found:
             yield f"entries are there twice, or the table and its count are of two moments: {of}"
         if marks.setdefault(of.found, of.marks) != of.marks:

@@ -35,7 +35,7 @@ from tests.store.backends import s3_server
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60.0
 """In which a job goes on behind a kill; also behind its last read, where it has nothing more to read."""
-_START_SECONDS = 4.0
+_START_SECONDS = _STEP_SECONDS = 4.0
 _DAEMON = " -m arcbeam.spark.session.daemon "
 
 
@@ -47,6 +47,7 @@ class Victim:
         seed: of all chance.
         by_folder: who goes on with it has nothing but its folder.
         masters: Spark's, one driver after the other.
+        calls: of the source, from one kill to the next: at least and at most.
         state: where the job's folder is; None: in `folder`.
         environ: what its processes have in their environment beside ours.
 
@@ -65,8 +66,9 @@ class Victim:
         environ: Mapping[str, str] | None = None,
         *,
         by_folder: bool = False,
+        calls: tuple[int, int] = (2, 4),
     ) -> None:
-        self._by_folder = by_folder
+        self._by_folder, self._calls = by_folder, calls
         self.output, self._log = folder / "output", folder / "log"
         self._state, self._masters, self._environ = state or str(folder / "state"), cycle(masters), environ or {}
         self.output.mkdir()
@@ -133,14 +135,14 @@ class Victim:
     def _go_on(self, driver: subprocess.Popen[bytes]) -> None:
         """Waits for a random moment in one of the next steps; where the source is not called any more, for any."""
         step, bound = 0.0, _SECONDS
-        for _ in range(self._chance.randint(2, 4)):
+        for _ in range(self._chance.randint(*self._calls)):
             reading(self.output).unlink(missing_ok=True)
             began = time.monotonic()
             self._pass(driver, bound, reading(self.output).exists)
             step = time.monotonic() - began
             # After what a kill has delayed, a step; or the end of all.
             bound = 3 * step if bound == _SECONDS else bound
-        self._pass(driver, self._chance.uniform(0, step))
+        self._pass(driver, self._chance.uniform(0, min(step, _STEP_SECONDS)))
 
     def _pass(self, driver: subprocess.Popen[bytes], seconds: float, over: Callable[[], bool] = bool) -> None:
         """Lets time pass, while the driver lives."""
@@ -224,7 +226,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(tmp_path: Path) ->
     def kill(group: int, chance: random.Random) -> bool:
         return left[-1](group, chance) and bool(left.pop())
 
-    victim = Victim(tmp_path, 7, (*MASTERS["executor"], "local[3,8]"))
+    victim = Victim(tmp_path, 2, (*MASTERS["executor"], "local[3,8]"), calls=(1, 2))
     victim.run(len(left), kill)
     assert left == []
     victim.check()
@@ -270,7 +272,8 @@ def main(what: str, kills: int, on_s3: bool) -> None:
     while undisturbed is None or made < kills:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
             environ = stack.enter_context(object_store()) if on_s3 else None
-            state = f"s3://jobs/{jobs}" if on_s3 else None
+            # The server keeps what it has from one job to the next.
+            state = f"s3://jobs/{'undisturbed' if undisturbed is None else jobs}" if on_s3 else None
             victim = Victim(Path(folder), jobs, MASTERS[what], state, environ)
             victim.run(0 if undisturbed is None else kills - made, KILLS[what])
             victim.check()
