@@ -226,7 +226,7 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed(tmp_path: Path) ->
     def kill(group: int, chance: random.Random) -> bool:
         return left[-1](group, chance) and bool(left.pop())
 
-    victim = Victim(tmp_path, 2, (*MASTERS["executor"], "local[3,8]"), calls=(1, 2))
+    victim = Victim(tmp_path, 2, (*MASTERS["executor"], "local[1,8]"), calls=(1, 2))
     victim.run(len(left), kill)
     assert left == []
     victim.check()
