@@ -210,6 +210,19 @@ def kill_one(pids: list[int], chance: random.Random) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def object_store() -> Iterator[dict[str, str]]:
+    """An S3 server in this process, with the bucket "jobs"; the environment of those who use it."""
+    with s3_server() as endpoint:
+        yield {
+            "AWS_ENDPOINT": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "any",
+            "AWS_SECRET_ACCESS_KEY": "any",
+            "AWS_REGION": "us-east-1",
+        }
+
+
 KILLS = {"driver": kill_driver, "worker": kill_worker, "executor": kill_executor}
 MASTERS = {
     "driver": ("local[2,8]", "local[3,8]", "local[1,8]"),
@@ -251,17 +264,14 @@ def test_a_drain_outlives_its_drivers_and_they_need_no_script(tmp_path: Path) ->
     assert requests.waiting(victim.state) == []
 
 
-@contextlib.contextmanager
-def object_store() -> Iterator[dict[str, str]]:
-    """An S3 server in this process, with the bucket "jobs"; the environment of those who use it."""
-    with s3_server() as endpoint:
-        yield {
-            "AWS_ENDPOINT": endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "any",
-            "AWS_SECRET_ACCESS_KEY": "any",
-            "AWS_REGION": "us-east-1",
-        }
+@pytest.mark.long
+@pytest.mark.contract("STORE-04", "STORE-07")
+def test_a_job_whose_folder_is_in_an_object_store_goes_on_when_its_driver_is_killed(tmp_path: Path) -> None:
+    with object_store() as environ:
+        victim = Victim(tmp_path, 5, MASTERS["driver"], "s3://jobs/state", environ)
+        victim.run(2, kill_driver)
+        assert victim.kills == 2
+        victim.check()
 
 
 def main(what: str, kills: int, on_s3: bool) -> None:
