@@ -121,6 +121,11 @@ class StageReport:
     unprepared: bool = False
     kept: Kept = NOTHING_KEPT
 
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for time, for the clock, or for a side input."""
+        return bool(self.awaited) or self.next_event is not None or self.next_due is not None
+
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:

@@ -116,7 +116,7 @@ def _look(
         return Ready(first) if due(now, first) else Later(first)
     complete = all(time == MAX_TIMESTAMP for each in (times.inputs, times.outputs) for time in each.values())
     # What is due at the end of time is due never.
-    waiting = any(report.restrictions.live or _waits(report) for report in places.values())
+    waiting = any(report.restrictions.live or report.waits for report in places.values())
     return Finished(frozenset(unprepared)) if complete and not waiting else Never()
 
 
@@ -127,11 +127,6 @@ def _is_woken(report: StageReport, told: Mapping[str, Timestamp], times: Times, 
         or (report.stage in told and report.input < input_time(told[report.stage], report.local))
         or any(each.port in published or passed(times.outputs[each.port], each.until) for each in report.awaited)
     )
-
-
-def _waits(report: StageReport) -> bool:
-    """Whether something waits for time, for the clock, or for a side input."""
-    return bool(report.awaited) or report.next_event is not None or report.next_due is not None
 
 
 def _preparing(
@@ -147,7 +142,7 @@ def _preparing(
     behind = _behind(layout, unprepared)
     told = layout.told_at_commits(times.outputs)
     for report in places.values():
-        goes_on = report.leftover or _waits(report) or _is_woken(report, told, times, published)
+        goes_on = report.leftover or report.waits or _is_woken(report, told, times, published)
         if report.restrictions.live or (report.stage not in behind and goes_on):
             return frozenset()
     for stage in layout.stages:

@@ -61,5 +61,5 @@ def _is_over(placed: Placed, times: Times) -> bool:
 
 def _has_work(report: StageReport) -> bool:
     """Whether something is left, or waits: for time, the clock, a side input, the commit, or the job's end."""
-    waits = report.awaited or report.next_event is not None or report.next_due is not None
-    return bool(waits or report.leftover or report.restrictions.live or report.uncommitted or report.unprepared)
+    left = report.leftover or report.restrictions.live or report.uncommitted or report.unprepared
+    return report.waits or bool(left)
