@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -11,6 +13,7 @@ from apache_beam.transforms import window
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import DeduplicateWithinWatermark, deduplication
+from arcbeam.io.deduplication import _field
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
@@ -101,6 +104,20 @@ def test_without_a_key_it_is_the_element() -> None:
     assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]
 
 
-def test_a_delay_below_zero_is_refused() -> None:
+def test_a_key_may_be_the_name_of_a_field() -> None:
+    came = [("x", 1), ("y", 2), ("x", 3), ("x", 9)]
+    with Driven(shards=1) as p:
+        timed = p | beam.Create(came, reshuffle=False) | beam.Map(lambda e: window.TimestampedValue({"id": e[0]}, e[1]))
+        kept = timed | DeduplicateWithinWatermark(timedelta(seconds=5), "id")
+        kept | beam.Map(lambda e: e["id"]).with_output_types(str) | Collect()
+    assert sorted(p.timestamped()) == [("x", 1), ("x", 9), ("y", 2)]
+    assert _field("name", Path("a/b")) == "b"
+    with pytest.raises(ValueError, match=r"no field 'it', which is to tell it from others: \{'id': 1\}"):
+        _field("it", {"id": 1})
+
+
+def test_a_delay_below_zero_and_what_is_no_key_are_refused() -> None:
     with pytest.raises(ValueError, match="delay=-1"):
         DeduplicateWithinWatermark(-1)
+    with pytest.raises(ValueError, match=r"key=5\): it is a function, or the name of a field"):
+        DeduplicateWithinWatermark(1, 5)  # type: ignore[arg-type]

@@ -145,5 +145,12 @@ def test_what_cannot_be_meant_is_refused() -> None:
     left = p | beam.Create([("a", 1)])
     with pytest.raises(ValueError, match="a pair of collections"):
         _ = left | "not two" >> JoinWithin()
+    with pytest.raises(ValueError, match="a pair of collections"):
+        _ = {"left": left, "right": left} | "named" >> JoinWithin()
+    with pytest.raises(ValueError, match=r"JoinWithin\(after='1 minute'\): a span of time is a number of seconds"):
+        JoinWithin(after="1 minute")  # type: ignore[arg-type]
+    sessions = left | "Sessions" >> beam.WindowInto(window.Sessions(60))
+    with pytest.raises(ValueError, match="merge, and only elements of the same window"):
+        _ = (sessions, sessions) | "merging" >> JoinWithin(after=1)
     with pytest.raises(ValueError, match="the same WindowInto"):
         _ = (left, left | beam.WindowInto(window.FixedWindows(1))) | JoinWithin()

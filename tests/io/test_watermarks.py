@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints.row_type import RowTypeConstraint
@@ -54,6 +55,9 @@ _ROW = RowTypeConstraint.from_fields([("at", float), ("name", str)])
         (1.5, 1_500_000),
         (-0.000001, -1),
         (1_700_000_000.123456, 1_700_000_000_123_456),
+        (np.int32(1_700_000_000), 1_700_000_000_000_000),
+        (np.int64(-5), -5_000_000),
+        (np.float32(0.5), 500_000),
         (Timestamp(micros=7), 7),
         (Timestamp(micros=-7), -7),
         (_NOON, 1_357_041_600_000_000),
@@ -127,6 +131,12 @@ def test_a_schema_is_asked_at_submission(kind: Any) -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     for arguments, told in (
         ({"delay": -1}, r"delay=-1\): a span of time is not below zero"),
+        (
+            {"delay": "10 minutes"},
+            r"delay='10 minutes'\): a span of time is a number of seconds, a Duration or a timed",
+        ),
+        ({"delay": None}, r"delay=None\): a span of time is"),
+        ({"delay": math.nan}, r"delay=nan\): a span of time is"),
         ({"delay": 1, "max_skew": -0.5}, r"max_skew=-0.5\)"),
         ({"delay": 1, "quantile": 1.5}, r"quantile=1.5\)"),
         ({"delay": 1, "max_jump": -1}, r"max_jump=-1\)"),
@@ -137,6 +147,11 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             WithWatermark("at", **arguments)
+    assert WithWatermark("at", timedelta(minutes=5))._observing.delay == 300_000_000
+    windowed = beam.Pipeline() | beam.Create([1]) | beam.WindowInto(beam.window.FixedWindows(1))
+    with pytest.raises(ValueError, match=r"its input is in windows of .* already"):
+        _ = windowed | WithWatermark("at", 1)
+    _ = windowed | WithWatermark(None, 1)
     with pytest.raises(ValueError, match="it is a field's name, a function, or None"):
         WithWatermark(5, 1)  # type: ignore[arg-type]
 

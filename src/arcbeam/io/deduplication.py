@@ -5,7 +5,8 @@ Owns who is a duplicate of whom, and that one is forgotten when none can come an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -14,6 +15,8 @@ from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWri
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
+from arcbeam.io.spans import micros_of
+from arcbeam.model import texts
 
 
 class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -37,20 +40,23 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
 
     Args:
         delay: seconds, or a Duration; not below zero.
-        key: of an element, what its likes have in common; None: the whole element. Keys are encoded as those of a
-            grouping.
+        key: of an element, what its likes have in common: a function, or the name of a field (a key of dicts, else an
+            attribute); None: the whole element. Keys are encoded as those of a grouping.
 
     Raises:
-        ValueError: the delay is below zero.
+        ValueError: the delay is below zero; the key is something else.
     """
 
     def __init__(
-        self, delay: Duration | float, key: Callable[[Any], Any] | None = None, label: str | None = None
+        self, delay: Duration | float, key: Callable[[Any], Any] | str | None = None, label: str | None = None
     ) -> None:
         super().__init__(label)
-        self._delay, self._key = Duration.of(delay).micros, key
+        self._delay = micros_of("DeduplicateWithinWatermark", "delay", delay)
+        self._key = partial(_field, key) if isinstance(key, str) else key
         if self._delay < 0:
             raise ValueError(f"DeduplicateWithinWatermark(delay={delay}): nothing is less than 0 s away")
+        if not (self._key is None or callable(self._key)):
+            raise ValueError(f"DeduplicateWithinWatermark(key={key!r}): it is a function, or the name of a field")
 
     def expand(self, elements: Any) -> Any:
         """See `beam.PTransform`."""
@@ -60,6 +66,14 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
             pairs = elements | "Key" >> beam.WithKeys(self._key)
         kept = beam.ParDo(_Deduplicate(self._delay, self._key is None))
         return pairs | "Deduplicate" >> kept.with_output_types(elements.element_type)
+
+
+def _field(name: str, element: Any) -> Any:
+    try:
+        return element[name] if isinstance(element, Mapping) else getattr(element, name)
+    except (AttributeError, KeyError):
+        shown = texts.said(repr, element, 200)
+        raise ValueError(f"an element has no field {name!r}, which is to tell it from others: {shown}") from None
 
 
 def _as_key(element: Any) -> tuple[Any, None]:

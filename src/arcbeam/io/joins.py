@@ -14,6 +14,7 @@ from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWri
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
+from arcbeam.io.spans import micros_of
 
 
 class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -40,7 +41,7 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     Raises:
         ValueError: the bounds leave nothing between them; `how` is something else; it is not applied to a pair, or to
-            inputs of different windows.
+            inputs of different windows, or of windows that merge.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         label: str | None = None,
     ) -> None:
         super().__init__(label)
-        self._before, self._after = (Duration.of(each).micros for each in (before, after))
+        self._before = micros_of("JoinWithin", "before", before)
+        self._after = micros_of("JoinWithin", "after", after)
         if self._after < -self._before:
             raise ValueError(
                 f"JoinWithin(before={before}, after={after}): nothing is at most {before} s earlier and at most "
@@ -66,12 +68,19 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         """See `beam.PTransform`."""
         try:
             left, right = inputs
+            if not all(isinstance(side, beam.PCollection) for side in (left, right)):
+                raise TypeError
         except (TypeError, ValueError):
             raise ValueError("JoinWithin takes a pair of collections: (left, right) | JoinWithin(...)") from None
         if left.windowing.windowfn != right.windowing.windowfn:
             raise ValueError(
                 f"JoinWithin: the left side has windows of {left.windowing.windowfn}, the right one of "
                 f"{right.windowing.windowfn}; apply the same WindowInto to both"
+            )
+        if left.windowing.windowfn.is_merging():
+            raise ValueError(
+                f"JoinWithin: windows of {left.windowing.windowfn} merge, and only elements of the same window are "
+                "partners; join first, and apply WindowInto to what comes out"
             )
         element = tuple[_common_key(left, right), tuple[bool, Any]]  # type: ignore[valid-type, misc]  # made here
         sides = [

@@ -7,6 +7,7 @@ runner that knows this transform observes the times, for others it gives element
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import operator
 import types
 import typing
@@ -19,6 +20,7 @@ import numpy as np
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from arcbeam.io.spans import micros_of
 from arcbeam.model import texts
 from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, MOST, PART, Observing, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
@@ -32,7 +34,7 @@ _BEYOND: Final = 1e13
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICRO: Final = timedelta(microseconds=1)
 _TIMES: Final = "a Timestamp, a datetime with a time zone, or seconds since 1970 as a number"
-_KINDS: Final = (Timestamp, datetime, int, float)
+_KINDS: Final = (Timestamp, datetime, numbers.Real)
 _CONTAINERS: Final = (dict, Mapping)
 
 EventTime = str | Callable[[Any], Any] | None
@@ -82,7 +84,7 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     Raises:
         ValueError: a span of time is below zero; the policy is something else; the quantile is no part; `max_jump` is
             given with a quantile, or fewer than one is to confirm a time; the input's type has no such field, or one
-            that is no time.
+            that is no time; event times are given to what is in windows already.
     """
 
     def __init__(
@@ -121,6 +123,11 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         """See `beam.PTransform`."""
         if isinstance(self._event_time, str):
             _check_field(self.label, self._event_time, pcoll.element_type)
+        if self._event_time is not None and pcoll.windowing.windowfn != beam.window.GlobalWindows():
+            raise ValueError(
+                f"{self.label}: its input is in windows of {pcoll.windowing.windowfn} already, by other times than it "
+                "gives; apply WindowInto behind it"
+            )
         kind = pcoll.element_type
         observe = _Observe(_EventTimes(self._event_time), self._observing)
         return pcoll | PART >> observe.with_input_types(kind).with_output_types(kind)
@@ -191,7 +198,7 @@ class WithWatermarkPolicy(beam.PTransform):  # type: ignore[misc]  # Beam is unt
 
 
 def _span(name: str, span: Duration | float, of: str = "WithWatermark") -> int:
-    micros: int = Duration.of(span).micros
+    micros = micros_of(of, name, span)
     if micros < 0:
         raise ValueError(f"{of}({name}={span}): a span of time is not below zero")
     return micros
@@ -299,8 +306,9 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             micros = time.micros
         elif isinstance(time, datetime) and time.tzinfo is not None:
             micros = (time - _EPOCH) // _MICRO
-        elif isinstance(time, int | float) and not isinstance(time, bool) and abs(time) < _BEYOND:
-            micros = int(time * 1_000_000)
+        elif isinstance(time, numbers.Real) and not isinstance(time, bool) and abs(time) < _BEYOND:  # type: ignore[operator]
+            # Not numpy's own arithmetic: that of its smaller types ends too early.
+            micros = int(time) * 1_000_000 if isinstance(time, numbers.Integral) else int(float(time) * 1_000_000)
         what = f"field {self._event_time!r}" if isinstance(self._event_time, str) else "the event time"
         if micros is None or not MIN_TIMESTAMP <= micros <= END_OF_GLOBAL_WINDOW:
             lacks = " without a time zone" if isinstance(time, datetime) and time.tzinfo is None else ""

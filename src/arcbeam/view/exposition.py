@@ -33,7 +33,7 @@ _FAMILIES: Final = {
     "stage_state_bytes": ("gauge", "Bytes of these: their keys and values."),
     "input_watermark_seconds": ("gauge", "Input watermark of a stage, since 1970."),
     "output_watermark_seconds": ("gauge", "Output watermark of a stage, since 1970."),
-    "watermark_stands_since_seconds": ("gauge", "When the input watermark of a stage came to where it is, since 1970."),
+    "watermark_stands_since_seconds": ("gauge", "When a stage's input watermark came to where it is; if it can move."),
     "held": ("gauge", "How many stages wait for what a stage holds, by its kind."),
     "stage_elements": ("counter", "Elements that a stage has read and written."),
     "stage_rate": ("gauge", "Elements a second that a stage has read and written, of the newest step."),
@@ -133,7 +133,8 @@ def _of_stages(page: _Page, status: Status) -> None:
     for stage in status.stages:
         name = stage.stage
         page.add("input_watermark_seconds", _seconds(stage.input), stage=name)
-        if stage.input_since is not None:
+        # One that has come to its end, or says nothing of time, stands for good, and nothing is wrong with it.
+        if stage.input_since is not None and MIN_TIMESTAMP < stage.input < MAX_TIMESTAMP:
             page.add("watermark_stands_since_seconds", stage.input_since.time / 1e6, stage=name)
         _of_counts(page, name, stage.total)
         page.add("stage_bytes", stage.bytes_in, stage=name, direction="in")

@@ -92,17 +92,21 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     from rich.console import Console
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-    if not watch:
-        record = look()
-        console.print(_drawn(record))
-        for line in cause_lines(record["causes"]):
-            # As they are, however long: they are copied, and searched.
-            out.text(line)
-        return
+    if not watch or not console.is_terminal:
+        while True:
+            record = look()
+            console.print(_drawn(record))
+            for line in cause_lines(record["causes"]):
+                # As they are, however long: they are copied, and searched.
+                out.text(line)
+            if not watch:
+                return
+            sys.stdout.flush()
+            time.sleep(every)
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+    with Live(console=console, auto_refresh=False, screen=True) as live:
         while True:
             record = look()
             drawn = _drawn(record)

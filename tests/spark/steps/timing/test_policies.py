@@ -87,7 +87,7 @@ def test_two_inputs_go_together_as_in_structured_streaming(
         both = [feed.streamed(spark, delay).select("time", "key") for feed, delay in zip(feeds, (10, 5), strict=True)]
         counted = both[0].union(both[1]).groupBy(F.window("time", "10 seconds"), "key").count()
         shown = counted.select(F.col("window.end").cast("double"), "key", "count")
-        theirs, watermark = told_by_spark(shown, feeds, tmp_path / "checkpoint")
+        theirs = told_by_spark(shown, feeds, tmp_path / "checkpoint")
     finally:
         spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
 
@@ -111,8 +111,8 @@ def test_two_inputs_go_together_as_in_structured_streaming(
         )
 
     mine = ours(build, tmp_path / "out")
-    assert (watermark > 90) is (policy == "max")
-    assert sorted(row for row in mine if row[0] <= watermark) == sorted(theirs)
+    assert (theirs.watermark > 90) is (policy == "max")
+    assert sorted(row for row in mine.rows if row[0] <= theirs.watermark) == sorted(theirs.rows)
 
 
 def _at(n: int) -> dict[str, int]:
