@@ -116,6 +116,13 @@ GAPS = {
 """Known to fail, and why: strict expected failures, so that nobody misses the day on which they pass."""
 
 GAPS_WITHOUT_FUSION = {
+    "CombineTest.test_top_no_compact": (
+        "its Top leaves accumulators as they are, and the SDK's comparable values know no order any more when they "
+        "were pickled: what goes from stage to stage must be compact"
+    ),
+    "IdentityWindowTest.test_window_preserved": (
+        "gives elements another window than their collection's, which their coder cannot say"
+    ),
     "TestStreamTest.test_windowed_values_interpreted_correctly": (
         "gives an element another window than its collection's, which their coder cannot say; with fusion it passes, "
         "as the element is not encoded before it is looked at"
@@ -133,6 +140,8 @@ FOUND = {
     "ReshuffleTest.test_reshuffle_windows_unchanged": "unexpected elements .*999999.*last: True, timing: ON_TIME",
     "TestStreamTest.test_multiple_outputs_with_watermark_advancement": r"\('k', \['[abc123]'\]\) not found in window",
     "TestStreamTest.test_windowed_values_interpreted_correctly": r"unexpected elements \[\('a', .*GlobalWindow",
+    "CombineTest.test_top_no_compact": "AssertionError.*Top-PerKey/ExtractOutputs",
+    "IdentityWindowTest.test_window_preserved": "'GlobalWindow' object has no attribute '_start_micros'",
     "TriggerPipelineTest.test_after_count": r"unexpected elements (?=.*\('A-3', )(?=.*\('A-2', \{10, 11\}\))",
     "TriggerPipelineTest.test_always": r"unexpected elements .*\('[AB]-1', .*missing elements .*'A-6'",
     "ReverseTestStreamTest.test_basic_execution": "ReverseTestStream/initial timing: transform",
@@ -149,6 +158,8 @@ FOUND = {
 IN_ONE_BUNDLE = {
     "CombineTest.test_combining_with_session_windows_and_fanout",
     "CombineTest.test_combining_with_sliding_windows_and_fanout",
+    # What each element adds to a set depends on those before it.
+    "StatefulDoFnOnDirectRunnerTest.test_stateful_set_state_portably",
 }
 
 NOT_RUN = {
