@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -14,8 +14,6 @@ from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms import window
 from apache_beam.utils.timestamp import Timestamp
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from arcbeam.io import JoinWithin, WithLate, WithWatermark, WithWatermarkPolicy
 from arcbeam.steps.progress import times_of
@@ -25,7 +23,6 @@ from arcbeam.store.manifest.values import Manifest
 from tests.notes import note, noted
 from tests.offsets import NO_END, Endless
 from tests.spark.steps.fed import fed, feed
-from tests.spark.steps.timing.test_beside_spark import Feed, ours, rows, told_by_spark
 from tests.spark.steps.timing.test_times import counts
 from tests.spark.steps.timing.test_watermarks import pipeline, tens
 
@@ -71,48 +68,6 @@ def test_a_join_by_the_latest_forgets_by_it_and_the_late_rows_of_a_grouping_are_
     _, late = windowed | WithLate(beam.GroupByKey())
     assert_that(late | beam.Map(lambda each: (each.value, each.watermark)), equal_to([(2, Timestamp(40))]), "Late")
     p.run().wait_until_finish()
-
-
-@pytest.mark.long
-@pytest.mark.contract("WM-02")
-@pytest.mark.parametrize("policy", ["min", "max"])
-def test_two_inputs_go_together_as_in_structured_streaming(
-    policy: Literal["min", "max"], spark: SparkSession, tmp_path: Path
-) -> None:
-    # In the third batch what is slow by its times is ahead by its delay.
-    fast, slow = [rows(1, 31), rows(62), rows(90), rows(95, 61)], [rows(2, 14), rows(8, 59), rows(33, 97), rows(85)]
-    spark.conf.set("spark.sql.streaming.multipleWatermarkPolicy", policy)
-    try:
-        feeds = [Feed(tmp_path / "fast", fast), Feed(tmp_path / "slow", slow)]
-        both = [feed.streamed(spark, delay).select("time", "key") for feed, delay in zip(feeds, (10, 5), strict=True)]
-        counted = both[0].union(both[1]).groupBy(F.window("time", "10 seconds"), "key").count()
-        shown = counted.select(F.col("window.end").cast("double"), "key", "count")
-        theirs = told_by_spark(shown, feeds, tmp_path / "checkpoint")
-    finally:
-        spark.conf.unset("spark.sql.streaming.multipleWatermarkPolicy")
-
-    def build(p: beam.Pipeline) -> Any:
-        stream = test_stream.TestStream()
-        for first, second in zip(fast, slow, strict=True):
-            # One step for both, as one batch has both.
-            tagged = [{"at": at, "key": key, "fast": True} for at, key in first]
-            stream = stream.add_elements(tagged + [{"at": at, "key": key, "fast": False} for at, key in second])
-        outputs = p | stream.advance_watermark_to_infinity()
-        quick = outputs | "Fast" >> beam.Filter(lambda row: row["fast"]) | "F" >> WithWatermark("at", 10)
-        late = outputs | "Slow" >> beam.Filter(lambda row: not row["fast"]) | "S" >> WithWatermark("at", 5)
-        return (
-            (quick, late)
-            | WithWatermarkPolicy(policy)
-            | beam.Flatten()
-            | beam.WindowInto(window.FixedWindows(10))
-            | beam.Map(lambda row: (row["key"], 1))
-            | beam.CombinePerKey(sum)
-            | beam.Map(lambda kv, w=beam.DoFn.WindowParam: (float(w.end), *kv))
-        )
-
-    mine = ours(build, tmp_path / "out")
-    assert (theirs.watermark > 90) is (policy == "max")
-    assert sorted(row for row in mine.rows if row[0] <= theirs.watermark) == sorted(theirs.rows)
 
 
 def _at(n: int) -> dict[str, int]:
