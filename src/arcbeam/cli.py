@@ -62,6 +62,37 @@ def speaks(command: Callable[..., None]) -> Callable[..., None]:
     return with_output
 
 
+def _verbose(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    """Has our loggers speak from INFO on, whatever becomes of others.
+
+    They have a handler of their own: what the script says of the root logger holds for all else as before.
+    """
+    if not wanted:
+        return
+    logger, handler = logging.getLogger("arcbeam"), logging.StreamHandler()
+    level, propagates = logger.level, logger.propagate
+
+    def as_before() -> None:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
+
+    context.call_on_close(as_before)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+VERBOSE = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_verbose,
+    help="Say where it stands on stderr: of a job in steps a line a step, the port of --metrics_address=0.",
+)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="arcbeam", prog_name="arcbeam")
 @click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
@@ -95,6 +126,7 @@ def doctor(out: Output) -> None:
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@VERBOSE
 @speaks
 def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
     """Run the pipelines in SCRIPT on Spark: as `python SCRIPT ARGUMENTS`, with arcbeam as the default runner.
@@ -130,6 +162,7 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
 )
 @click.option("--force", is_flag=True, help="Go on also if it was drained, or is done.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@VERBOSE
 @speaks
 def resume(
     out: Output,

@@ -6,7 +6,7 @@ Owns how it is shown. What there is to show is `store.log.inspection`'s.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.output import Output, TextOutput
-from arcbeam.view.statuscommand import cause_lines
+from arcbeam.view.statuscommand import ago, cause_lines, overdue_line
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
@@ -49,29 +49,28 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
         raise click.UsageError("--step and --savepoint exclude each other")
     blobs = open_blobs(path)
     found = look(blobs, step=step, savepoint=savepoint, steps=steps, check=check)
-    causes = _causes(blobs, found.step)
+    status = _status(blobs, found.step)
     if isinstance(out, TextOutput):
-        _show(out, found, causes)
+        _show(out, found, status, newest=step is None and not savepoint)
     else:
-        out.record({**dataclasses.asdict(found), "causes": causes})
+        out.record({**dataclasses.asdict(found), "causes": status.get("causes", [])})
     if found.damaged or found.problems:
         click.get_current_context().exit(1)
 
 
-def _causes(blobs: DurableBlobs, step: int) -> list[dict[str, Any]]:
-    """What watermarks wait for after a step, if it is still there."""
+def _status(blobs: DurableBlobs, step: int) -> dict[str, Any]:
+    """Where the job stood after a step, if that is still there."""
     from arcbeam.steps.telling.status import as_record, status_of
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import read_manifest
 
     try:
-        causes: list[dict[str, Any]] = as_record(status_of(read_manifest(blobs, step)))["causes"]
+        return as_record(status_of(read_manifest(blobs, step)))
     except StoreError:
-        return []
-    return causes
+        return {}
 
 
-def _show(out: TextOutput, found: Inspection, causes: Sequence[Mapping[str, Any]]) -> None:
+def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newest: bool) -> None:
     for damage in found.damaged:
         out.text(damage)
     if found.damaged:
@@ -79,7 +78,7 @@ def _show(out: TextOutput, found: Inspection, causes: Sequence[Mapping[str, Any]
     out.record(
         {
             "job": f"{found.job} in {found.location}",
-            "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}",
+            "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}, {ago(found.time)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"nobody runs it": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
@@ -87,6 +86,8 @@ def _show(out: TextOutput, found: Inspection, causes: Sequence[Mapping[str, Any]
             "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
         }
     )
+    if status and newest and not found.ended and (overdue := overdue_line(status)):
+        out.text(overdue)
     out.text("\nwatermarks and what holds them")
     rows = []
     for stage in found.stages:
@@ -99,7 +100,7 @@ def _show(out: TextOutput, found: Inspection, causes: Sequence[Mapping[str, Any]
         rows.append({**row, "output": outputs, "holds": holds, "residuals": residuals})
     out.table(["stage", "upstream", "input", "output", "holds", "residuals"], rows)
     out.text("")
-    for line in cause_lines(causes):
+    for line in cause_lines(status.get("causes", [])):
         out.text(line)
     out.text("\nstate")
     out.table(

@@ -21,7 +21,7 @@ from arcbeam.steps.proposals import draft
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.standing import Since, standing_after, standing_of
 from arcbeam.steps.telling.reasons import Cause
-from arcbeam.steps.telling.status import status_of, total_kept, undone
+from arcbeam.steps.telling.status import as_record, status_of, total_kept, undone
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.manifestfile import decode, encode
 from arcbeam.store.manifest.values import Manifest
@@ -118,7 +118,8 @@ def test_elements_that_are_parked_are_told_with_what_their_side_input_waits_for(
     assert (rates.kind, rates.stage, rates.frees) == (
         "restriction",
         "rates",
-        "its DoFn reports a watermark (a watermark estimator), or it is done",
+        "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+        "(arcbeam.io.WithWatermark behind it), or it is done",
     )
     assert (join.kind, join.stage, join.shard, join.name) == ("side input", "join", 1, "output 'main' of 'rates'")
     assert join.text.endswith(
@@ -223,6 +224,26 @@ def test_an_observer_that_has_seen_nothing_later_is_named() -> None:
     assert cause.frees == "an element with a later event time comes, or all input ends"
 
 
+def test_a_source_without_a_watermark_that_nobody_waits_for_comes_behind_what_somebody_waits_for() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(2))
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    held = _with("join", 0, hold=Hold(Timestamp(6), HolderKind.STATE, "pane", key="a"))
+    marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, 10, 6)
+    marks = replace(marks, outputs={**marks.outputs, READ: Timestamp(10)}, seen={"clicks": Timestamp(12)})
+    reports = _all(_with("read", 0, silent), _with("read", 1, silent), held)
+    log.propose(draft(log, observing, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
+    status = status_of(log.head)
+    assert [(cause.kind, cause.stage, cause.decides) for cause in status.causes] == [
+        ("observer", "read", True),
+        ("state", "join", True),
+        ("restriction", "read", False),
+    ]
+    assert "state" not in undone(as_record(replace(status, causes=status.causes[2:])))
+
+
 def test_counts_of_a_step_and_of_all_and_what_has_left_a_stage() -> None:
     log = opened(MemoryBlobs())
     own = staged("join", 0, 0, counts=Counts(3, 2, late=1)), staged("join", 1, 0, counts=Counts(1))
@@ -239,9 +260,10 @@ def test_counts_of_a_step_and_of_all_and_what_has_left_a_stage() -> None:
 
 def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of_a_moment_ago() -> None:
     log = opened(MemoryBlobs())
-    own = staged("read", 0, 0, counts=Counts(1, 1000, resumed=1))
+    own = staged("read", 0, 0, counts=Counts(1, 3000, resumed=1, made=1000))
     _committed(log, at(1, 1, 1), *_all())
     status = status_of(_committed(log, at(2, 2, 2), *_all(own), figures={"seconds": 0.5}))
+    # Not by what has left the stage: that is once for each way, and behind what is fused to the source.
     assert (status.elapsed, status.rate) == (1, 2000.0)
 
 

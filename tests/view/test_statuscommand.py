@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Owned, Shard, TaskFiles
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.proposals import draft
@@ -23,6 +26,11 @@ from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposa
 from tests.store.samples import delta
 
 pytestmark = pytest.mark.contract("OPS-02", "WM-06")
+
+_TIMES = Times(
+    {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
+    {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
+)
 
 
 def invoke(*arguments: str) -> Result:
@@ -35,19 +43,15 @@ def job(tmp_path: Path) -> Path:
     log = opened(FolderBlobs(folder, sync=False))
     silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
     local = Local(silent, {"main": OutputTime(silent)})
-    read = staged("read", 0, 0, counts=Counts(1, 1200, resumed=1), restrictions=Restrictions(1, 40.0))
+    read = staged("read", 0, 0, counts=Counts(1, 1200, resumed=1, made=1200), restrictions=Restrictions(1, 40.0))
     rates = staged("rates", 1, 0, kept=Kept(3, {"seen": 9}, 2, 1, 4, 0, 1500))
-    times = Times(
-        {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
-        {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
-    )
     owned = (Owned(b"", 1, 3), Owned((2).to_bytes(2, "big"), 50, 700), Owned((9).to_bytes(2, "big"), 1, 9))
     file = replace(delta(1, 1), owned=owned)
     reports = (
         reported(replace(read, local=local), staged("read", 1, 0), staged("rates", 0, 0), rates, level=0),
         reported(staged("join", 0, 0), staged("join", 1, 0), files=TaskFiles((Shard(1, 0, (file,)),))),
     )
-    command = replace(proposal(1, 0, *reports), times=times, time=Timestamp(1_700_000_000_000_000))
+    command = replace(proposal(1, 0, *reports), times=_TIMES, time=Timestamp(1_700_000_000_000_000))
     figures = {
         "seconds": 0.5,
         "plan": 0.01,
@@ -64,7 +68,9 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     result = invoke(str(job))
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("step 1 (running), recorded at 2023-11-14 22:13:20.000Z; watermark beginning")
+    assert re.match(
+        r"step 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning", lines[0]
+    )
     assert lines[1].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
     assert "backlog: 1 restriction(s) of size 40" in lines[2]
     (read,) = (line for line in lines if line.startswith("read "))
@@ -83,7 +89,8 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
         "  - the watermark of the input of 'read' is at the beginning of time, since step 1 (2023-11-14T22:13:20Z): "
         "restriction 1.0.0~ab in shard 0 of 'read' reports no watermark" in lines
     )
-    assert "    goes on when: its DoFn reports a watermark (a watermark estimator), or it is done" in lines
+    frees = "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+    assert f"    goes on when: {frees}(arcbeam.io.WithWatermark behind it), or it is done" in lines
     assert "    and with it: join" in lines
 
 
@@ -104,6 +111,47 @@ def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
     }
     (cause,) = record["causes"]
     assert (cause["kind"], cause["stages"]) == ("restriction", ["read", "join"])
+
+
+def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = 1_700_000_000.0
+    assert "nobody seems to run it" not in invoke(str(job)).stdout, "nothing is due: it may wait for what comes"
+    log = opened(FolderBlobs(job, sync=False), 1)
+    due = Timestamp(round((step + 100) * 1e6))
+    reports = (
+        reported(staged("read", 0, 0, next_due=due), staged("rates", 0, 0), level=0),
+        reported(staged("join", 0, 0), staged("join", 1, 0)),
+    )
+    number = log.head.step + 1
+    command = replace(proposal(number, 0, *reports), times=_TIMES, time=Timestamp(round(step * 1e6)))
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
+    monkeypatch.setattr(time, "time", lambda: step + 159)
+    told = invoke(str(job)).stdout
+    assert "(3 min ago)" in told.splitlines()[0]
+    assert "nobody seems" not in told
+    monkeypatch.setattr(time, "time", lambda: step + 160)
+    assert (
+        "nobody seems to run it: what was due at 2023-11-14 22:15:00.000Z (60 s ago) has not run; see whether its "
+        "driver is there, or go on with it by `arcbeam resume FOLDER`"
+    ) in invoke(str(job)).stdout.splitlines()
+    assert json.loads(invoke(str(job), "--json").stdout)["due"] == due
+    inspected = CliRunner().invoke(cli.main, ["inspect", str(job)]).stdout
+    assert "nobody seems to run it: what was due at" in inspected
+    earlier = CliRunner().invoke(cli.main, ["inspect", str(job), f"--step={number}"]).stdout
+    assert "nobody seems" not in earlier, "of a step that was asked for nobody knows whether there is a later one"
+
+
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_who_watches_a_job_that_is_done_is_told_so_and_waits_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    log = opened(FolderBlobs(tmp_path / "job", sync=False))
+    done = replace(proposal(1, 0), mode=CommitMode.DONE)
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, done, {}))
+    monkeypatch.setattr("arcbeam.view.statuscommand.time.sleep", pytest.fail)
+    result = invoke(str(tmp_path / "job"), "--watch", *form)
+    assert result.exit_code == 0, result.output
+    assert "done" in result.stdout
 
 
 def test_who_watches_looks_again_until_interrupted(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.jobs.steering import is_folder, opened
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
 from arcbeam.output import Output, TextOutput
+from arcbeam.store.manifest.values import ENDED
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -33,12 +34,17 @@ _WAITING = (
 )
 """What waits, and how it is called; elements last."""
 
+_ENDED = frozenset(map(str, ENDED))
+
+_LONG_OVERDUE = 60.0
+"""Seconds that work which is due may be late in a job that somebody runs: a step behind a backlog takes a few."""
+
 _WIDE = 200
 """Columns of a table that does not go to a terminal."""
 
 
 @click.argument("job")
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Look again and again, until it has ended or Ctrl-C.")
 @click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between two looks.")
 @ENDPOINT
 @TOKEN_FILE
@@ -85,8 +91,9 @@ def _of_folder(folder: str) -> Record:
 def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:
     if not isinstance(out, TextOutput):
         while True:
-            out.record(look())
-            if not watch:
+            record = look()
+            out.record(record)
+            if not watch or _over(record):
                 return
             time.sleep(every)
     from rich.console import Console
@@ -99,7 +106,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
             for line in cause_lines(record["causes"]):
                 # As they are, however long: they are copied, and searched.
                 out.text(line)
-            if not watch:
+            if not watch or _over(record):
                 return
             sys.stdout.flush()
             time.sleep(every)
@@ -107,12 +114,18 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     from rich.text import Text
 
     with Live(console=console, auto_refresh=False, screen=True) as live:
-        while True:
-            record = look()
+        while not _over(record := look()):
             drawn = _drawn(record)
             drawn.renderables.append(Text("\n".join(cause_lines(record["causes"]))))
             live.update(drawn, refresh=True)
             time.sleep(every)
+    # The screen is gone with what was on it.
+    console.print(_drawn(record))
+
+
+def _over(record: Record) -> bool:
+    """Whether nothing will change any more."""
+    return bool(record.get("ended")) or record["mode"] in _ENDED
 
 
 def _drawn(record: Record) -> Group:
@@ -133,12 +146,14 @@ def _drawn(record: Record) -> Group:
 def _job_lines(record: Record) -> Iterator[str]:
     behind = "" if record["behind"] is None else f", {record['behind'] / 1e6:,.1f} s behind"
     yield (
-        f"step {record['step']} ({record['mode']}), recorded at {shown(record['time'])}; "
+        f"step {record['step']} ({record['mode']}), recorded at {shown(record['time'])} ({ago(record['time'])}); "
         f"watermark {shown(record['watermark'])}{behind}"
     )
     if ended := record.get("ended"):
         why = f": {ended['why']}" if ended["why"] else ""
         yield f"nobody runs it: it is {ended['state']}{why}"
+    elif overdue := overdue_line(record):
+        yield overdue
     seconds = record["seconds"]
     if seconds:
         parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "commit of the one before"))
@@ -196,6 +211,26 @@ def _rate(stage: Mapping[str, Any], which: str) -> str:
     return f"\n{rate:,.{0 if rate >= 10 else 1}f}/s" if rate else ""
 
 
+def overdue_line(record: Record) -> str:
+    """That nobody seems to run a job; "" if nothing is due, or it has ended."""
+    due = record.get("due")
+    if due is None or _over(record) or time.time() - due / 1e6 < _LONG_OVERDUE:
+        return ""
+    return (
+        f"nobody seems to run it: what was due at {shown(due)} ({ago(due)}) has not run; "
+        "see whether its driver is there, or go on with it by `arcbeam resume FOLDER`"
+    )
+
+
+def ago(when: int) -> str:
+    """How long ago a time is, for people."""
+    seconds = time.time() - when / 1e6
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit} ago"
+    return f"{max(0.0, seconds):.0f} s ago"
+
+
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What watermarks wait for, and what would free each: two lines, and who waits."""
     if not causes:
@@ -208,6 +243,8 @@ def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         others = [stage for stage in cause["stages"] if stage != cause["stage"]]
         if others:
             yield f"    and with it: {', '.join(others)}"
+        if not cause.get("decides", True):
+            yield "    nothing waits for that: what comes out of the stage is observed, and has gone beyond it"
 
 
 def shown(time: int) -> str:

@@ -64,14 +64,14 @@ def test_restrictions_run_once_a_step_and_what_they_leave_waits_with_its_hold() 
         return Remainder(element, 1.0, None if due is None else Timestamp(due), {"main": Timestamp(mark)})
 
     world = World(Splittable())
-    world.on = {"resume 3": RestrictionResult((rest(b"half", None, 5),), rest(b"later", 150, 6), CallResult(4))}
+    world.on = {"resume 3": RestrictionResult((rest(b"half", None, 5),), rest(b"later", 150, 6), CallResult(4), made=2)}
     report = world.step(MAX_TIMESTAMP, 3, now=100)
     assert world.told() == ["resume 3"]
     assert report.leftover
     assert report.next_due == 100
     assert report.input == 5, "what was split off before the estimator went on holds where it was"
     assert (report.restrictions.live, report.restrictions.size) == (2, 2.0)
-    assert report.counts == Counts(read=1, written=4, resumed=1)
+    assert report.counts == Counts(read=1, written=4, resumed=1, made=2)
     report = world.step(MAX_TIMESTAMP, now=149)
     assert world.told() == ["resume half"]
     assert (report.leftover, report.next_due, report.input) == (False, 150, 6)

@@ -261,7 +261,10 @@ def test_an_idle_partition(tmp_path: Path) -> None:
         r"reports no watermark",
         cause.text,
     )
-    assert cause.frees == "its DoFn reports a watermark (a watermark estimator), or it is done"
+    assert cause.frees == (
+        "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+        "(arcbeam.io.WithWatermark behind it), or it is done"
+    )
 
 
 class Hourly(beam.DoFn):

@@ -74,6 +74,7 @@ class Counts:
         written: elements that were put out, of all outputs.
         fired: timers.
         resumed: restrictions that ran.
+        made: elements that they put out, before any transform behind them.
         unparked: elements that had waited, and went on: for a side input, for a commit, or for the end of their window
             where that did not make a pane of them by itself.
         late: elements that were dropped because they were too late.
@@ -85,6 +86,7 @@ class Counts:
     resumed: int = 0
     unparked: int = 0
     late: int = 0
+    made: int = 0
 
 
 @dataclass(frozen=True, slots=True)

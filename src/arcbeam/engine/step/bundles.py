@@ -87,12 +87,14 @@ class RestrictionResult:
         call: what it has led to.
         goes_on: what it deferred may run again in the same step, if it is due: it got somewhere, and does not wait for
             anything that only a commit brings.
+        made: elements that its DoFn put out, whatever became of them in transforms behind it.
     """
 
     splits: Sequence[Remainder] = ()
     deferred: Remainder | None = None
     call: CallResult = NOTHING
     goes_on: bool = False
+    made: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ class SplittableLogic(PlainLogic):
             pieces = max(1, min(self._pieces, residuals.room(restriction.root)))
             result = place.runner.resume(restriction, place.budget, pieces)
             place.record(result.call)
+            place.tally.made += result.made
             splits = [residuals.split(restriction.id, split, place.now) for split in result.splits]
             later.update(split.id for split in splits)
             left = residuals.finish(restriction.id, result.deferred, place.now)

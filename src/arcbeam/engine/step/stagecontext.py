@@ -32,6 +32,7 @@ class Tally:
     resumed: int = 0
     unparked: int = 0
     late: int = 0
+    made: int = 0
 
 
 @dataclass(slots=True)

@@ -216,7 +216,7 @@ class StageStep:
             next_due,
             tuple(sorted(awaited)),
             work.restrictions(),
-            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late),
+            Counts(tally.read, tally.written, tally.fired, tally.resumed, tally.unparked, tally.late, tally.made),
             uncommitted,
             unprepared,
             self._kept(closed),

@@ -146,7 +146,7 @@ class RestrictionInput:
         processed = operation.process(element, splitter, fresh=entry.fresh)
         self._split_off += [self._residual(application, 0) for application in processed.split_off]
         for application in processed.deferred:
-            self._defer_rest(application, entry, processed.progressed)
+            self._defer_rest(application, entry, processed.made > 0)
         bundles.elements += 1
         self._in_bundle += 1
         settings = self._settings

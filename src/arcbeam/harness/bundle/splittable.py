@@ -63,12 +63,12 @@ class Processed:
     Attributes:
         split_off: what was split off meanwhile.
         deferred: what the DoFn has left for later.
-        progressed: whether it has put anything out.
+        made: how many elements its DoFn has put out.
     """
 
     split_off: list[Any]
     deferred: list[Any]
-    progressed: bool
+    made: int
 
 
 class SplittableOperation:
@@ -118,7 +118,7 @@ class SplittableOperation:
             if named is e:
                 raise
             raise named  # noqa: B904  # the user's own is its context, as with the SDK's
-        return Processed(split_off, self._processor.bundles.take_deferrals(), splitter.outputs() > outputs)
+        return Processed(split_off, self._processor.bundles.take_deferrals(), splitter.outputs() - outputs)
 
     def left(self, application: Any) -> Sized:
         """What is left of a restriction."""

@@ -90,8 +90,8 @@ class StepRestrictions:
         # There is one at most: an element is in one window here.
         last = deferred.pop() if deferred else None
         # What asks for finalization may wait for the commit.
-        goes_on = processed.progressed and not self._processor.stage.finalizes
-        return RestrictionResult((*splits, *deferred), last, CallResult(), goes_on)
+        goes_on = processed.made > 0 and not self._processor.stage.finalizes
+        return RestrictionResult((*splits, *deferred), last, CallResult(), goes_on, processed.made)
 
     def about(self) -> str:
         """The restriction that was processed last, for people."""

@@ -304,7 +304,7 @@ class StreamRun:
             **total_kept(status),
             "watermark": status.watermark,
             "behind": status.behind,
-            "waits": status.causes[0].text if status.causes else "",
+            "waits": next((cause.text for cause in status.causes if cause.decides), ""),
             "mode": status.mode,
             "left": left,
         }

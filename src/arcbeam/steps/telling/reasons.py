@@ -40,6 +40,8 @@ class Cause:
         text: all of it, in a line.
         frees: what would let the watermark go on.
         stages: that wait for it.
+        decides: whether it keeps anything downstream; not where all that comes out of the stage is observed
+            (`WithWatermark`) and has gone beyond it.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Cause:
     text: str
     frees: str
     stages: tuple[str, ...] = ()
+    decides: bool = True
 
 
 class Reasons:
@@ -87,9 +90,18 @@ class Reasons:
         return str(whys[0]) if input < MAX_TIMESTAMP else ""
 
     def causes(self) -> tuple[Cause, ...]:
-        """All of them, those that stand longest first."""
-        found = [replace(cause, stages=tuple(waiting)) for cause, waiting in self._causes.values()]
-        return tuple(sorted(found, key=lambda cause: cause.since.time if cause.since else MIN_TIMESTAMP))
+        """All of them: those that decide first, then those that stand longest."""
+        found = [
+            replace(cause, stages=tuple(waiting), decides=self._decides(cause, waiting))
+            for cause, waiting in self._causes.values()
+        ]
+        return tuple(
+            sorted(found, key=lambda cause: (not cause.decides, cause.since.time if cause.since else MIN_TIMESTAMP))
+        )
+
+    def _decides(self, cause: Cause, waiting: Sequence[str]) -> bool:
+        outputs = [self._times.outputs[Port(cause.stage, output)] for output in self._stages[cause.stage].outputs]
+        return waiting != [cause.stage] or not outputs or min(outputs) <= cause.time
 
     def _of(self, why: Why) -> Iterator[Cause]:
         """What keeps a watermark: what its way ends at, and the parked elements on it."""
@@ -228,7 +240,10 @@ class Reasons:
             frees = f"the clock comes to {shown_time(due)}, when it is processed again"
             return what + (", and reports no watermark" if silent else ""), frees
         if silent:
-            frees = "its DoFn reports a watermark (a watermark estimator), or it is done"
+            frees = (
+                "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+                "(arcbeam.io.WithWatermark behind it), or it is done"
+            )
             return f"{one} reports no watermark", frees
         frees = (
             "its source has something later and its estimator says so, its estimator follows the clock, or it is done"

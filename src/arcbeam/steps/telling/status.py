@@ -6,7 +6,7 @@ running job and of a folder alone. Must not know where that manifest is from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -106,15 +106,17 @@ class Status:
         watermark: the earliest output watermark of all stages.
         behind: microseconds from there to `time`; None if the watermark is at the beginning or the end of time.
         elapsed: microseconds since the step before; None if it was not kept.
-        rate: elements a second that restrictions have put out in that time, or in what the step took if that is
-            longer (behind a pause the step before is one of nothing); None if it was not kept.
+        rate: elements a second that sources (splittable DoFns) have put out in that time, or in what the step took if
+            that is longer (behind a pause the step before is one of nothing); None if it was not kept.
         restrictions, backlog: that are not done, and their sizes' sum.
         seconds: what the driver has measured of the step: `seconds` that it took, of which `plan`, `spark` and `user`
             (code, and what is around it in transforms), and `commit` of the step before; empty if it was not kept.
         stages: producers first.
-        causes: why watermarks stand, those that stand longest first.
+        causes: why watermarks stand: those that keep something downstream first, then those that stand longest.
         state_bytes: of all files of state, by level.
         state_entries: rows in them; what was written again counts again until files are merged.
+        due: when there is something to do by the clock, or was already when the step ended; None if it waits for
+            nothing but what comes.
     """
 
     step: int
@@ -131,6 +133,7 @@ class Status:
     causes: tuple[Cause, ...]
     state_bytes: Mapping[int, int]
     state_entries: Mapping[int, int]
+    due: Timestamp | None = None
 
 
 def as_record(status: Status) -> dict[str, Any]:
@@ -166,7 +169,8 @@ def undone(record: Mapping[str, Any]) -> str:
             doing.append(f"elements of {name} wait until {stage['parked'][0]}")
     more = [f"and {len(doing) - _TOLD} more"] if len(doing) > _TOLD else []
     # Which restriction it is, or timer, is said of what a watermark waits for.
-    cause = next((each["text"].partition(": ")[2] for each in record.get("causes", ()) if each.get("text")), "")
+    causes = (each for each in record.get("causes", ()) if each.get("text") and each.get("decides", True))
+    cause = next((each["text"].partition(": ")[2] for each in causes), "")
     return "; ".join([*doing[:_TOLD], *more, *([cause] if cause else [])])
 
 
@@ -228,7 +232,7 @@ def status_of(manifest: Manifest) -> Status:
         stages.append(status)
     outputs_at = [out.watermark for of in stages for out in of.outputs] or [of.input for of in stages]
     watermark = min(outputs_at, default=MIN_TIMESTAMP)
-    made = sum(of.step.written for of in standing.stages if of.step.resumed)
+    made = sum(of.step.made for of in standing.stages)
     return Status(
         manifest.step,
         str(manifest.mode),
@@ -244,7 +248,14 @@ def status_of(manifest: Manifest) -> Status:
         reasons.causes(),
         _by_level(manifest, "size"),
         _by_level(manifest, "entries"),
+        _due(manifest, stages),
     )
+
+
+def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
+    if any(of.leftover for of in stages):
+        return manifest.time
+    return min((of.next_due for of in stages if of.next_due is not None), default=None)
 
 
 def _behind(manifest: Manifest, watermark: Timestamp) -> Duration | None:

@@ -275,12 +275,12 @@ class _Splittable(Runner, ABC):
                 rest = self.rest(what, at, hi, polls, pause, cut)
                 # Half of the sources hand back at once, and want to go on in the same step.
                 goes_on = pause is None and pace.piece % 2 == 0
-                return RestrictionResult(splits, rest, CallResult(count), goes_on)
+                return RestrictionResult(splits, rest, CallResult(count), goes_on, count)
             self.read(what, at)
         if polls:
             rest = self.rest(what, hi, hi, polls - 1, now + pace.pause, cut)
-            return RestrictionResult(splits, rest, CallResult(hi - lo))
-        return RestrictionResult(splits, None, CallResult(hi - lo))
+            return RestrictionResult(splits, rest, CallResult(hi - lo), made=hi - lo)
+        return RestrictionResult(splits, None, CallResult(hi - lo), made=hi - lo)
 
     def cut(self, restriction: Restriction) -> Remainder:
         """All of a restriction, truncated: it waits for nothing."""
