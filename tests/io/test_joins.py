@@ -12,6 +12,7 @@ from apache_beam.utils.timestamp import Duration
 
 from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import JoinWithin, joins
+from arcbeam.io.joins import _tagged
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Shard, Step, Stepped
@@ -152,5 +153,12 @@ def test_what_cannot_be_meant_is_refused() -> None:
     sessions = left | "Sessions" >> beam.WindowInto(window.Sessions(60))
     with pytest.raises(ValueError, match="merge, and only elements of the same window"):
         _ = (sessions, sessions) | "merging" >> JoinWithin(after=1)
+    with pytest.raises(
+        ValueError, match="elements of the right side are of type <class 'int'>; they must be pairs of a"
+    ):
+        _ = (left, p | "Numbers" >> beam.Create([1])) | "numbers" >> JoinWithin(after=1)
+    for wrong in (5, ("a", 1, 2), None):
+        with pytest.raises(ValueError, match="an element of the left side is no pair of a key and a value: "):
+            _tagged(wrong, False)
     with pytest.raises(ValueError, match="the same WindowInto"):
         _ = (left, left | beam.WindowInto(window.FixedWindows(1))) | JoinWithin()

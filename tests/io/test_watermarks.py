@@ -16,6 +16,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from arcbeam.io import WithWatermark, WithWatermarkPolicy
 from arcbeam.io.watermarks import EventTime, _EventTimes
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW
 
 
 class Click(NamedTuple):
@@ -101,7 +102,9 @@ def test_what_is_no_time_is_named(time: Any, told: str) -> None:
 @pytest.mark.contract("WM-07")
 def test_an_element_without_the_field_is_named() -> None:
     for element in ({"name": "who"}, Visit.__new__(Visit), 5):
-        with pytest.raises(ValueError, match="an element has no field 'at', which is to be its event time"):
+        with pytest.raises(
+            ValueError, match=r"an element of type \w+ has no field 'at', which is to be its event time"
+        ):
             _times("at", {"at": 1}, element)
     assert _times("at", {"at": 1}, Visit(Timestamp(2), ""), Click(3, "", _NOON, None, False, 0)) == [
         10**6,
@@ -126,6 +129,45 @@ def test_a_schema_is_asked_at_submission(kind: Any) -> None:
             _ = rows | WithWatermark("flag", 1)
         for field in ("at", "seen", "maybe", "whatever"):
             _ = rows | WithWatermark(field, 1)
+
+
+@pytest.mark.contract("WM-07")
+def test_milliseconds_that_are_taken_for_seconds_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    at = 1_357_041_600_000
+    fn = _EventTimes("at")
+    for time in (at, float(at), np.int64(at)):
+        assert fn.times_of([{"at": time}] * 3) == [at * 1_000_000] * 3, "one bad element does not end a stream"
+    (record,) = caplog.records
+    assert (
+        "field 'at' of an element is 1357041600000 seconds, which is behind the year 9999: is it in mill"
+        in record.message
+    )
+    caplog.clear()
+    _times("at", {"at": 253_402_300_799}, {"at": -at // 10}, {"at": Timestamp(micros=END_OF_GLOBAL_WINDOW)})
+    assert not caplog.records
+
+
+class Unresolved(NamedTuple):
+    at: "NotThere"  # type: ignore[name-defined]  # noqa: F821, UP037
+    name: str
+
+
+@pytest.mark.contract("WM-07")
+def test_types_that_cannot_be_found_from_here_are_not_judged_but_names_are() -> None:
+    rows = beam.Pipeline(runner="DirectRunner") | beam.Create([Unresolved(1, "")]).with_output_types(Unresolved)
+    _ = rows | WithWatermark("at", 1)
+    with pytest.raises(ValueError, match="elements have no field 'ad'; they have 'at', 'name'"):
+        _ = rows | WithWatermark("ad", 1)
+
+
+@pytest.mark.contract("WM-07")
+def test_a_dict_has_values_of_one_type() -> None:
+    p = beam.Pipeline(runner="DirectRunner")
+    texts = p | "Texts" >> beam.Create([{"at": "1"}]).with_output_types(dict[str, str])
+    with pytest.raises(ValueError, match="of type <class 'str'>, which is no time; key 'at' must be a Timestamp"):
+        _ = texts | WithWatermark("at", 1)
+    for kind in (dict[str, float], dict[str, Any], dict[str, str | int], dict):
+        _ = p | f"{kind}" >> beam.Create([{"at": 1}]).with_output_types(kind) | f"W{kind}" >> WithWatermark("at", 1)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

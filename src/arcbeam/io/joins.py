@@ -15,6 +15,9 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
+from arcbeam.model import texts
+
+_NO_PAIRS: Final = (bool, int, float, complex, str, bytes)
 
 
 class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -41,7 +44,7 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 
     Raises:
         ValueError: the bounds leave nothing between them; `how` is something else; it is not applied to a pair, or to
-            inputs of different windows, or of windows that merge.
+            inputs of different windows, or of windows that merge, or of elements that are no pairs.
     """
 
     def __init__(
@@ -82,9 +85,15 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
                 f"JoinWithin: windows of {left.windowing.windowfn} merge, and only elements of the same window are "
                 "partners; join first, and apply WindowInto to what comes out"
             )
+        for side, name in ((left, "left"), (right, "right")):
+            if side.element_type in _NO_PAIRS:
+                raise ValueError(
+                    f"JoinWithin: elements of the {name} side are of type {side.element_type}; they must be pairs of a "
+                    "key and a value"
+                )
         element = tuple[_common_key(left, right), tuple[bool, Any]]  # type: ignore[valid-type, misc]  # made here
         sides = [
-            side | name >> beam.MapTuple(lambda key, value, tag=tag: (key, (tag, value))).with_output_types(element)
+            side | name >> beam.Map(_tagged, tag).with_output_types(element)
             for side, name, tag in ((left, "Left", False), (right, "Right", True))
         ]
         return sides | "Both" >> beam.Flatten() | "Join" >> beam.ParDo(_Join(self._before, self._after, self._how))
@@ -92,6 +101,18 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     def default_label(self) -> str:
         """See `beam.PTransform`."""
         return "JoinWithin"
+
+
+def _tagged(element: Any, is_right: bool) -> Any:
+    """An element of a side, as `_Join` takes it."""
+    try:
+        key, value = element
+    except (TypeError, ValueError):
+        side, shown = "right" if is_right else "left", texts.said(repr, element, 200)
+        raise ValueError(
+            f"JoinWithin: an element of the {side} side is no pair of a key and a value: {shown}"
+        ) from None
+    return key, (is_right, value)
 
 
 def _common_key(*sides: Any) -> Any:

@@ -9,6 +9,8 @@ import apache_beam as beam
 from apache_beam.transforms import trigger, window
 from apache_beam.utils.timestamp import Duration
 
+from arcbeam.io.spans import micros_of
+
 
 class OutputMode:
     """Put before a grouping, one of these makes its results come out as Spark's mode has it.
@@ -27,8 +29,9 @@ class OutputMode:
             windowfn: not the global window, which has no end.
 
         Raises:
-            ValueError: it is the global window.
+            ValueError: it is the global window, or no WindowFn.
         """
+        _check(windowfn, "append")
         if isinstance(windowfn, window.GlobalWindows):
             raise ValueError(
                 "OutputMode.append: a result comes out when its window has ended, and the global window does not end "
@@ -48,8 +51,13 @@ class OutputMode:
             allowed_lateness: how long behind its end a window still changes.
 
         Raises:
-            ValueError: `every` is below zero, or no whole number.
+            ValueError: `every` is below zero, or no whole number; the lateness is below zero; `windowfn` is none.
         """
+        _check(windowfn, "update")
+        if (lateness := micros_of("OutputMode.update", "allowed_lateness", allowed_lateness)) < 0:
+            raise ValueError(
+                f"OutputMode.update(allowed_lateness={allowed_lateness}): a span of time is not below zero"
+            )
         if every < 0:
             raise ValueError(f"OutputMode: every={every} s is before the change that is to come out")
         if every != int(every):
@@ -60,7 +68,7 @@ class OutputMode:
             # One of no delay fires for each element; that which follows it, for all that came at the same time.
             trigger=changed if every else changed.get_continuation_trigger(),
             accumulation_mode=trigger.AccumulationMode.ACCUMULATING,
-            allowed_lateness=allowed_lateness,
+            allowed_lateness=Duration(micros=lateness),
         )
 
     @staticmethod
@@ -76,3 +84,9 @@ class OutputMode:
             ValueError: `every` is below zero.
         """
         return OutputMode.update(window.GlobalWindows(), every=every)
+
+
+def _check(windowfn: object, mode: str) -> None:
+    if not isinstance(windowfn, window.WindowFn):
+        shown = f"{windowfn!r}"[:100]
+        raise ValueError(f"OutputMode.{mode}({shown}): it takes a WindowFn, such as FixedWindows(60)")

@@ -7,6 +7,7 @@ runner that knows this transform observes the times, for others it gives element
 from __future__ import annotations
 
 import dataclasses
+import logging
 import numbers
 import operator
 import types
@@ -17,6 +18,7 @@ from typing import Any, Final, Literal
 
 import apache_beam as beam
 import numpy as np
+from apache_beam.typehints import typehints
 from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Duration, Timestamp
 
@@ -25,12 +27,16 @@ from arcbeam.model import texts
 from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, MOST, PART, Observing, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
 
+_LOG = logging.getLogger("arcbeam.io")
+
 _EXACT: Final = 4_000_000_000
 """Seconds from 1970 within which a float has microseconds."""
 _FEW: Final = 16
 """Times fewer than these are quicker one by one than in an array."""
 _BEYOND: Final = 1e13
 """Seconds that are no event time."""
+_FAR: Final = 253_402_300_800_000_000
+"""Microseconds to the year 10000."""
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _MICRO: Final = timedelta(microseconds=1)
 _TIMES: Final = "a Timestamp, a datetime with a time zone, or seconds since 1970 as a number"
@@ -212,8 +218,15 @@ def _check_field(label: str, field: str, kind: Any) -> None:
     """
     if isinstance(kind, RowTypeConstraint):
         fields = dict(kind._fields)
+    elif isinstance(kind, typehints.Dict.DictConstraint):
+        if not _may_be_a_time(kind.value_type):
+            raise ValueError(
+                f"{label}: values of {kind} are of type {kind.value_type}, which is no time; key {field!r} must be "
+                f"{_TIMES}"
+            )
+        return
     elif dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        fields = typing.get_type_hints(kind)
+        fields = _hints(kind)
     else:
         return
     if field not in fields:
@@ -221,6 +234,15 @@ def _check_field(label: str, field: str, kind: Any) -> None:
         raise ValueError(f"{label}: elements have no field {field!r}; they have {known}")
     if not _may_be_a_time(fields[field]):
         raise ValueError(f"{label}: field {field!r} is of type {fields[field]}, which is no time; it must be {_TIMES}")
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a class's fields; of any type, if what is written there cannot be found from here."""
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        names = [of.name for of in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
+        return dict.fromkeys(names, Any)
 
 
 def _may_be_a_time(kind: Any) -> bool:
@@ -246,6 +268,7 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self, event_time: EventTime) -> None:
         self._event_time = event_time
+        self._told = False
 
     def process(self, element: Any) -> Iterator[Any]:
         """See `beam.DoFn`."""
@@ -278,7 +301,7 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         elif kind is Timestamp:
             times = [time.micros for time in found] if micros_of is None else micros_of(found)
         # Floats that have microseconds are within Beam's time.
-        within = kind is float or (times and min(times) >= MIN_TIMESTAMP and max(times) <= END_OF_GLOBAL_WINDOW)
+        within = kind is float or (times and min(times) >= MIN_TIMESTAMP and max(times) <= _FAR)
         if not times or not within:
             times = [self._micros(time, element) for time, element in zip(found, elements, strict=True)]
         return times
@@ -297,7 +320,8 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             return element[field] if isinstance(element, _CONTAINERS) else operator.attrgetter(field)(element)
         except (AttributeError, KeyError):
             raise ValueError(
-                f"an element has no field {field!r}, which is to be its event time: {_shown(element)}"
+                f"an element of type {type(element).__name__} has no field {field!r}, which is to be its event time: "
+                f"{_shown(element)}"
             ) from None
 
     def _micros(self, time: Any, element: Any) -> int:
@@ -315,6 +339,16 @@ class _EventTimes(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             raise ValueError(
                 f"{what} of an element is {_shown(time)}, a {type(time).__name__}{lacks}; it must be {_TIMES}, within "
                 f"Beam's event time: {_shown(element)}"
+            )
+        if micros > _FAR and isinstance(time, numbers.Real) and not self._told:
+            # Not an error: one bad element is what `max_skew` and the like are for.
+            self._told = True
+            _LOG.warning(
+                "%s of an element is %s seconds, which is behind the year 9999: is it in milliseconds, or smaller? "
+                "Seconds are wanted. The element: %s",
+                what,
+                _shown(time),
+                _shown(element),
             )
         return micros
 
