@@ -36,6 +36,26 @@ _SPACE: Final = b"\xff"
 _ENCODED, _PACKED, _BEHIND = b"\0", b"\1", b"\2"
 
 
+class AsCame:
+    """What has come with a key in a step, as `Together.packed` has it; iterated, as a record of a run has it.
+
+    Most windows end in the step in which they begin, and most bytes are in here: they are not copied behind a byte that
+    only the state needs.
+
+    Attributes:
+        packed: in order.
+    """
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = [packed]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for packed in self.packed:
+            yield _PACKED + packed
+
+
 class Gathered:
     """The contents of a pane as they were gathered; may be iterated again and again.
 
@@ -47,16 +67,21 @@ class Gathered:
 
     __slots__ = ("_unpack", "behind", "parts", "size")
 
-    def __init__(self, payloads: Sequence[bytes], unpack: Unpack) -> None:
+    parts: Sequence[bytes | Values]
+
+    def __init__(self, payloads: Iterable[bytes], unpack: Unpack) -> None:
         self._unpack = unpack
         self.behind: Sequence[bytes] = ()
+        if isinstance(payloads, AsCame):
+            self.parts = payloads.packed
+            self.size = sum(map(len, payloads.packed))
+            return
+        payloads = list(payloads)
         self.size = sum(map(len, payloads))
         if payloads[-1].startswith(_BEHIND):
             self.behind = [payload for payload in payloads if payload.startswith(_BEHIND)]
             payloads = [payload for payload in payloads if not payload.startswith(_BEHIND)]
-        self.parts: list[bytes | Values] = [
-            payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],)) for payload in payloads
-        ]
+        self.parts = [payload[1:] if payload.startswith(_PACKED) else Values((payload[1:],)) for payload in payloads]
 
     def __iter__(self) -> Iterator[bytes]:
         for each in self.parts:
@@ -96,9 +121,9 @@ class Gathering:
         self._space = space + _SPACE
         self.many = Many()
         # What has come in this step: by window, of each by key.
-        self._came: dict[Window, dict[bytes, list[bytes]]] = {}
+        self._came: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
         # By the identity of tuples of windows, with the tuple itself, or another could get it.
-        self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes]]]]] = {}
+        self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = {}
         # Of windows whose end is passed: whether there is something of them in the state.
         self._waiting: dict[Window, bool] = {}
 
@@ -121,13 +146,14 @@ class Gathering:
             if len(self._takers) >= _MOST_KNOWN:
                 self._takers.clear()
             takers = self._takers[id(windows)] = windows, [self._came.setdefault(window, {}) for window in windows]
-        payload = _PACKED + packed
         for came in takers[1]:
             held = came.get(key)
             if held is None:
-                came[key] = [payload]
+                came[key] = AsCame(packed)
+            elif isinstance(held, AsCame):
+                held.packed.append(packed)
             else:
-                held.append(payload)
+                held.append(_PACKED + packed)
         return True
 
     def take_each(self, key: bytes, elements: Iterable[WindowedElement], watermark: Timestamp) -> list[WindowedElement]:
@@ -146,7 +172,12 @@ class Gathering:
             else:
                 behind += [(value, time, (window,), NO_PANE) for value, time in zip(values, times, strict=True)]
                 continue
-            self._came.setdefault(window, {}).setdefault(key, []).append(payload)
+            came = self._came.setdefault(window, {})
+            held = came.get(key, ())
+            if isinstance(held, list):
+                held.append(payload)
+            else:
+                came[key] = [*held, payload]
         return behind
 
     def windows(self) -> list[Window]:

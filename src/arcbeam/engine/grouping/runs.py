@@ -14,7 +14,7 @@ Only runs that came one behind the other become one, so what comes with a key st
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
@@ -38,8 +38,8 @@ _HEAD: Final = struct.Struct("<II")
 _RUN: Final = struct.Struct(">IQ")
 _NUMBER: Final = struct.Struct(">I")
 
-Group = tuple[bytes, list[bytes]]
-"""A key, and what has come with it, in order."""
+Group = tuple[bytes, Iterable[bytes]]
+"""A key, and what has come with it, in order: as it was given, if none of it was in runs."""
 
 
 class Many:
@@ -70,7 +70,7 @@ class Runs:
         self._view, self._place = view, place
         self._many = many or Many()
 
-    def add(self, groups: Mapping[bytes, Sequence[bytes]]) -> None:
+    def add(self, groups: Mapping[bytes, Iterable[bytes]]) -> None:
         """Adds what has come in a step: by key, in order; there is something."""
         runs = self._directory()
         number = max(runs, default=0) + 1
@@ -88,7 +88,7 @@ class Runs:
         """Whether there are none."""
         return not self._directory()
 
-    def merged(self, more: Mapping[bytes, Sequence[bytes]]) -> Merged:
+    def merged(self, more: Mapping[bytes, Iterable[bytes]]) -> Merged:
         """All there is, by key in ascending order; it is taken away as it is read.
 
         Args:
@@ -118,7 +118,7 @@ class Runs:
     def _rows_of(self, number: int) -> bytes:
         return self._place + _NUMBER.pack(number)
 
-    def _write(self, number: int, groups: Iterable[Group | tuple[bytes, Sequence[bytes]]]) -> int:
+    def _write(self, number: int, groups: Iterable[Group]) -> int:
         """Writes a run; its size."""
         start, pack = self._rows_of(number), _HEAD.pack
         parts: list[bytes] = []
@@ -138,7 +138,7 @@ class Runs:
         return total + size
 
 
-def _joined(sizes: Sequence[int]) -> int:
+def _joined(sizes: list[int]) -> int:
     """How many of the newest runs become one; none, mostly."""
     joined = tier = alike = size = 0
     for count, each in enumerate(reversed(sizes), 1):
@@ -177,7 +177,7 @@ class Merged:
         self,
         view: StateView,
         runs: Iterable[bytes],
-        more: Mapping[bytes, Sequence[bytes]] | None = None,
+        more: Mapping[bytes, Iterable[bytes]] | None = None,
         many: Many | None = None,
     ) -> None:
         self._more = more or {}
@@ -197,7 +197,7 @@ class Merged:
             key = heap[0][0]
             while keys and keys[-1] < key:
                 own = keys.pop()
-                yield own, list(more[own])
+                yield own, more[own]
             payloads: list[bytes] = []
             while heap and heap[0][0] == key:
                 reader = readers[heap[0][1]]
@@ -213,14 +213,14 @@ class Merged:
             yield key, payloads
         while keys:
             own = keys.pop()
-            yield own, list(more[own])
+            yield own, more[own]
 
     @property
     def empty(self) -> bool:
         """Whether all has been read."""
         return not self._heap and not self._keys
 
-    def leave(self) -> dict[bytes, Sequence[bytes]]:
+    def leave(self) -> dict[bytes, Iterable[bytes]]:
         """Nothing more is read for now: the rest stays. What of `more` has not been read, for it is nowhere else."""
         for reader in self._readers:
             reader.leave()
