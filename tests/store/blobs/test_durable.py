@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import re
 import threading
 from collections.abc import Callable
@@ -124,6 +125,24 @@ def test_a_folder_that_is_away_is_told_from_a_file_that_is_lost(tmp_path: Path) 
     with pytest.raises(MissingFileError) as lost:
         blobs.get("x")
     assert not isinstance(lost.value, AwayError)
+
+
+def test_a_folder_that_is_away_is_not_made_anew_by_who_has_seen_it(tmp_path: Path) -> None:
+    writer = FolderBlobs(tmp_path / "job")
+    writer.put("x", b"1")
+    reader = FolderBlobs(tmp_path / "job")
+    reader.get("x")
+    (tmp_path / "job").rename(tmp_path / "elsewhere")
+    for blobs in (writer, reader, pickle.loads(pickle.dumps(writer))):
+        for write in (lambda blobs=blobs: blobs.put("y", b""), lambda blobs=blobs: blobs.create("y", b"")):
+            with pytest.raises(DeterminateError, match="see that the path is right, and its disk mounted"):
+                write()
+    assert not (tmp_path / "job").exists()
+    (tmp_path / "elsewhere").rename(tmp_path / "job")
+    assert writer.create("y", b"2")
+    writer.clear()
+    writer.put("x", b"3")
+    assert FolderBlobs(tmp_path / "job").get("x") == b"3"
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])

@@ -32,6 +32,8 @@ class FolderBlobs:
     def __init__(self, root: Path | str, *, sync: bool = True) -> None:
         self._root = Path(root).absolute()
         self._sync = sync
+        # Goes along to tasks: who has seen it once does not make it anew where a mount has gone.
+        self._there = False
 
     def __str__(self) -> str:
         return str(self._root)
@@ -39,7 +41,9 @@ class FolderBlobs:
     def get(self, name: str) -> bytes:
         """See `DurableBlobs`."""
         with self._reading(name):
-            return (self._root / checked(name)).read_bytes()
+            data = (self._root / checked(name)).read_bytes()
+        self._there = True
+        return data
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
         """See `DurableBlobs`."""
@@ -98,6 +102,7 @@ class FolderBlobs:
         """See `ClearableBlobs`: the folder goes, too."""
         for _ in range(3):  # a straggler may still add a file while the folder is walked
             shutil.rmtree(self._root, ignore_errors=True)
+            self._there = False
             if not self._root.exists():
                 return
         left = OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(self._root))
@@ -117,7 +122,9 @@ class FolderBlobs:
 
     def _scratch(self) -> Path:
         folder = self._root / _SCRATCH
-        folder.mkdir(parents=True, exist_ok=True)
+        self._there = self._there or self._root.is_dir()
+        folder.mkdir(parents=not self._there, exist_ok=True)
+        self._there = True
         return folder / uuid.uuid4().hex
 
     def _written(self, data: bytes) -> Path:
@@ -207,6 +214,8 @@ def _refused(verb: str, name: str, where: object, error: OSError) -> StoreError:
     kind = IndeterminateError if error.errno in _TRANSIENT else DeterminateError
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         remedy = "name a folder: it, or what it is in, is a file"
+    elif error.errno == errno.ENOENT:
+        remedy = "see that the path is right, and its disk mounted: on all hosts, if there are several"
     elif verb == "written":
         remedy = "see that the folder can be written, that its file system has hard links, and that there is room"
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -41,15 +42,16 @@ on_spark = pytest.mark.usefixtures("spark")
 
 @contextlib.contextmanager
 def away(state: Path) -> Iterator[None]:
-    """While the block runs there is no such folder, and nobody may make one."""
+    """While the block runs there is no such folder, as where a mount has gone, and nobody makes one."""
     elsewhere = state.with_name("elsewhere")
     state.rename(elsewhere)
-    state.touch()
     try:
         yield
     finally:
-        state.unlink()
+        made = [path for path in (state, *state.rglob("*")) if path.exists()]
+        shutil.rmtree(state, ignore_errors=True)
         elsewhere.rename(state)
+    assert not made
 
 
 @on_spark
