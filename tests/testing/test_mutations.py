@@ -30,6 +30,7 @@ SEEDS = {
     "a suspension that is not heard": 3,
     "what was seen is forgotten": 18,
     "what was not believed is forgotten": 0,
+    "what is ahead of the clock believed": 13,
     "told though observed": 10,
     "the report of an abandoned run taken": 88,
     "savepoints lost by resuming from an older one": 177,

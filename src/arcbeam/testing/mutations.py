@@ -49,6 +49,7 @@ from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards import compaction, overlay
 from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.playing.buffered import Committing
+from arcbeam.testing.simulate.playing.usercode import Passing
 from arcbeam.testing.simulate.playing.world import play
 from arcbeam.testing.simulate.scenario.choosing import scenario_of
 from arcbeam.testing.simulate.shrinking import Failure, played, shrunk
@@ -292,6 +293,10 @@ def _doubts_forgotten() -> AbstractContextManager[object]:
     return patch.object(watermarks, "believed", without_doubts)
 
 
+def _ahead_believed() -> AbstractContextManager[object]:
+    return patch.object(Passing, "_near", lambda self, times, skew: times)
+
+
 def _told_though_observed() -> AbstractContextManager[object]:
     return patch.object(shard, "told_time", lambda ways, said: said)
 
@@ -390,6 +395,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a suspension that is not heard": _suspension_unheard,
     "what was seen is forgotten": _only_the_steps,
     "what was not believed is forgotten": _doubts_forgotten,
+    "what is ahead of the clock believed": _ahead_believed,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,

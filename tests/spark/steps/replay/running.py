@@ -22,8 +22,8 @@ from arcbeam.errors import RequestRefusedError
 from arcbeam.spark.steps import streamjob
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
-from arcbeam.testing.simulate import scenario_of
 from arcbeam.testing.simulate.judging.records import Drop, Out
+from arcbeam.testing.simulate.scenario.choosing import plain_scenario_of
 from tests.spark.steps.replay.building import Builder, Death, written
 from tests.spark.steps.replay.expressing import Expressed, expressed
 from tests.spark.steps.replay.judging import judge
@@ -48,8 +48,8 @@ class Replayed:
 
 
 def chosen(seed: int) -> Expressed:
-    """The pipeline of a seed."""
-    return expressed(scenario_of(seed).pipeline)
+    """The pipeline of a seed, before its observers get other forms."""
+    return expressed(plain_scenario_of(seed).pipeline)
 
 
 def cancelled_behind(seed: int) -> int:

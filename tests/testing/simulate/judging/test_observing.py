@@ -16,12 +16,18 @@ from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Pass, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from tests.testing.simulate.judging.test_wishes import manifest
 
+NOW = Timestamp(1000)
 
-def observations(policy: Policy) -> Observations:
+
+def observations(kind: Pass) -> Observations:
     source = Stage("source-1", 0, Source((Event(b"a", b"k", 5),)))
     return Observations(
-        Pipeline((source, Stage("pass-2", 1, Pass(5, policy), (Port("source-1", MAIN),))), 1),
+        Pipeline((source, Stage("pass-2", 1, kind, (Port("source-1", MAIN),))), 1),
     )
+
+
+def outs(*times: int) -> list[Out]:
+    return [Out("pass-2", MAIN, b"k", (b"a",), Timestamp(time)) for time in times]
 
 
 def at(said: int, output: int) -> Manifest:
@@ -31,9 +37,9 @@ def at(said: int, output: int) -> Manifest:
 
 @pytest.mark.parametrize(("policy", "there"), [(Policy.MIN, 25), (Policy.MAX, 40)])
 def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(policy: Policy, there: int) -> None:
-    known = observations(policy)
+    known = observations(Pass(5, policy))
     known.check(at(MIN_TIMESTAMP, MIN_TIMESTAMP), at(MIN_TIMESTAMP, MIN_TIMESTAMP))
-    known.add([Out("pass-2", MAIN, b"k", (b"a",), Timestamp(time)) for time in (30, 20)])
+    known.add(NOW, outs(30, 20))
     known.check(at(9, 9), at(MIN_TIMESTAMP, 25))
     known.check(at(9, 9), at(40, there))
     known.check(at(40, 57), at(40, 57))
@@ -41,3 +47,13 @@ def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(p
     for wrong in {25, 14, 40} - {there}:
         with pytest.raises(Broken, match=f"must be at {there}"):
             known.check(at(9, 9), at(40, wrong))
+
+
+def test_what_is_too_far_ahead_of_the_clock_of_its_step_is_not_believed() -> None:
+    known = observations(Pass(0, skew=50))
+    known.add(NOW, outs(1051, 1050))
+    known.check(at(9, 9), at(2000, 1050))
+    with pytest.raises(Broken, match="must be at 1050"):
+        known.check(at(9, 9), at(2000, 1051))
+    known.add(Timestamp(1001), outs(1051))
+    known.check(at(9, 9), at(2000, 1051))

@@ -51,7 +51,7 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
         case Join():
             yield ("join", kind.windowing.name)
         case Pass() if kind.observes:
-            yield ("observes", kind.policy)
+            yield from (("observes", kind.policy), ("skew", kind.skew is not None))
         case Source():
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
@@ -106,6 +106,7 @@ def chosen() -> Counter[object]:
         ("heavy", True),
         ("waiting", True),
         *(("observes", policy) for policy in Policy),
+        ("skew", True),
     ],
     ids=str,
 )

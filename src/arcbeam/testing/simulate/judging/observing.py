@@ -27,14 +27,18 @@ class Observations:
         self._latest: dict[str, Timestamp] = {}
         self._times: dict[str, set[Timestamp]] = {name: set() for name, kind in self._kinds.items() if kind.jump}
 
-    def add(self, records: Iterable[Record]) -> None:
-        """A step is real."""
+    def add(self, now: Timestamp, records: Iterable[Record]) -> None:
+        """A step of that time is real."""
         for record in records:
-            if record.stage in self._kinds and isinstance(record, Out):
-                if record.stage in self._times:
-                    self._times[record.stage].add(record.time)
-                else:
-                    self._latest[record.stage] = max(record.time, self._latest.get(record.stage, MIN_TIMESTAMP))
+            kind = self._kinds.get(record.stage)
+            if kind is None or not isinstance(record, Out):
+                continue
+            if kind.skew is not None and record.time - now > kind.skew:
+                continue
+            if record.stage in self._times:
+                self._times[record.stage].add(record.time)
+            else:
+                self._latest[record.stage] = max(record.time, self._latest.get(record.stage, MIN_TIMESTAMP))
         for stage, times in self._times.items():
             latest = _believed(times, self._kinds[stage].jump or 0)
             if latest is not None:

@@ -214,7 +214,7 @@ class Watcher:
                 raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
             self.commits += 1
             self._steps_records(manifest)
-            self._observations.add(self._of(self._every[manifest.step]))
+            self._observations.add(manifest.time, self._of(self._every[manifest.step]))
             self._observations.check(head, manifest)
             leftover = self._leftover[manifest.epoch, manifest.step]
             if leftover is not None:
@@ -258,9 +258,10 @@ class Watcher:
 
     def _recount(self) -> None:
         self._ledger, self._observations = Ledger(self._pipeline), Observations(self._pipeline)
-        records = self.all_records()
-        self._ledger.add(records)
-        self._observations.add(records)
+        self._ledger.add(self.all_records())
+        for _, ids in sorted(self.counting().items()):
+            for id in ids:
+                self._observations.add(self._parts[id].time, self._parts[id].records)
 
     def _steps_records(self, manifest: Manifest) -> None:
         ids = tuple(each.payload for each in manifest.committables)

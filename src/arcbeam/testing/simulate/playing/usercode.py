@@ -151,10 +151,15 @@ class Passing(Runner):
         for value, time, _, _ in elements:
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
         if kind.observes and elements:
-            self._see([time for _, time, _, _ in elements], kind.jump)
+            self._see([time for _, time, _, _ in elements], kind)
         return CallResult(len(elements))
 
-    def _see(self, times: Sequence[Timestamp], jump: int | None) -> None:
+    def _see(self, times: Sequence[Timestamp], kind: Pass) -> None:
+        jump = kind.jump
+        if kind.skew is not None:
+            times = self._near(times, kind.skew)
+            if not times:
+                return
         if jump is None:
             self.seen = later_seen(self.seen, {self.name: max(times)})
             return
@@ -162,6 +167,10 @@ class Passing(Runner):
         belief = believed(self.seen.get(self.name), doubted, jump, CONFIRMED_BY)
         self.seen = {} if belief.latest is None else {self.name: belief.latest}
         self.doubted = {self.name: belief.doubted} if belief.doubted else {}
+
+    def _near(self, times: Sequence[Timestamp], skew: int) -> Sequence[Timestamp]:
+        """Those that are not too far ahead of the clock."""
+        return [time for time in times if time <= self.desk.now + skew]
 
 
 class Buffering(Runner):

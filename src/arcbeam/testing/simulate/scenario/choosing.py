@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from arcbeam.testing.faults import Faults
 from arcbeam.testing.simulate.scenario import special
+from arcbeam.testing.simulate.scenario.forms import formed
 from arcbeam.testing.simulate.scenario.pipelines import pipeline_of
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 from arcbeam.testing.simulate.scenario.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
@@ -24,6 +25,12 @@ _OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
 
 def scenario_of(seed: int) -> Scenario:
     """The scenario of a seed."""
+    scenario = plain_scenario_of(seed)
+    return scenario if seed % HEAVY in (WAITING, HEAVY - 1) else formed(scenario, seed)
+
+
+def plain_scenario_of(seed: int) -> Scenario:
+    """The same before its observers get other forms."""
     chance = random.Random(f"scenario {seed}")
     pipeline, looks = _pipeline(seed, chance)
     tasks = tuple(

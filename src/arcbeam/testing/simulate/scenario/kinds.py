@@ -95,11 +95,13 @@ class Pass:
         delay: its outputs are observed, with this delay; None: they are not.
         policy: of the observer.
         jump: a time that is so far ahead of all others is not believed, until others confirm it; None: all are.
+        skew: a time that is so far ahead of the clock is not believed; None: all are.
     """
 
     delay: int | None = None
     policy: Policy = Policy.MIN
     jump: int | None = None
+    skew: int | None = None
 
     @property
     def observes(self) -> bool:

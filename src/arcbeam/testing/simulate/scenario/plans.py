@@ -59,13 +59,22 @@ class Stage:
         """The ways to its outputs, if it observes them."""
         if not isinstance(self.kind, Pass) or self.kind.delay is None:
             return {}
-        jump = None if self.kind.jump is None else Duration(self.kind.jump)
-        observer = Observer(self.name, Duration(self.kind.delay), self.kind.policy, max_jump=jump)
+        observer = Observer(
+            self.name,
+            Duration(self.kind.delay),
+            self.kind.policy,
+            max_jump=_span(self.kind.jump),
+            max_skew=_span(self.kind.skew),
+        )
         return dict.fromkeys(self.outputs, (observer,))
 
     def key_of(self, key: bytes) -> bytes:
         """The user key with which an element comes to it."""
         return b"all" if self.together else key
+
+
+def _span(micros: int | None) -> Duration | None:
+    return None if micros is None else Duration(micros)
 
 
 _FAMILIES = {
