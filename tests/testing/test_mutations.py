@@ -31,6 +31,8 @@ SEEDS = {
     "what was seen is forgotten": 18,
     "what was not believed is forgotten": 0,
     "what is ahead of the clock believed": 13,
+    "an input that stands waited for for ever": 20,
+    "an input that stands not waited for": 20,
     "told though observed": 10,
     "the report of an abandoned run taken": 88,
     "savepoints lost by resuming from an older one": 177,

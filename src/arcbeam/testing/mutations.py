@@ -31,9 +31,10 @@ from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.plainstage import SplittableLogic
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.step.stagestep import StageStep
+from arcbeam.engine.watermarks import quiet
 from arcbeam.engine.watermarks import stages as watermarks
 from arcbeam.engine.watermarks.believing import Belief, believed
-from arcbeam.engine.watermarks.clocks import Clock
+from arcbeam.engine.watermarks.clocks import Clock, Local
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
@@ -297,6 +298,20 @@ def _ahead_believed() -> AbstractContextManager[object]:
     return patch.object(Passing, "_near", lambda self, times, skew: times)
 
 
+def _silent_for_ever() -> AbstractContextManager[object]:
+    heard = watermarks._heard
+
+    def though_quiet(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
+        speaking = [replace(of, outputs={output: replace(of.outputs[output], quiet=False)}) for of in locals]
+        return heard(upstream, speaking, output)
+
+    return patch.object(watermarks, "_heard", though_quiet)
+
+
+def _silent_at_once() -> AbstractContextManager[object]:
+    return patch.object(quiet, "_since", lambda view, row, said, now: Timestamp(0))
+
+
 def _told_though_observed() -> AbstractContextManager[object]:
     return patch.object(shard, "told_time", lambda ways, said: said)
 
@@ -396,6 +411,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "what was seen is forgotten": _only_the_steps,
     "what was not believed is forgotten": _doubts_forgotten,
     "what is ahead of the clock believed": _ahead_believed,
+    "an input that stands waited for for ever": _silent_for_ever,
+    "an input that stands not waited for": _silent_at_once,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,

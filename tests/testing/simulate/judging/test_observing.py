@@ -11,12 +11,13 @@ from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest, OutputWatermark, StageWatermarks
 from arcbeam.testing.simulate.judging.observing import Observations
+from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out
 from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Pass, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from tests.testing.simulate.judging.test_wishes import manifest
 
-NOW = Timestamp(1000)
+NOW = 1000
 
 
 def observations(kind: Pass) -> Observations:
@@ -24,6 +25,10 @@ def observations(kind: Pass) -> Observations:
     return Observations(
         Pipeline((source, Stage("pass-2", 1, kind, (Port("source-1", MAIN),))), 1),
     )
+
+
+def ran(now: int, said: int = 9) -> StepRun:
+    return StepRun(Timestamp(now), {"pass-2": Timestamp(said)}, frozenset())
 
 
 def outs(*times: int) -> list[Out]:
@@ -39,7 +44,7 @@ def at(said: int, output: int) -> Manifest:
 def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(policy: Policy, there: int) -> None:
     known = observations(Pass(5, policy))
     known.check(at(MIN_TIMESTAMP, MIN_TIMESTAMP), at(MIN_TIMESTAMP, MIN_TIMESTAMP))
-    known.add(NOW, outs(30, 20))
+    known.add(ran(NOW), outs(30, 20))
     known.check(at(9, 9), at(MIN_TIMESTAMP, 25))
     known.check(at(9, 9), at(40, there))
     known.check(at(40, 57), at(40, 57))
@@ -51,9 +56,28 @@ def test_an_output_is_where_what_was_seen_and_said_puts_it_and_never_goes_back(p
 
 def test_what_is_too_far_ahead_of_the_clock_of_its_step_is_not_believed() -> None:
     known = observations(Pass(0, skew=50))
-    known.add(NOW, outs(1051, 1050))
+    known.add(ran(NOW), outs(1051, 1050))
     known.check(at(9, 9), at(2000, 1050))
     with pytest.raises(Broken, match="must be at 1050"):
         known.check(at(9, 9), at(2000, 1051))
-    known.add(Timestamp(1001), outs(1051))
+    known.add(ran(NOW + 1), outs(1051))
     known.check(at(9, 9), at(2000, 1051))
+
+
+def test_an_input_that_stands_counts_as_long_as_it_may_and_when_it_moves_again() -> None:
+    known = observations(Pass(0, idle=100))
+    known.add(ran(NOW), outs(30))
+    known.add(ran(NOW + 99), [])
+    known.check(at(9, 9), at(9, 9))
+    with pytest.raises(Broken, match="must be at 9"):
+        known.check(at(9, 9), at(9, 30))
+    known.add(ran(NOW + 100), outs(40))
+    known.check(at(9, 9), at(9, 40))
+    with pytest.raises(Broken, match="must be at 40"):
+        known.check(at(9, 9), at(9, 9))
+    known.add(ran(NOW + 150, 35), outs(50))
+    known.check(at(9, 40), at(35, 40))
+    with pytest.raises(Broken, match="must be at 40"):
+        known.check(at(9, 40), at(35, 50))
+    known.add(ran(NOW + 250, 35), [])
+    known.check(at(35, 40), at(35, 50))

@@ -52,6 +52,7 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield ("join", kind.windowing.name)
         case Pass() if kind.observes:
             yield from (("observes", kind.policy), ("skew", kind.skew is not None))
+            yield ("idle", kind.idle is not None)
         case Source():
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
@@ -106,7 +107,7 @@ def chosen() -> Counter[object]:
         ("heavy", True),
         ("waiting", True),
         *(("observes", policy) for policy in Policy),
-        ("skew", True),
+        *((form, True) for form in ("skew", "idle")),
     ],
     ids=str,
 )

@@ -6,13 +6,22 @@ Owns what was seen. Must not know how the engine keeps it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest
+from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out, Record
 from arcbeam.testing.simulate.scenario.kinds import Pass
 from arcbeam.testing.simulate.scenario.plans import Pipeline
+
+
+class _Standing(NamedTuple):
+    """What the input of a stage says, and since when."""
+
+    said: Timestamp
+    since: Timestamp
 
 
 class Observations:
@@ -24,16 +33,24 @@ class Observations:
         self._kinds = {
             stage.name: stage.kind for stage in pipeline.stages if isinstance(stage.kind, Pass) and stage.kind.observes
         }
+        # All shards of a stage that observes read the same and keep nothing: what one of them says they all say.
+        self._stands: dict[str, _Standing] = {}
+        self._now = MIN_TIMESTAMP
         self._latest: dict[str, Timestamp] = {}
         self._times: dict[str, set[Timestamp]] = {name: set() for name, kind in self._kinds.items() if kind.jump}
 
-    def add(self, now: Timestamp, records: Iterable[Record]) -> None:
-        """A step of that time is real."""
+    def add(self, ran: StepRun, records: Iterable[Record]) -> None:
+        """A step is real."""
+        for stage in self._kinds:
+            said = ran.inputs[stage]
+            if stage not in self._stands or self._stands[stage].said != said:
+                self._stands[stage] = _Standing(said, ran.time)
+        self._now = ran.time
         for record in records:
             kind = self._kinds.get(record.stage)
             if kind is None or not isinstance(record, Out):
                 continue
-            if kind.skew is not None and record.time - now > kind.skew:
+            if kind.skew is not None and record.time - ran.time > kind.skew:
                 continue
             if record.stage in self._times:
                 self._times[record.stage].add(record.time)
@@ -63,9 +80,14 @@ class Observations:
         seen = MIN_TIMESTAMP
         if latest is not None:
             seen = Timestamp(min(max(latest - kind.delay, MIN_TIMESTAMP), END_OF_GLOBAL_WINDOW))
-        if said in (MIN_TIMESTAMP, MAX_TIMESTAMP):
-            return said if said == MAX_TIMESTAMP else seen
+        if said == MAX_TIMESTAMP:
+            return said
+        if said == MIN_TIMESTAMP or self._is_idle(stage, kind):
+            return seen
         return min(said, seen) if kind.policy is Policy.MIN else max(said, seen)
+
+    def _is_idle(self, stage: str, kind: Pass) -> bool:
+        return kind.idle is not None and stage in self._stands and self._now - self._stands[stage].since >= kind.idle
 
 
 def _believed(times: set[Timestamp], jump: int) -> Timestamp | None:

@@ -34,7 +34,7 @@ from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 _COUNTED = 7
 """Of each seventh commit it is counted what its stages keep."""
-_FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.ARRIVALS})
+_FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 
 
@@ -144,10 +144,13 @@ class Watcher:
         assert self.head is not None
         self._check_kept(self.head)
         results.check(self._pipeline, self.all_records(), drained=self.drained)
-        ran = [(self._ran[step], self._of(ids)) for step, ids in sorted(self.counting().items()) if step in self._ran]
-        for what, count in punctual.check(self._pipeline, ran).items():
+        for what, count in punctual.check(self._pipeline, self._steps()).items():
             for _ in range(count):
                 self._note(what)
+
+    def _steps(self) -> list[tuple[StepRun, list[Record]]]:
+        """All steps that count and were run, in order."""
+        return [(self._ran[step], self._of(ids)) for step, ids in sorted(self.counting().items()) if step in self._ran]
 
     def _of(self, ids: Iterable[bytes]) -> list[Record]:
         return [record for id in ids for record in self._parts[id].records]
@@ -161,8 +164,8 @@ class Watcher:
         return known[1]
 
     def _nothing_left(self) -> None:
-        """All windows have expired, so all state is gone, but for what is one row of a stage and shard, and cells of
-        the global window: it ends with the input.
+        """All windows have expired, so all state is gone, but for what is one row of a stage or output and shard, and
+        cells of the global window: it ends with the input.
         """
         assert self.head is not None
         for shard in self.head.shards:
@@ -214,12 +217,12 @@ class Watcher:
                 raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
             self.commits += 1
             self._steps_records(manifest)
-            self._observations.add(manifest.time, self._of(self._every[manifest.step]))
-            self._observations.check(head, manifest)
             leftover = self._leftover[manifest.epoch, manifest.step]
             if leftover is not None:
                 inputs = {of.stage: of.input for of in manifest.watermarks}
-                self._ran[manifest.step] = StepRun(manifest.time, inputs, leftover)
+                ran = self._ran[manifest.step] = StepRun(manifest.time, inputs, leftover)
+                self._observations.add(ran, self._of(self._every[manifest.step]))
+            self._observations.check(head, manifest)
             self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
             if not self.commits % _COUNTED:
                 self._check_kept(manifest)
@@ -259,9 +262,8 @@ class Watcher:
     def _recount(self) -> None:
         self._ledger, self._observations = Ledger(self._pipeline), Observations(self._pipeline)
         self._ledger.add(self.all_records())
-        for _, ids in sorted(self.counting().items()):
-            for id in ids:
-                self._observations.add(self._parts[id].time, self._parts[id].records)
+        for ran, records in self._steps():
+            self._observations.add(ran, records)
 
     def _steps_records(self, manifest: Manifest) -> None:
         ids = tuple(each.payload for each in manifest.committables)

@@ -17,11 +17,14 @@ from arcbeam.testing.simulate.scenario.scenarios import Scenario
 _BEGIN = 2_000_000
 """When the first step runs; most jobs are over some seconds later."""
 _SKEWS = (0, 50_000, 1_000_000)
+_PATIENCE = (0, 1_000, 20_000, 1_000_000)
+"""Shorter than some pauses of sources, and longer than others."""
 
 
 def formed(scenario: Scenario, seed: int) -> Scenario:
     """The scenario of a seed with other forms of observers in some of those stages that observe."""
-    return replace(scenario, pipeline=_skewed(scenario.pipeline, random.Random(f"skew {seed}")))
+    pipeline = _skewed(scenario.pipeline, random.Random(f"skew {seed}"))
+    return replace(scenario, pipeline=_impatient(pipeline, random.Random(f"idle {seed}")))
 
 
 def _skewed(pipeline: Pipeline, chance: random.Random) -> Pipeline:
@@ -38,6 +41,18 @@ def _with_skew(stage: Stage, chance: random.Random) -> Stage:
     # Who doubts what is far ahead of all others hardly needs the clock for it.
     jump, policy = chance.choice((None, stage.kind.jump)), chance.choice((stage.kind.policy, Policy.MAX))
     return replace(stage, kind=replace(stage.kind, policy=policy, jump=jump, skew=chance.choice(_SKEWS)))
+
+
+def _impatient(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """Observers that do not wait for an input that stands."""
+    return replace(pipeline, stages=tuple(_with_patience(stage, chance) for stage in pipeline.stages))
+
+
+def _with_patience(stage: Stage, chance: random.Random) -> Stage:
+    if not isinstance(stage.kind, Pass) or not stage.kind.observes or chance.random() < 0.6:
+        return stage
+    # Of the latest what stands holds nothing back.
+    return replace(stage, kind=replace(stage.kind, policy=Policy.MIN, idle=chance.choice(_PATIENCE)))
 
 
 def _is_behind(kind: Kind) -> bool:

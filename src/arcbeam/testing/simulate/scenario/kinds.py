@@ -96,12 +96,14 @@ class Pass:
         policy: of the observer.
         jump: a time that is so far ahead of all others is not believed, until others confirm it; None: all are.
         skew: a time that is so far ahead of the clock is not believed; None: all are.
+        idle: what its input says does not count when it has stood for so long; None: it always does.
     """
 
     delay: int | None = None
     policy: Policy = Policy.MIN
     jump: int | None = None
     skew: int | None = None
+    idle: int | None = None
 
     @property
     def observes(self) -> bool:

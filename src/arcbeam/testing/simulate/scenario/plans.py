@@ -63,6 +63,7 @@ class Stage:
             self.name,
             Duration(self.kind.delay),
             self.kind.policy,
+            idle_after=_span(self.kind.idle),
             max_jump=_span(self.kind.jump),
             max_skew=_span(self.kind.skew),
         )
