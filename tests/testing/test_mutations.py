@@ -33,6 +33,8 @@ SEEDS = {
     "what is ahead of the clock believed": 13,
     "an input that stands waited for for ever": 20,
     "an input that stands not waited for": 20,
+    "one of several that stands waited for": 44,
+    "the end of one of several taken for that of all": 33,
     "told though observed": 10,
     "the report of an abandoned run taken": 88,
     "savepoints lost by resuming from an older one": 177,

@@ -36,8 +36,10 @@ from arcbeam.engine.watermarks import stages as watermarks
 from arcbeam.engine.watermarks.believing import Belief, believed
 from arcbeam.engine.watermarks.clocks import Clock, Local
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.observing import together
 from arcbeam.model.files import SideFile
-from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.model.observers import Policy
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.steps import proposals
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -312,6 +314,20 @@ def _silent_at_once() -> AbstractContextManager[object]:
     return patch.object(quiet, "_since", lambda view, row, said, now: Timestamp(0))
 
 
+def _idle_one_counts() -> AbstractContextManager[object]:
+    def of_all(policy: Policy, said: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+        return together(policy, ((time, False) for time, _ in said))
+
+    return patch.object(watermarks, "together", of_all)
+
+
+def _end_of_one_counts() -> AbstractContextManager[object]:
+    def with_its_end(policy: Policy, said: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+        return together(policy, ((min(time, END_OF_GLOBAL_WINDOW), idle) for time, idle in said))
+
+    return patch.object(watermarks, "together", with_its_end)
+
+
 def _told_though_observed() -> AbstractContextManager[object]:
     return patch.object(shard, "told_time", lambda ways, said: said)
 
@@ -413,6 +429,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "what is ahead of the clock believed": _ahead_believed,
     "an input that stands waited for for ever": _silent_for_ever,
     "an input that stands not waited for": _silent_at_once,
+    "one of several that stands waited for": _idle_one_counts,
+    "the end of one of several taken for that of all": _end_of_one_counts,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,

@@ -8,12 +8,12 @@ import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.observers import Policy
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.manifest.values import Manifest, OutputWatermark, StageWatermarks
 from arcbeam.testing.simulate.judging.observing import Observations
 from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out
-from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Pass, Source
+from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Pass, Shared, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from tests.testing.simulate.judging.test_wishes import manifest
 
@@ -81,3 +81,21 @@ def test_an_input_that_stands_counts_as_long_as_it_may_and_when_it_moves_again()
         known.check(at(9, 40), at(35, 50))
     known.add(ran(NOW + 250, 35), [])
     known.check(at(35, 40), at(35, 50))
+
+
+@pytest.mark.parametrize(("policy", "idle", "first"), [(Policy.MIN, 100, 9), (Policy.MAX, None, 30)])
+def test_stages_that_share_are_where_the_one_that_counts_is_and_an_end_says_nothing_of_others(
+    policy: Policy, idle: int | None, first: int
+) -> None:
+    kind = Pass(0, Policy.MAX, idle=idle, shared=Shared("both", policy))
+    source = Stage("source-1", 0, Source((Event(b"a", b"k", 5),)))
+    parts = [Stage(name, 1, kind, (Port("source-1", MAIN),)) for name in ("pass-2", "pass-3")]
+    known, before = Observations(Pipeline((source, *parts), 1)), MIN_TIMESTAMP
+    for after, one, other, there in [(0, 9, 30, first), (100, 9, 33, 33), (110, 32, MAX_TIMESTAMP, 33)]:
+        inputs = {"pass-2": Timestamp(one), "pass-3": Timestamp(other)}
+        known.add(StepRun(Timestamp(NOW + after), inputs, frozenset()), outs(70))
+        known.check(at(9, before), at(one, there))
+        for wrong in (there - 1, 70, END_OF_GLOBAL_WINDOW):
+            with pytest.raises(Broken, match=f"must be at {there}"):
+                known.check(at(9, before), at(one, wrong))
+        before = Timestamp(there)

@@ -52,7 +52,7 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield ("join", kind.windowing.name)
         case Pass() if kind.observes:
             yield from (("observes", kind.policy), ("skew", kind.skew is not None))
-            yield ("idle", kind.idle is not None)
+            yield from (("idle", kind.idle is not None), ("shared", kind.shared and kind.shared.policy))
         case Source():
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
@@ -108,6 +108,7 @@ def chosen() -> Counter[object]:
         ("waiting", True),
         *(("observes", policy) for policy in Policy),
         *((form, True) for form in ("skew", "idle")),
+        *(("shared", policy) for policy in Policy),
     ],
     ids=str,
 )

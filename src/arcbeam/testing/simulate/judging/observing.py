@@ -5,7 +5,7 @@ Owns what was seen. Must not know how the engine keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
@@ -13,7 +13,7 @@ from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TI
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out, Record
-from arcbeam.testing.simulate.scenario.kinds import Pass
+from arcbeam.testing.simulate.scenario.kinds import Pass, Shared
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 
@@ -33,6 +33,10 @@ class Observations:
         self._kinds = {
             stage.name: stage.kind for stage in pipeline.stages if isinstance(stage.kind, Pass) and stage.kind.observes
         }
+        self._sharing: dict[Shared, list[str]] = {}
+        for name, kind in self._kinds.items():
+            if kind.shared is not None:
+                self._sharing.setdefault(kind.shared, []).append(name)
         # All shards of a stage that observes read the same and keep nothing: what one of them says they all say.
         self._stands: dict[str, _Standing] = {}
         self._now = MIN_TIMESTAMP
@@ -46,9 +50,13 @@ class Observations:
             if stage not in self._stands or self._stands[stage].said != said:
                 self._stands[stage] = _Standing(said, ran.time)
         self._now = ran.time
+        for shared, parts in self._sharing.items():
+            together = self._together(shared, parts)
+            if together is not None:
+                self._latest[shared.name] = max(together, self._latest.get(shared.name, MIN_TIMESTAMP))
         for record in records:
             kind = self._kinds.get(record.stage)
-            if kind is None or not isinstance(record, Out):
+            if kind is None or kind.shared is not None or not isinstance(record, Out):
                 continue
             if kind.skew is not None and record.time - ran.time > kind.skew:
                 continue
@@ -76,15 +84,24 @@ class Observations:
 
     def _there(self, stage: str, kind: Pass, said: Timestamp) -> Timestamp:
         assert kind.delay is not None
-        latest = self._latest.get(stage)
+        latest = self._latest.get(stage if kind.shared is None else kind.shared.name)
         seen = MIN_TIMESTAMP
         if latest is not None:
             seen = Timestamp(min(max(latest - kind.delay, MIN_TIMESTAMP), END_OF_GLOBAL_WINDOW))
         if said == MAX_TIMESTAMP:
             return said
-        if said == MIN_TIMESTAMP or self._is_idle(stage, kind):
+        if said == MIN_TIMESTAMP or (kind.shared is None and self._is_idle(stage, kind)):
             return seen
         return min(said, seen) if kind.policy is Policy.MIN else max(said, seen)
+
+    def _together(self, shared: Shared, parts: Sequence[str]) -> Timestamp | None:
+        """Where those are that share something, by their inputs; None if that is not known."""
+        going_on = [part for part in parts if self._stands[part].said != MAX_TIMESTAMP]
+        if shared.policy is Policy.MAX:
+            return max((self._stands[part].said for part in going_on), default=None)
+        return min(
+            (self._stands[part].said for part in going_on if not self._is_idle(part, self._kinds[part])), default=None
+        )
 
     def _is_idle(self, stage: str, kind: Pass) -> bool:
         return kind.idle is not None and stage in self._stands and self._now - self._stands[stage].since >= kind.idle

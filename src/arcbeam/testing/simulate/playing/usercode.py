@@ -150,7 +150,7 @@ class Passing(Runner):
         assert isinstance(kind, Pass)
         for value, time, _, _ in elements:
             self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
-        if kind.observes and elements:
+        if kind.observes and kind.shared is None and elements:
             self._see([time for _, time, _, _ in elements], kind)
         return CallResult(len(elements))
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.observers import Policy
-from arcbeam.testing.simulate.scenario.kinds import Event, Kind, Pass, Source
+from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Kind, Pass, Shared, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenario.scenarios import Scenario
 
@@ -24,7 +25,8 @@ _PATIENCE = (0, 1_000, 20_000, 1_000_000)
 def formed(scenario: Scenario, seed: int) -> Scenario:
     """The scenario of a seed with other forms of observers in some of those stages that observe."""
     pipeline = _skewed(scenario.pipeline, random.Random(f"skew {seed}"))
-    return replace(scenario, pipeline=_impatient(pipeline, random.Random(f"idle {seed}")))
+    pipeline = _impatient(pipeline, random.Random(f"idle {seed}"))
+    return _shared(replace(scenario, pipeline=pipeline), random.Random(f"shared {seed}"))
 
 
 def _skewed(pipeline: Pipeline, chance: random.Random) -> Pipeline:
@@ -53,6 +55,33 @@ def _with_patience(stage: Stage, chance: random.Random) -> Stage:
         return stage
     # Of the latest what stands holds nothing back.
     return replace(stage, kind=replace(stage.kind, policy=Policy.MIN, idle=chance.choice(_PATIENCE)))
+
+
+def _shared(scenario: Scenario, chance: random.Random) -> Scenario:
+    """Sources that go on with one watermark: stages of a level of their own, which others read in their place."""
+    stages = scenario.pipeline.stages
+    ports = [Port(stage.name, output) for stage in stages if stage.level == 0 for output in stage.outputs]
+    if len(ports) < 2 or chance.random() < 0.8:
+        return scenario
+    shared = Shared("shared", chance.choice(tuple(Policy)))
+    idle = chance.choice(_PATIENCE) if shared.policy is Policy.MIN else None
+    read = chance.sample(ports, chance.randint(2, min(3, len(ports))))
+    number = 1 + max(scenario.pipeline.numbers.values())
+    parts = {
+        port: Stage(f"pass-{number + at}", 1, Pass(0, Policy.MAX, idle=idle, shared=shared), (port,))
+        for at, port in enumerate(read)
+    }
+    instead = {port: Port(part.name, MAIN) for port, part in parts.items()}
+    later = (
+        replace(stage, level=stage.level + 1, inputs=tuple(instead.get(port, port) for port in stage.inputs))
+        for stage in stages
+        if stage.level
+    )
+    pipeline = Pipeline(
+        (*(stage for stage in stages if not stage.level), *parts.values(), *later), scenario.pipeline.shards
+    )
+    tasks = tuple((first, chance.randint(1, pipeline.shards), *more) for first, *more in scenario.tasks)
+    return replace(scenario, pipeline=pipeline, tasks=tasks)
 
 
 def _is_behind(kind: Kind) -> bool:

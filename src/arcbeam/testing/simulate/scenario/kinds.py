@@ -88,6 +88,19 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Shared:
+    """What several stages that observe go by together, instead of by the times of what comes to each.
+
+    Attributes:
+        name: of what they share.
+        policy: which of their inputs counts.
+    """
+
+    name: str
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
     """Elements go on as they come; with two outputs, by the sum of their bytes.
 
@@ -97,6 +110,7 @@ class Pass:
         jump: a time that is so far ahead of all others is not believed, until others confirm it; None: all are.
         skew: a time that is so far ahead of the clock is not believed; None: all are.
         idle: what its input says does not count when it has stood for so long; None: it always does.
+        shared: what it goes by together with others; None: it goes by what comes to it.
     """
 
     delay: int | None = None
@@ -104,6 +118,7 @@ class Pass:
     jump: int | None = None
     skew: int | None = None
     idle: int | None = None
+    shared: Shared | None = None
 
     @property
     def observes(self) -> bool:

@@ -59,13 +59,16 @@ class Stage:
         """The ways to its outputs, if it observes them."""
         if not isinstance(self.kind, Pass) or self.kind.delay is None:
             return {}
+        shared = self.kind.shared
         observer = Observer(
-            self.name,
+            self.name if shared is None else shared.name,
             Duration(self.kind.delay),
             self.kind.policy,
             idle_after=_span(self.kind.idle),
             max_jump=_span(self.kind.jump),
             max_skew=_span(self.kind.skew),
+            shared=None if shared is None else shared.policy,
+            part="" if shared is None else self.name,
         )
         return dict.fromkeys(self.outputs, (observer,))
 
