@@ -35,6 +35,7 @@ SEEDS = {
     "an input that stands not waited for": 20,
     "one of several that stands waited for": 44,
     "the end of one of several taken for that of all": 33,
+    "a quantile of what came last alone": 29,
     "told though observed": 10,
     "the report of an abandoned run taken": 88,
     "savepoints lost by resuming from an older one": 177,

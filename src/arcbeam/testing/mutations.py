@@ -37,6 +37,7 @@ from arcbeam.engine.watermarks.believing import Belief, believed
 from arcbeam.engine.watermarks.clocks import Clock, Local
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.observing import together
+from arcbeam.engine.watermarks.sketches import with_more
 from arcbeam.model.files import SideFile
 from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
@@ -328,6 +329,10 @@ def _end_of_one_counts() -> AbstractContextManager[object]:
     return patch.object(watermarks, "together", with_its_end)
 
 
+def _quantile_of_a_step() -> AbstractContextManager[object]:
+    return patch.object(watermarks, "with_more", lambda recent, more: with_more(None, more))
+
+
 def _told_though_observed() -> AbstractContextManager[object]:
     return patch.object(shard, "told_time", lambda ways, said: said)
 
@@ -431,6 +436,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "an input that stands not waited for": _silent_at_once,
     "one of several that stands waited for": _idle_one_counts,
     "the end of one of several taken for that of all": _end_of_one_counts,
+    "a quantile of what came last alone": _quantile_of_a_step,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
     "the report of an abandoned run taken": _any_run,

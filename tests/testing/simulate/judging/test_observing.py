@@ -99,3 +99,19 @@ def test_stages_that_share_are_where_the_one_that_counts_is_and_an_end_says_noth
             with pytest.raises(Broken, match=f"must be at {there}"):
                 known.check(at(9, before), at(one, wrong))
         before = Timestamp(there)
+
+
+def test_a_quantile_is_between_ranks_and_not_known_while_no_more_than_that_have_come() -> None:
+    known = observations(Pass(0, quantile=0.9))
+    known.add(ran(NOW), outs(*range(100, 109)))
+    known.check(at(9, MIN_TIMESTAMP), at(500, MIN_TIMESTAMP))
+    with pytest.raises(Broken, match=f"must be at {MIN_TIMESTAMP}"):
+        known.check(at(9, MIN_TIMESTAMP), at(500, 108))
+    known.add(ran(NOW + 1), outs(*range(200, 291)))
+    for there in (276, 280, 284):
+        known.check(at(9, 9), at(500, there))
+    for wrong in (9, 100, 265, 290):
+        with pytest.raises(Broken, match="must be at 276 to 284"):
+            known.check(at(9, 9), at(500, wrong))
+    known.add(ran(NOW + 2), outs(*[100] * 1000))
+    known.check(at(9, 279), at(500, 279))

@@ -52,7 +52,8 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield ("join", kind.windowing.name)
         case Pass() if kind.observes:
             yield from (("observes", kind.policy), ("skew", kind.skew is not None))
-            yield from (("idle", kind.idle is not None), ("shared", kind.shared and kind.shared.policy))
+            yield from (("idle", kind.idle is not None), ("quantile", kind.quantile is not None))
+            yield ("shared", kind.shared and kind.shared.policy)
         case Source():
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
@@ -107,7 +108,7 @@ def chosen() -> Counter[object]:
         ("heavy", True),
         ("waiting", True),
         *(("observes", policy) for policy in Policy),
-        *((form, True) for form in ("skew", "idle")),
+        *((form, True) for form in ("skew", "idle", "quantile")),
         *(("shared", policy) for policy in Policy),
     ],
     ids=str,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import EmitPane
@@ -20,6 +20,7 @@ from arcbeam.engine.watermarks.believing import NOTHING_DOUBTED, Doubted, believ
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.observing import NOTHING_SEEN, Seen
 from arcbeam.engine.watermarks.observing import later as later_seen
+from arcbeam.engine.watermarks.sketches import sketched
 from arcbeam.model.commits import Committable
 from arcbeam.model.observers import CONFIRMED_BY
 from arcbeam.model.seams import StateView
@@ -76,6 +77,7 @@ class Runner:
         self.desk = desk
         self.name = desk.stage.name
         self.seen: Seen = NOTHING_SEEN
+        self.sketches: Mapping[str, bytes] = {}
         self.doubted: Doubted = NOTHING_DOUBTED
 
     def process(self, key: bytes, elements: Elements) -> CallResult:
@@ -121,6 +123,7 @@ class Runner:
         part = self.desk.part()
         return BundleResult(
             seen=self.seen,
+            sketches=self.sketches,
             doubted=self.doubted,
             published=self.desk.published(),
             committables=(part,) if part else (),
@@ -160,6 +163,9 @@ class Passing(Runner):
             times = self._near(times, kind.skew)
             if not times:
                 return
+        if kind.quantile is not None:
+            self.sketches = {self.name: sketched(times, self.sketches.get(self.name, b""))}
+            return
         if jump is None:
             self.seen = later_seen(self.seen, {self.name: max(times)})
             return

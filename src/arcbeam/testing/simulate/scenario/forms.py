@@ -21,11 +21,14 @@ _SKEWS = (0, 50_000, 1_000_000)
 _PATIENCE = (0, 1_000, 20_000, 1_000_000)
 """Shorter than some pauses of sources, and longer than others."""
 
+_QUANTILES = (0.5, 0.5, 0.8, 0.9)
+
 
 def formed(scenario: Scenario, seed: int) -> Scenario:
     """The scenario of a seed with other forms of observers in some of those stages that observe."""
     pipeline = _skewed(scenario.pipeline, random.Random(f"skew {seed}"))
     pipeline = _impatient(pipeline, random.Random(f"idle {seed}"))
+    pipeline = _of_quantiles(pipeline, random.Random(f"of ranks {seed}"))
     return _shared(replace(scenario, pipeline=pipeline), random.Random(f"shared {seed}"))
 
 
@@ -55,6 +58,17 @@ def _with_patience(stage: Stage, chance: random.Random) -> Stage:
         return stage
     # Of the latest what stands holds nothing back.
     return replace(stage, kind=replace(stage.kind, policy=Policy.MIN, idle=chance.choice(_PATIENCE)))
+
+
+def _of_quantiles(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """Observers that do not go by the latest time."""
+    return replace(pipeline, stages=tuple(_with_quantile(stage, chance) for stage in pipeline.stages))
+
+
+def _with_quantile(stage: Stage, chance: random.Random) -> Stage:
+    if not isinstance(stage.kind, Pass) or not stage.kind.observes or chance.random() < 0.7:
+        return stage
+    return replace(stage, kind=replace(stage.kind, jump=None, quantile=chance.choice(_QUANTILES)))
 
 
 def _shared(scenario: Scenario, chance: random.Random) -> Scenario:

@@ -111,6 +111,7 @@ class Pass:
         skew: a time that is so far ahead of the clock is not believed; None: all are.
         idle: what its input says does not count when it has stood for so long; None: it always does.
         shared: what it goes by together with others; None: it goes by what comes to it.
+        quantile: it goes by the time that this part of all has not passed; None: by the latest.
     """
 
     delay: int | None = None
@@ -119,6 +120,7 @@ class Pass:
     skew: int | None = None
     idle: int | None = None
     shared: Shared | None = None
+    quantile: float | None = None
 
     @property
     def observes(self) -> bool:

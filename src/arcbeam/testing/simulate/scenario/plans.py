@@ -64,6 +64,7 @@ class Stage:
             self.name if shared is None else shared.name,
             Duration(self.kind.delay),
             self.kind.policy,
+            quantile=self.kind.quantile,
             idle_after=_span(self.kind.idle),
             max_jump=_span(self.kind.jump),
             max_skew=_span(self.kind.skew),
