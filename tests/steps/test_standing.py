@@ -12,6 +12,7 @@ from arcbeam.engine.plan.reports import Awaited, Counts, Restrictions, StageRepo
 from arcbeam.engine.state.kept import Kept
 from arcbeam.engine.watermarks.clocks import Local, OutputTime
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.engine.watermarks.sketches import sketched, with_more
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.files import Shard
 from arcbeam.model.observers import Observer, Policy
@@ -183,7 +184,7 @@ def test_what_an_observer_does_not_believe_is_counted_and_named_and_so_is_what_f
     assert times_of(head).doubted == doubted
     assert standing_of(head).stages[0].observed == {"main": (clicks,)}
     (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
-    assert "but for 2 time(s) that it does not believe: 1970-01-01T00:00:50Z to 1970-01-01T00:01:10Z" in cause.text
+    assert "there are 2 time(s) that it does not believe: 1970-01-01T00:00:50Z to 1970-01-01T00:01:10Z" in cause.text
     assert "at most 0:00:09 later; 5 others confirm one that is not believed" in cause.frees
     (cause,) = (
         cause
@@ -204,7 +205,19 @@ def test_where_the_clock_bounds_what_is_believed_that_is_said() -> None:
     command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
     log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
     (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
-    assert cause.text.endswith("it believes no time 0:00:09 ahead of the clock (notBelieved counts them)")
+    doubts = "it believes no time 0:00:09 ahead of the clock (the counter notBelieved says of how many)"
+    assert cause.text.endswith(f"'clicks' has seen nothing yet; {doubts}")
+    came = staged("read", 0, 0, counts=Counts(1, 32, resumed=1, made=32))
+    command = replace(
+        proposal(2, 0, *_all(replace(came, local=Local(silent, {"main": OutputTime(silent)})))), times=times
+    )
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    assert f"'clicks' has seen no time that it believes yet; {doubts}" in cause.text
+    assert cause.frees == (
+        "an element comes that is not 0:00:09 ahead of the clock (are times in another time zone, or unit?), or all "
+        "input ends"
+    )
 
 
 def test_an_observer_that_has_seen_nothing_later_is_named() -> None:
@@ -221,7 +234,67 @@ def test_an_observer_that_has_seen_nothing_later_is_named() -> None:
     (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
     assert (cause.stage, cause.shard, cause.name) == ("read", None, "clicks")
     assert "'clicks' has seen nothing later than 1970-01-01T00:00:02.000005Z, and takes 0:00:02 off" in cause.text
-    assert cause.frees == "an element with a later event time comes, or all input ends"
+    assert cause.frees == "an element later than 1970-01-01T00:00:02.000005Z comes, or all input ends"
+
+
+def _observed_by(observer: Observer, at_read: int, **times: Any) -> Cause:
+    """Why a job waits whose source is observed; its output is at that time."""
+    log = opened(MemoryBlobs())
+    read, *others = LAYOUT.stages
+    observing = replace(
+        LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (observer,)})), *others)
+    )
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, at_read)
+    marks = replace(marks, outputs={**marks.outputs, READ: Timestamp(at_read)}, **times)
+    reports = _all(_with("read", 0, silent, counts=Counts(1, 32, made=32)), _with("read", 1, silent))
+    log.propose(draft(log, observing, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    return cause
+
+
+def test_a_quantile_takes_elements_before_it_says_anything() -> None:
+    observer = Observer("clicks", Duration(0), quantile=0.99)
+    recent = {"clicks": with_more(None, [sketched(range(32))])}
+    cause = _observed_by(observer, MIN_TIMESTAMP, recent=recent)
+    assert "for which it takes 100 elements: there are 32" in cause.text
+    assert cause.frees == "as many elements have come, or all input ends"
+    cause = _observed_by(observer, 5_000_000, recent=recent, seen={"clicks": Timestamp(5_000_000)})
+    assert cause.frees == "more than one of 100 elements is later than 1970-01-01T00:00:05Z, or all input ends"
+
+
+def test_a_watermark_that_was_further_with_a_shorter_delay_names_the_time_that_moves_it() -> None:
+    cause = _observed_by(Observer("clicks", Duration(60_000_000)), 50_000_000, seen={"clicks": Timestamp(51_000_000)})
+    assert "the watermark has been further, and does not go back" in cause.text
+    assert cause.frees == "an element later than 1970-01-01T00:01:50Z comes, or all input ends"
+
+
+def test_who_has_seen_a_time_far_ahead_of_the_clock_is_told_so() -> None:
+    seen = {"clicks": Timestamp(86_400_000_000)}
+    cause = _observed_by(Observer("clicks", Duration(0)), 86_400_000_000, seen=seen)
+    assert "that is 23:59:59.999999 ahead of the clock, and what comes now is late to it: see max_skew" in cause.text
+    cause = _observed_by(Observer("clicks", Duration(0)), 9, seen={"clicks": Timestamp(9)})
+    assert "ahead" not in cause.text
+
+
+def test_what_keeps_others_that_need_not_wait_says_what_lets_them_go_on() -> None:
+    """A source that is idle: those behind it may go on without it, if they are told to."""
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(2))
+    read, rates, join = LAYOUT.stages
+    flow = replace(join.flow, inputs=(READ, RATES))
+    stages = replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), rates, replace(join, flow=flow)
+    idle = Hold(Timestamp(7), HolderKind.RESIDUAL, "it")
+    marks = at(7, 90, 7)
+    marks = replace(marks, seen={"clicks": Timestamp(50)})
+    reports = _all(_with("read", 0, idle), _with("read", 1, idle))
+    command = replace(proposal(1, 0, *reports), times=marks)
+    log.propose(draft(log, replace(LAYOUT, stages=stages), READERS, _NUMBERS, command, {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "restriction")
+    assert cause.frees.endswith(
+        "or it is done; or WithWatermark is told not to wait for it (idle_after); or 'join' is told not to wait for it "
+        "(WithWatermarkPolicy with idle_after before it)"
+    )
 
 
 def test_a_source_without_a_watermark_that_nobody_waits_for_comes_behind_what_somebody_waits_for() -> None:

@@ -59,6 +59,11 @@ def with_more(recent: Recent | None, more: Iterable[bytes]) -> Recent:
     return Recent(older, _closed(sketch))
 
 
+def count_of(recent: Recent) -> int:
+    """How many times are in there."""
+    return int(_opened(recent.older).get_total_weight() + _opened(recent.newer).get_total_weight())
+
+
 def quantile_of(recent: Recent, quantile: float) -> Timestamp | None:
     """The time that this part of the latest ones has not passed; None if there are too few of them to tell."""
     sketch = _opened(recent.older)

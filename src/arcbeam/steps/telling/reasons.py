@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import ceil
 from typing import Final
 
 from arcbeam.engine.watermarks.clocks import Port, shown_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.engine.watermarks.sketches import count_of
 from arcbeam.engine.watermarks.stages import Watermarks
 from arcbeam.engine.watermarks.why import Complete, Held, Link, Observed, Unreported, Why
+from arcbeam.model.observers import Observer, Policy, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, shifted
 from arcbeam.steps.standing import Since, StageStanding, Standing
 
+_FAR: Final = 60_000_000
+"""Who has seen a time that is so far ahead of the clock has seen a wrong one, mostly."""
 _SOON: Final = Duration(10_000_000)
 """Who waits no longer than that by the clock is polled; who waits longer has deferred itself."""
 
@@ -92,7 +97,12 @@ class Reasons:
     def causes(self) -> tuple[Cause, ...]:
         """All of them: those that decide first, then those that stand longest."""
         found = [
-            replace(cause, stages=tuple(waiting), decides=self._decides(cause, waiting))
+            replace(
+                cause,
+                stages=tuple(waiting),
+                decides=self._decides(cause, waiting),
+                frees=cause.frees + self._without(cause, waiting),
+            )
             for cause, waiting in self._causes.values()
         ]
         return tuple(
@@ -102,6 +112,23 @@ class Reasons:
     def _decides(self, cause: Cause, waiting: Sequence[str]) -> bool:
         outputs = [self._times.outputs[Port(cause.stage, output)] for output in self._stages[cause.stage].outputs]
         return waiting != [cause.stage] or not outputs or min(outputs) <= cause.time
+
+    def _without(self, cause: Cause, waiting: Sequence[str]) -> str:
+        """How others could go on without what keeps them: for sources, which may be idle."""
+        if cause.kind not in ("observer", "restriction"):
+            return ""
+        told = ""
+        ways = (of for output in self._stages[cause.stage].observed.values() for of in along(output))
+        if cause.kind == "restriction" and any(
+            of.policy is Policy.MIN and of.idle_after is None and of.shared is None for of in ways
+        ):
+            told = "; or WithWatermark is told not to wait for it (idle_after)"
+        for name in waiting:
+            inputs = [self._times.outputs[port] for port in self._stages[name].reads]
+            if inputs and max(inputs) > cause.time:
+                told += f"; or {name!r} is told not to wait for it (WithWatermarkPolicy with idle_after before it)"
+                break
+        return told
 
     def _of(self, why: Why) -> Iterator[Cause]:
         """What keeps a watermark: what its way ends at, and the parked elements on it."""
@@ -150,23 +177,54 @@ class Reasons:
                 frees = "one of its inputs goes beyond that, or all of them end"
                 return self._made("observer", link, None, what, frees, observer.name)
             case Observed(observer, latest, doubted):
-                seen = "nothing yet" if latest is None else f"nothing later than {shown_time(latest)}"
-                what = f"'{observer.name}' has seen {seen}, and takes {_span(observer.delay)} off that"
-                frees = "an element with a later event time comes, or all input ends"
-                if doubted:
-                    jump = _span(observer.max_jump or Duration(0))
-                    what += f"; but for {len(doubted)} time(s) that it does not believe: {_times(doubted)}"
-                    frees = (
-                        f"an element with a later event time comes, at most {jump} later; {observer.confirmed_by} "
-                        "others confirm one that is not believed; or all input ends"
-                    )
-                if observer.max_skew is not None:
-                    ahead = f"{_span(observer.max_skew)} ahead of the clock"
-                    what += f"; it believes no time {ahead} (notBelieved counts them)"
+                what, frees = self._observed(link, observer, latest, doubted)
                 return self._made("observer", link, None, what, frees, observer.name)
             case Unreported(shard):
                 frees = "the first step of this driver, which runs at once"
                 return self._made("not reported", link, shard, f"nothing is known yet of shard {shard}", frees)
+
+    def _observed(
+        self, link: Link, observer: Observer, latest: Timestamp | None, doubted: Sequence[Timestamp]
+    ) -> tuple[str, str]:
+        """What an observer has seen, and what it has to see."""
+        known, delay = f"'{observer.name}'", _span(observer.delay)
+        end = "or all input ends"
+        came = self._stages[link.stage].total
+        some = came.read or came.made
+        if latest is None:
+            what = f"{known} has seen nothing yet" if not some else f"{known} has seen no time that it believes yet"
+            frees = f"an element comes, {end}"
+        else:
+            what = f"{known} has seen nothing later than {shown_time(latest)}, and takes {delay} off that"
+            if link.time > shifted(latest, Duration(-observer.delay)):
+                # As where the job has gone on with a longer delay.
+                what += "; the watermark has been further, and does not go back"
+            passes = max(latest, shifted(link.time, observer.delay))
+            frees = f"an element later than {shown_time(passes)} comes, {end}"
+            if (ahead := latest - self._now) > _FAR:
+                what += (
+                    f"; that is {_span(Duration(ahead))} ahead of the clock, and what comes now is late to it: see "
+                    "max_skew, max_jump and quantile"
+                )
+        if observer.quantile is not None:
+            wanted, recent = ceil(1 / (1 - observer.quantile)), self._marks.times().recent.get(observer.name)
+            what += f"; it goes by the quantile {observer.quantile} of what came of late"
+            if latest is None:
+                what += f", for which it takes {wanted} elements: there are {0 if recent is None else count_of(recent)}"
+                frees = f"as many elements have come, {end}"
+            else:
+                frees = f"more than one of {wanted} elements is later than {shown_time(passes)}, {end}"
+        if doubted:
+            jump = _span(observer.max_jump or Duration(0))
+            what += f"; there are {len(doubted)} time(s) that it does not believe: {_times(doubted)}"
+            later = f"an element with a later event time comes, at most {jump} later; " if latest is not None else ""
+            frees = f"{later}{observer.confirmed_by} others confirm one that is not believed; {end}"
+        if observer.max_skew is not None:
+            skew = f"{_span(observer.max_skew)} ahead of the clock"
+            what += f"; it believes no time {skew} (the counter notBelieved says of how many)"
+            if latest is None and some:
+                frees = f"an element comes that is not {skew} (are times in another time zone, or unit?), {end}"
+        return what, frees
 
     def _made(
         self,
