@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.error
 import urllib.request
 from dataclasses import replace
@@ -26,7 +27,7 @@ _STAGE = StageStatus(
     'a "stage"\\',
     0,
     MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
+    Timestamp(5_000_000),
     Since(3, Timestamp(7_000_000)),
     (_OUT,),
     total={"read": 5, "written": 4, "late": 1},
@@ -69,7 +70,9 @@ _STATUS = Status(
 )
 
 
-def test_all_figures_have_their_labels_and_each_family_is_described_once() -> None:
+def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is asked for long behind the step: what it says of the clock is of now.
+    monkeypatch.setattr(time, "time", lambda: 60.0)
     counters = [Counter("Parse", "lines", "bad", 7)]
     lines = exposed("job-1", _STATUS, Standing((), 10, 3), counters).splitlines()
     of = r'job="job-1",stage="a \"stage\"\\"'
@@ -78,9 +81,9 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once() -> No
         'arcbeam_step_total{job="job-1"} 3',
         'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
         'arcbeam_step_seconds{job="job-1",part="all"} 0.5',
-        'arcbeam_behind_seconds{job="job-1"} 9.0',
+        'arcbeam_behind_seconds{job="job-1"} 60.0',
         'arcbeam_state_bytes{job="job-1",level="1"} 77',
-        f"arcbeam_input_watermark_seconds{{{of}}} -Inf",
+        f"arcbeam_input_watermark_seconds{{{of}}} 5.0",
         f'arcbeam_output_watermark_seconds{{{of},output="out"}} +Inf',
         f'arcbeam_event_time_seconds{{{of},output="out",which="mean"}} 2.0',
         f'arcbeam_stage_elements_total{{{of},direction="in"}} 5',
@@ -99,11 +102,13 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once() -> No
         f'arcbeam_next_turn_seconds{{{of},domain="clock"}} 8.5',
         f'arcbeam_stage_rate{{{of},direction="in"}} 20.0',
         f'arcbeam_stage_rate{{{of},direction="out"}} 15.5',
-        f"arcbeam_stage_behind_seconds{{{of}}} 4.0",
+        f"arcbeam_stage_behind_seconds{{{of}}} 55.0",
     } <= set(lines)
-    assert "stands_since_seconds{" not in "".join(lines), "who says nothing of time does not stand"
-    going = exposed("job-1", replace(_STATUS, stages=(replace(_STAGE, input=Timestamp(5)),)), None)
-    assert f"arcbeam_watermark_stands_since_seconds{{{of}}} 7.0" in going.splitlines()
+    assert f"arcbeam_watermark_stands_since_seconds{{{of}}} 7.0" in lines
+    silent = replace(_STAGE, input=MIN_TIMESTAMP, behind=None)
+    at_the_beginning = exposed("job-1", replace(_STATUS, stages=(silent,)), None)
+    assert f"arcbeam_input_watermark_seconds{{{of}}} -Inf" in at_the_beginning.splitlines()
+    assert "stands_since_seconds{" not in at_the_beginning, "who says nothing of time does not stand"
     described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert sorted(set(described)) == sorted(described)
     for line in lines:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from arcbeam import cli
 from arcbeam.engine.plan.reports import Counts, Restrictions
@@ -20,8 +23,10 @@ from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.files import Owned, Shard, TaskFiles
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.output import TextOutput
 from arcbeam.steps.proposals import draft
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.view.statuscommand import _cells, _drawn, _show
 from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 from tests.store.samples import delta
 
@@ -71,8 +76,9 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert re.match(
         r"step 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning", lines[0]
     )
-    assert lines[1].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
-    assert "backlog: 1 restriction(s) of size 40" in lines[2]
+    assert lines[1].startswith("nothing is due; whether somebody runs it, only an answer tells")
+    assert lines[2].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
+    assert "backlog: 1 restriction(s) of size 40" in lines[3]
     (read,) = (line for line in lines if line.startswith("read "))
     assert "1,200 (90 kB)" in read
     assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read
@@ -94,9 +100,42 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert "    and with it: join" in lines
 
 
+def test_a_narrow_terminal_has_fewer_columns_and_times_of_the_day(job: Path) -> None:
+    record = json.loads(invoke(str(job), "--json").stdout)
+    shown = {width: io.StringIO() for width in (70, 200)}
+    for width, text in shown.items():
+        Console(file=text, width=width).print(_drawn(record, width))
+    narrow, wide = (text.getvalue() for text in shown.values())
+    assert max(map(len, narrow.splitlines())) <= 70
+    assert "waits" in wide
+    assert "waits" not in narrow
+    assert "output at" in narrow
+    day = {**record, "time": 5_000_000, "stages": [{**record["stages"][0], "input": 65_000_000}]}
+    assert "1970" not in "".join(_cells(day["stages"][0], day["time"])[1].splitlines()[0])
+
+
+def test_who_watches_keeps_the_last_look(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    record = json.loads(invoke(str(job), "--json").stdout)
+    monkeypatch.setattr("arcbeam.view.statuscommand.time.sleep", interrupted)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(KeyboardInterrupt):
+        _show(TextOutput(), lambda: record, watch=True, every=1)
+    screen, _, left = capsys.readouterr().out.partition("\x1b[?1049l")
+    assert screen.index("what watermarks wait for") < screen.index("input at"), "a screen has an end"
+    assert "what watermarks wait for" in left
+    assert "input at" in left
+
+
 def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
     record = json.loads(invoke(str(job), "--json").stdout)
     assert record["step"] == 1
+    assert record["overdue"] is None
     assert record["time"] == 1_700_000_000_000_000
     assert [stage["stage"] for stage in record["stages"]] == ["read", "rates", "join"]
     assert record["stages"][1]["kept"] == {
@@ -129,12 +168,15 @@ def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatc
     told = invoke(str(job)).stdout
     assert "(3 min ago)" in told.splitlines()[0]
     assert "nobody seems" not in told
+    assert "nothing is due before 2023-11-14 22:15:00.000Z; whether somebody runs it, only an answer tells" in told
     monkeypatch.setattr(time, "time", lambda: step + 160)
     assert (
         "nobody seems to run it: what was due at 2023-11-14 22:15:00.000Z (60 s ago) has not run; see whether its "
         "driver is there, or go on with it by `arcbeam resume FOLDER`"
     ) in invoke(str(job)).stdout.splitlines()
-    assert json.loads(invoke(str(job), "--json").stdout)["due"] == due
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["due"], record["overdue"]) == (due, 60.0)
+    assert "(running?)" in invoke(str(job)).stdout
     inspected = CliRunner().invoke(cli.main, ["inspect", str(job)]).stdout
     assert "nobody seems to run it: what was due at" in inspected
     earlier = CliRunner().invoke(cli.main, ["inspect", str(job), f"--step={number}"]).stdout
@@ -170,6 +212,18 @@ def test_who_watches_looks_again_until_interrupted(job: Path, monkeypatch: pytes
     result = invoke(str(job), "--watch", "--every=0.5")
     assert result.exit_code == 130
     assert "reports no watermark" in result.stdout
+
+
+def test_a_job_whose_driver_died_in_its_first_step_is_told_of_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = opened(FolderBlobs(tmp_path / "job", sync=False), 1_700_000_000_000_000).head.time / 1e6
+    monkeypatch.setattr(time, "time", lambda: began + 30)
+    told = invoke(str(tmp_path / "job")).stdout
+    assert told.startswith("the first step has not been committed yet; the job began 30 s ago")
+    assert "nobody seems" not in told
+    monkeypatch.setattr(time, "time", lambda: began + 90)
+    assert "nobody seems to run it: what was due at" in invoke(str(tmp_path / "job")).stdout
 
 
 def test_a_folder_without_a_job_is_an_error_that_says_so(tmp_path: Path) -> None:

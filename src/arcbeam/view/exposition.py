@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, NamedTuple
 
 from arcbeam.errors import SetupError
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.progressline import Standing
 from arcbeam.steps.telling.status import StageStatus, Status
 
@@ -25,7 +26,7 @@ _FAMILIES: Final = {
     "tasks": ("counter", "Tasks that have ended."),
     "step": ("counter", "The newest step that is committed."),
     "step_seconds": ("gauge", "How long parts of the newest step took; 'commit' is of the step before."),
-    "source_rate": ("gauge", "Elements a second that restrictions have put out."),
+    "source_rate": ("gauge", "Elements a second that sources (splittable DoFns) have put out, in the newest step."),
     "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
     "stage_behind_seconds": ("gauge", "From the input watermark of a stage to the clock."),
     "state_bytes": ("gauge", "Of all files of state of a level."),
@@ -124,7 +125,7 @@ def _of_job(page: _Page, status: Status) -> None:
     if status.rate is not None:
         page.add("source_rate", status.rate)
     if status.behind is not None:
-        page.add("behind_seconds", status.behind / 1e6)
+        page.add("behind_seconds", _behind(status.watermark))
     for level, size in status.state_bytes.items():
         page.add("state_bytes", size, level=str(level))
 
@@ -147,9 +148,9 @@ def _of_stages(page: _Page, status: Status) -> None:
         page.add("backlog", stage.backlog, stage=name)
         for out in stage.outputs:
             page.add("output_watermark_seconds", _seconds(out.watermark), stage=name, output=out.output)
-            for which, time in (("least", out.least), ("mean", out.mean), ("most", out.most)):
-                if time is not None:
-                    page.add("event_time_seconds", _seconds(time), stage=name, output=out.output, which=which)
+            for which, at in (("least", out.least), ("mean", out.mean), ("most", out.most)):
+                if at is not None:
+                    page.add("event_time_seconds", _seconds(at), stage=name, output=out.output, which=which)
     held: dict[tuple[str, str], int] = {}
     for cause in status.causes:
         known = cause.stage, cause.kind
@@ -158,9 +159,14 @@ def _of_stages(page: _Page, status: Status) -> None:
         page.add("held", stages, stage=name, by=kind)
 
 
+def _behind(watermark: Timestamp) -> float:
+    """To the clock, when it is asked for: a job that waits has no step that would tell it anew."""
+    return time.time() - watermark / 1e6
+
+
 def _of_rates(page: _Page, stage: StageStatus) -> None:
     if stage.behind is not None:
-        page.add("stage_behind_seconds", stage.behind / 1e6, stage=stage.stage)
+        page.add("stage_behind_seconds", _behind(stage.input), stage=stage.stage)
     for direction, rate in (("in", stage.read_rate), ("out", stage.written_rate)):
         if rate is not None:
             page.add("stage_rate", rate, stage=stage.stage, direction=direction)
@@ -177,9 +183,9 @@ def _of_waiting(page: _Page, stage: StageStatus) -> None:
         page.add("waiting_elements", kept["parked"], stage=name, why="parked")
         page.add("waiting_elements", kept["ordered"], stage=name, why="order")
         page.add("waiting_bytes", kept["waiting_bytes"], stage=name)
-    for domain, time in (("event", stage.next_event), ("clock", stage.next_due)):
-        if time is not None:
-            page.add("next_turn_seconds", _seconds(time), stage=name, domain=domain)
+    for domain, at in (("event", stage.next_event), ("clock", stage.next_due)):
+        if at is not None:
+            page.add("next_turn_seconds", _seconds(at), stage=name, domain=domain)
 
 
 def _of_counts(page: _Page, stage: str, total: Mapping[str, int]) -> None:

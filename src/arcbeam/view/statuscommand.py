@@ -36,8 +36,25 @@ _WAITING = (
 
 _ENDED = frozenset(map(str, ENDED))
 
+_COLUMNS = {
+    "stage": 0,
+    "input at": 0,
+    "since step": 160,
+    "output at": 0,
+    "event times": 160,
+    "in": 80,
+    "out": 80,
+    "late": 0,
+    "keeps": 120,
+    "waits": 120,
+}
+"""The columns of the table, and how wide a terminal must be that has them."""
+
 _LONG_OVERDUE = 60.0
 """Seconds that work which is due may be late in a job that somebody runs: a step behind a backlog takes a few."""
+
+_AHEAD = 60.0
+"""Seconds by which a watermark is not ahead of the clock where all clocks are right."""
 
 _WIDE = 200
 """Columns of a table that does not go to a terminal."""
@@ -92,7 +109,7 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     if not isinstance(out, TextOutput):
         while True:
             record = look()
-            out.record(record)
+            out.record({**record, "overdue": overdue(record)})
             if not watch or _over(record):
                 return
             time.sleep(every)
@@ -113,14 +130,20 @@ def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) ->
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=console, auto_refresh=False, screen=True) as live:
-        while not _over(record := look()):
-            drawn = _drawn(record)
-            drawn.renderables.append(Text("\n".join(cause_lines(record["causes"]))))
-            live.update(drawn, refresh=True)
-            time.sleep(every)
-    # The screen is gone with what was on it.
-    console.print(_drawn(record))
+    record = look()
+    try:
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while not _over(record):
+                drawn = _drawn(record, console.width)
+                # In front of the table: a screen has an end.
+                drawn.renderables.insert(1, Text("\n".join(("", *cause_lines(record["causes"])))))
+                live.update(drawn, refresh=True)
+                time.sleep(every)
+                record = look()
+    finally:
+        # The screen is gone with what was on it.
+        console.print(_drawn(record, console.width))
+        console.print("\n".join(cause_lines(record["causes"])), markup=False)
 
 
 def _over(record: Record) -> bool:
@@ -128,32 +151,40 @@ def _over(record: Record) -> bool:
     return bool(record.get("ended")) or record["mode"] in _ENDED
 
 
-def _drawn(record: Record) -> Group:
-    """The job in some lines, and a table of its stages."""
+def _drawn(record: Record, width: int = _WIDE) -> Group:
+    """The job in some lines, and a table of its stages: of what fits into so many columns."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ("stage", "input at", "since step", "output at", "event times", "in", "out", "late", "keeps", "waits")
+    columns = [column for column, wanted in _COLUMNS.items() if width >= wanted]
     for column in columns:
         table.add_column(column, overflow="fold", justify="right" if column == "late" else "left")
     for stage in record["stages"]:
-        table.add_row(*_cells(stage))
+        cells = dict(zip(_COLUMNS, _cells(stage, record["time"]), strict=True))
+        table.add_row(*(cells[column] for column in columns))
     return Group(Text("\n".join(_job_lines(record))), Text(""), table, Text(""))
 
 
 def _job_lines(record: Record) -> Iterator[str]:
-    behind = "" if record["behind"] is None else f", {record['behind'] / 1e6:,.1f} s behind"
+    ended, overdue = record.get("ended"), overdue_line(record)
+    mode = ended["state"] if ended else f"{record['mode']}?" if overdue else record["mode"]
+    behind = _behind(record["watermark"])
+    if not record["step"]:
+        yield f"the first step has not been committed yet; the job began {ago(record['time'])}"
     yield (
-        f"step {record['step']} ({record['mode']}), recorded at {shown(record['time'])} ({ago(record['time'])}); "
-        f"watermark {shown(record['watermark'])}{behind}"
+        f"step {record['step']} ({mode}), recorded at {shown(record['time'])} ({ago(record['time'])}); "
+        f"watermark {shown(record['watermark'])}{behind and f', {behind}'}"
     )
-    if ended := record.get("ended"):
+    if ended:
         why = f": {ended['why']}" if ended["why"] else ""
         yield f"nobody runs it: it is {ended['state']}{why}"
-    elif overdue := overdue_line(record):
+    elif overdue:
         yield overdue
+    elif not _over(record) and time.time() - record["time"] / 1e6 > _LONG_OVERDUE:
+        before = "" if record.get("due") is None else f" before {shown(record['due'])}"
+        yield f"nothing is due{before}; whether somebody runs it, only an answer tells: `arcbeam savepoint FOLDER` asks"
     seconds = record["seconds"]
     if seconds:
         parts = (("plan", "plan"), ("spark", "Spark"), ("user", "transforms"), ("commit", "commit of the one before"))
@@ -167,16 +198,21 @@ def _job_lines(record: Record) -> Iterator[str]:
     )
 
 
-def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
+def _cells(stage: Mapping[str, Any], now: int) -> Sequence[str]:
+    """What is in a row. Times of the day of `now` are without it."""
     outputs, many = stage["outputs"], len(stage["outputs"]) > 1
 
     def of_each(tell: Callable[[Mapping[str, Any]], str]) -> str:
         return "\n".join((f"{out['output']}: " if many else "") + tell(out) for out in outputs) or "-"
 
+    def at(time: int) -> str:
+        return shown(time).removeprefix(shown(now)[:11])
+
     def times(out: Mapping[str, Any]) -> str:
-        return "-" if out["least"] is None else " / ".join(shown(out[name]) for name in ("least", "mean", "most"))
+        return "-" if out["least"] is None else " / ".join(at(out[name]) for name in ("least", "mean", "most"))
 
     step, total, since = stage["step"], stage["total"], stage["input_since"]
+    behind = _behind(stage["input"])
     # A server of another version says nothing of some of it.
     kept = stage.get("kept") or {}
     waits = [f"{kept[what]:,} {name}" for what, name in _WAITING if kept.get(what)]
@@ -184,13 +220,13 @@ def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
         waits[-1] += f" ({bytes_shown(size)})"
     waits += [f"{stage['restrictions']} restriction(s) of size {stage['backlog']:g}"] if stage["restrictions"] else []
     waits += [f"parked until {each}" for each in stage["parked"]]
-    waits += [f"until {shown(stage['next_event'])}"] if stage["next_event"] is not None else []
-    waits += [f"until {shown(stage['next_due'])} by the clock"] if stage["next_due"] is not None else []
+    waits += [f"until {at(stage['next_event'])}"] if stage["next_event"] is not None else []
+    waits += [f"until {at(stage['next_due'])} by the clock"] if stage["next_due"] is not None else []
     return (
         stage["stage"],
-        shown(stage["input"]) + _behind(stage),
+        at(stage["input"]) + (behind and f"\n{behind}"),
         "-" if since is None else str(since["step"]),
-        of_each(lambda out: shown(out["watermark"])),
+        of_each(lambda out: at(out["watermark"])),
         of_each(times),
         f"{step.get('read', 0):,} ({bytes_shown(stage['bytes_in'])}){_rate(stage, 'read_rate')}",
         of_each(lambda out: f"{out['elements']:,} ({bytes_shown(out['bytes'])})") + _rate(stage, "written_rate"),
@@ -201,9 +237,14 @@ def _cells(stage: Mapping[str, Any]) -> Sequence[str]:
     )
 
 
-def _behind(stage: Mapping[str, Any]) -> str:
-    behind = stage.get("behind")
-    return "" if behind is None else f"\n{behind / 1e6:,.1f} s behind"
+def _behind(watermark: int) -> str:
+    """How far a watermark is behind the clock now; "" if it is at an end of time."""
+    if not MIN_TIMESTAMP < watermark < END_OF_GLOBAL_WINDOW:
+        return ""
+    seconds = time.time() - watermark / 1e6
+    if seconds > -_AHEAD:
+        return f"{max(0.0, seconds):,.1f} s behind"
+    return f"{_long(-seconds)} ahead of the clock"
 
 
 def _rate(stage: Mapping[str, Any], which: str) -> str:
@@ -211,11 +252,18 @@ def _rate(stage: Mapping[str, Any], which: str) -> str:
     return f"\n{rate:,.{0 if rate >= 10 else 1}f}/s" if rate else ""
 
 
+def overdue(record: Record) -> float | None:
+    """By how many seconds what is due is late, so much that nobody seems to run the job; None: it is not."""
+    due = record.get("due")
+    late = None if due is None or _over(record) else time.time() - due / 1e6
+    return None if late is None or late < _LONG_OVERDUE else late
+
+
 def overdue_line(record: Record) -> str:
     """That nobody seems to run a job; "" if nothing is due, or it has ended."""
-    due = record.get("due")
-    if due is None or _over(record) or time.time() - due / 1e6 < _LONG_OVERDUE:
+    if overdue(record) is None:
         return ""
+    due = record["due"]
     return (
         f"nobody seems to run it: what was due at {shown(due)} ({ago(due)}) has not run; "
         "see whether its driver is there, or go on with it by `arcbeam resume FOLDER`"
@@ -224,11 +272,14 @@ def overdue_line(record: Record) -> str:
 
 def ago(when: int) -> str:
     """How long ago a time is, for people."""
-    seconds = time.time() - when / 1e6
+    return f"{_long(max(0.0, time.time() - when / 1e6))} ago"
+
+
+def _long(seconds: float) -> str:
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit} ago"
-    return f"{max(0.0, seconds):.0f} s ago"
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -244,7 +295,7 @@ def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if others:
             yield f"    and with it: {', '.join(others)}"
         if not cause.get("decides", True):
-            yield "    nothing waits for that: what comes out of the stage is observed, and has gone beyond it"
+            yield "    nothing waits for that: what comes out of the stage has watermarks of its own (WithWatermark)"
 
 
 def shown(time: int) -> str:

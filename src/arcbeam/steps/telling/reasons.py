@@ -45,8 +45,8 @@ class Cause:
         text: all of it, in a line.
         frees: what would let the watermark go on.
         stages: that wait for it.
-        decides: whether it keeps anything downstream; not where all that comes out of the stage is observed
-            (`WithWatermark`) and has gone beyond it.
+        decides: whether it keeps anything downstream; not where all that comes out of the stage has watermarks of
+            its own, as behind `WithWatermark`.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class Reasons:
 
     def _decides(self, cause: Cause, waiting: Sequence[str]) -> bool:
         outputs = [self._times.outputs[Port(cause.stage, output)] for output in self._stages[cause.stage].outputs]
-        return waiting != [cause.stage] or not outputs or min(outputs) <= cause.time
+        return waiting != [cause.stage] or not outputs or cause.time in outputs
 
     def _without(self, cause: Cause, waiting: Sequence[str]) -> str:
         """How others could go on without what keeps them: for sources, which may be idle."""
@@ -124,8 +124,8 @@ class Reasons:
         ):
             told = "; or WithWatermark is told not to wait for it (idle_after)"
         for name in waiting:
-            inputs = [self._times.outputs[port] for port in self._stages[name].reads]
-            if inputs and max(inputs) > cause.time:
+            inputs = {self._times.outputs[port] for port in self._stages[name].reads} - {MAX_TIMESTAMP}
+            if name != cause.stage and len(inputs) > 1 and min(inputs) == cause.time:
                 told += f"; or {name!r} is told not to wait for it (WithWatermarkPolicy with idle_after before it)"
                 break
         return told

@@ -15,7 +15,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.standing import Since, standing_of
 from arcbeam.steps.telling.reasons import Cause, Reasons
-from arcbeam.store.manifest.values import ENDED, Manifest
+from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 
 _TOLD: Final = 4
 """So much of what is left to do is in a line."""
@@ -253,7 +253,8 @@ def status_of(manifest: Manifest) -> Status:
 
 
 def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:
-    if any(of.leftover for of in stages):
+    # Who has opened a job runs a step at once.
+    if manifest.kind == Kind.OPENING or any(of.leftover for of in stages):
         return manifest.time
     return min((of.next_due for of in stages if of.next_due is not None), default=None)
 
