@@ -62,6 +62,14 @@ def speaks(command: Callable[..., None]) -> Callable[..., None]:
     return with_output
 
 
+class _Lines(logging.StreamHandler):  # type: ignore[type-arg]  # of whatever stderr is
+    """Lines of their own on a terminal, too, on which a progress line may stand."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Handler`."""
+        return ("\r\x1b[K" if self.stream.isatty() else "") + super().format(record)
+
+
 def _verbose(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     """Has our loggers speak from INFO on, whatever becomes of others.
 
@@ -69,7 +77,7 @@ def _verbose(context: click.Context, parameter: click.Parameter, wanted: bool) -
     """
     if not wanted:
         return
-    logger, handler = logging.getLogger("arcbeam"), logging.StreamHandler()
+    logger, handler = logging.getLogger("arcbeam"), _Lines()
     level, propagates = logger.level, logger.propagate
 
     def as_before() -> None:

@@ -109,7 +109,8 @@ def test_json_has_every_field_and_no_payload(plan: Plan) -> None:
 def test_empty_plan() -> None:
     empty = Plan("nothing", (), ())
     assert as_text(empty) == "plan 'nothing': 0 stages, 0 channels, 0 exchanges\n"
-    assert as_json(empty) == {"name": "nothing", "stages": [], "channels": []}
+    assert as_json(empty) == {"name": "nothing", "stages": [], "channels": [], "warnings": []}
+    assert as_text(replace(empty, warnings=("it grows",))).endswith("\n\nwarning: it grows\n")
     assert boxes(as_svg(empty)) == []
 
 

@@ -27,9 +27,10 @@ def test_names_are_for_people(fusion: bool) -> None:
 
 @pytest.mark.contract("PLAN-06")
 def test_a_stage_that_only_moves_elements_says_so() -> None:
-    plan = plan_of(lambda p: [source(p, n) for n in "ab"] | beam.Flatten() | beam.Reshuffle() | "End" >> beam.Map(str))
-    assert [stage.name for stage in plan.stages if not stage.transforms] == ["Flatten + Reshuffle"]
-    assert {channel.name for channel in plan.channels} == {"Flatten"}
+    plan = plan_of(lambda p: source(p, "a") | "One" >> beam.Reshuffle() | "Two" >> beam.Reshuffle() | beam.Map(str))
+    assert [stage.name for stage in plan.stages if not stage.transforms] == ["One/RemoveRandomKeys + Two"]
+    flat = plan_of(lambda p: [source(p, n) for n in "ab"] | beam.Flatten() | "End" >> beam.Map(str))
+    assert {channel.name for channel in flat.channels} == {"Flatten"}
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ def as_text(plan: Plan) -> str:
         lines += ["", *_table([header, *(_channel_cells(c, users[c.index]) for c in plan.channels)])]
     if exchanges:
         lines += ["", "* an exchange: a shuffle of Spark"]
+    for warning in plan.warnings:
+        lines += ["", f"warning: {warning}"]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -59,6 +61,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             }
             for channel in plan.channels
         ],
+        "warnings": list(plan.warnings),
     }
 
 

@@ -64,7 +64,7 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
                 f"{after} s later than something else; `after` must be at least -`before`"
             )
         if how not in ("inner", "left"):
-            raise ValueError(f"JoinWithin(how={how!r}): it is 'inner' or 'left'; for right ones, swap the inputs")
+            raise ValueError(f"JoinWithin(how={how!r}): it is 'inner' or 'left' (outer); for 'right', swap the inputs")
         self._how = how
 
     def expand(self, inputs: Any) -> Any:

@@ -76,6 +76,10 @@ class WithLate(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
     """
 
     def __init__(self, grouping: beam.GroupByKey | beam.CombinePerKey, label: str | None = None) -> None:
+        named = getattr(grouping, "transform", None)
+        if isinstance(named, beam.GroupByKey | beam.CombinePerKey):
+            # "name" >> grouping
+            label, grouping = label or grouping.label, named
         super().__init__(label)
         # Not subclasses: what they do beside it would be lost.
         if type(grouping) not in (beam.GroupByKey, beam.CombinePerKey):

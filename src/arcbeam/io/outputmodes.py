@@ -58,15 +58,16 @@ class OutputMode:
             raise ValueError(
                 f"OutputMode.update(allowed_lateness={allowed_lateness}): a span of time is not below zero"
             )
-        if every < 0:
+        seconds, rest = divmod(micros_of("OutputMode", "every", every), 1_000_000)
+        if seconds < 0:
             raise ValueError(f"OutputMode: every={every} s is before the change that is to come out")
-        if every != int(every):
+        if rest:
             raise ValueError(f"OutputMode: every={every} s; Beam's triggers go by whole seconds")
-        changed = trigger.Repeatedly(trigger.AfterProcessingTime(int(every)))
+        changed = trigger.Repeatedly(trigger.AfterProcessingTime(seconds))
         return beam.WindowInto(
             windowfn,
             # One of no delay fires for each element; that which follows it, for all that came at the same time.
-            trigger=changed if every else changed.get_continuation_trigger(),
+            trigger=changed if seconds else changed.get_continuation_trigger(),
             accumulation_mode=trigger.AccumulationMode.ACCUMULATING,
             allowed_lateness=Duration(micros=lateness),
         )

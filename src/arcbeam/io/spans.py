@@ -29,6 +29,7 @@ def micros_of(transform: str, name: str, span: Duration | timedelta | float) -> 
     except (TypeError, ValueError, OverflowError):
         shown = f"{span!r}"[:100]
         raise ValueError(
-            f"{transform}({name}={shown}): a span of time is a number of seconds, a Duration or a timedelta"
+            f"{transform}({name}={shown}): a span of time is a number of seconds, a Duration or a timedelta (ten "
+            "minutes are 600)"
         ) from None
     return micros

@@ -113,8 +113,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError(f"WithWatermark(policy={policy!r}): it is 'min' or 'max'")
         skew = None if max_skew is None else _span("max_skew", max_skew)
         idle = None if idle_after is None else _span("idle_after", idle_after)
-        if quantile is not None and not 0 < quantile < 1:
-            raise ValueError(f"WithWatermark(quantile={quantile}): it is a part of all elements, between 0 and 1")
+        if quantile is not None and not (isinstance(quantile, numbers.Real) and 0 < quantile < 1):
+            raise ValueError(f"WithWatermark(quantile={quantile!r}): it is a part of all elements, between 0 and 1")
         self._event_time = event_time
         jump = None if max_jump is None else _span("max_jump", max_jump)
         if jump is not None and quantile is not None:
@@ -123,6 +123,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError(
                 f"WithWatermark(confirmed_by={confirmed_by!r}): it is a number of elements, 1 to {MOST - 1}"
             )
+        if confirmed_by != CONFIRMED_BY and jump is None:
+            raise ValueError(f"WithWatermark(confirmed_by={confirmed_by}): it goes with max_jump, which is not given")
         self._observing = Observing(_span("delay", delay), Policy(policy), skew, idle, quantile, jump, confirmed_by)
 
     def expand(self, pcoll: Any) -> Any:

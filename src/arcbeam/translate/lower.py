@@ -95,6 +95,7 @@ class _Lowering:
         self._main_routings: dict[bytes, Routing] = {}
         self._buffer_of_side: dict[str, bytes] = {}
         self._written_coders: dict[bytes, str] = {}
+        self._written_pcolls: dict[bytes, set[str]] = defaultdict(set)
         # SUBTLE: how a GroupByKey groups is said by its input; its output has the trigger that is to follow it.
         self._grouped: dict[bytes, str] = {
             transform.spec.payload: self._strategy_id(next(iter(transform.inputs.values())))
@@ -130,6 +131,7 @@ class _Lowering:
         for transform in stage.transforms:
             if transform.spec.urn == phases.DATA_OUTPUT:
                 pcoll = next(iter(transform.inputs.values()))
+                self._written_pcolls[transform.spec.payload].add(pcoll)
                 self._written_coders[transform.spec.payload] = self._components.pcollections[pcoll].coder_id
                 if transform.spec.payload == f"materialize:{pcoll}".encode():
                     self._buffer_of_side[pcoll] = transform.spec.payload
@@ -270,7 +272,8 @@ class _Lowering:
             mode = "elements"
         # What leaves an exchange may be declared with another coder than what entered it (a Reshuffle's output type).
         coder = self._written_coders.get(buffer, "")
-        return edge, ReadSpec(mode, time_sorted, coder, counts=buffer != f"materialize:{pcoll}".encode())
+        # Who makes a collection counts it; what comes together only in an exchange is counted behind it.
+        return edge, ReadSpec(mode, time_sorted, coder, counts=pcoll not in self._written_pcolls[buffer])
 
     def _written(self, write: Any) -> list[_Edge]:
         buffer = write.spec.payload

@@ -22,6 +22,7 @@ from apache_beam.utils import proto_utils
 
 from arcbeam.model.urns import LATE_ANNOTATION
 from arcbeam.translate import describe, teststream
+from arcbeam.translate.detours import without_detours
 
 SdkStage = translations.Stage
 DATA_INPUT = bundle_processor.DATA_INPUT_URN
@@ -325,6 +326,7 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         *([] if bounded else [_break_before(lambda payload: payload.side_inputs)]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
         _fused,
+        partial(without_detours, translations.side_inputs),
         translations.read_to_impulse,
         translations.impulse_to_input,
         translations.sort_stages,

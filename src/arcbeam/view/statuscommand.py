@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from arcbeam.errors import SetupError
 from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.jobs.steering import is_folder, opened
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -83,8 +84,11 @@ def status(
     if is_folder(job):
         _show(out, lambda: _of_folder(job), watch, every)
         return
-    with client_of(endpoint, token_file, tls_ca) as client:
-        _show(out, lambda: client.status(job), watch, every)
+    try:
+        with client_of(endpoint, token_file, tls_ca) as client:
+            _show(out, lambda: client.status(job), watch, every)
+    except SetupError as e:
+        raise SetupError(f"{job!r} is no folder here, and {e.message}", e.remedy) from e
 
 
 def _of_folder(folder: str) -> Record:

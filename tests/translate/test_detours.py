@@ -1,0 +1,118 @@
+"""What only passes elements on is no stage: who makes them puts them where they are to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import userstate, window
+from apache_beam.transforms.trigger import AccumulationMode, AfterCount
+
+from arcbeam.model.plan import Plan, Routing, Stage
+from tests.translate.plans import plan_of, source
+
+pytestmark = pytest.mark.contract("PLAN-02")
+
+
+class Counts(beam.DoFn):
+    COUNT = userstate.CombiningValueStateSpec("count", sum)
+
+    def process(self, element: Any, count: Any = beam.DoFn.StateParam(COUNT)) -> Iterable[Any]:
+        count.add(1)
+        yield element[0], count.read()
+
+
+def pairs(p: beam.Pipeline, name: str) -> Any:
+    """Of a stage of their own."""
+    typed = beam.Map(lambda x: (x, 1)).with_output_types(tuple[str, int])
+    return source(p, name) | f"R{name}" >> beam.Reshuffle() | f"P{name}" >> typed
+
+
+def flattened(p: beam.Pipeline) -> Any:
+    return (pairs(p, "a"), pairs(p, "b")) | beam.Flatten()
+
+
+BUILT: dict[str, tuple[Callable[[beam.Pipeline], Any], Routing]] = {
+    "group": (lambda p: flattened(p) | beam.GroupByKey() | beam.Map(print), Routing.KEYED),
+    "cogroup": (lambda p: (pairs(p, "a"), pairs(p, "b")) | beam.CoGroupByKey() | beam.Map(print), Routing.KEYED),
+    "state": (lambda p: flattened(p) | beam.ParDo(Counts()) | beam.Map(print), Routing.KEYED),
+    "reshuffle": (lambda p: flattened(p) | beam.Reshuffle() | beam.Map(print), Routing.SPREAD),
+    "nested": (
+        lambda p: (flattened(p), pairs(p, "c")) | "All" >> beam.Flatten() | beam.GroupByKey() | beam.Map(print),
+        Routing.KEYED,
+    ),
+}
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("fusion", [True, False])
+@pytest.mark.parametrize("what", BUILT)
+def test_who_makes_elements_puts_them_where_they_are_to_come(what: str, fusion: bool, bounded: bool) -> None:
+    build, routing = BUILT[what]
+    plan = plan_of(build, fusion=fusion, bounded=bounded)
+    if fusion or what != "reshuffle":
+        # Without fusion nobody joins what reads the exchange itself.
+        assert not _passing_on(plan)
+    (together,) = (channel for channel in plan.channels if len(channel.producers) > 1)
+    if bounded and routing is Routing.KEYED and what != "state":
+        routing = Routing.GROUPED
+    assert together.routing is routing
+    assert len(together.producers) == (3 if what == "nested" else 2)
+    _in_order(plan)
+
+
+def test_several_exchanges_behind_one_flatten() -> None:
+    def build(p: beam.Pipeline) -> None:
+        together = flattened(p)
+        _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
+        _ = together | beam.ParDo(Counts()) | "S" >> beam.Map(print)
+
+    plan = plan_of(build, bounded=False)
+    assert not _passing_on(plan)
+    assert [len(channel.producers) for channel in plan.channels if channel.routing is Routing.KEYED] == [2, 2]
+    _in_order(plan)
+
+
+def test_what_is_a_side_input_or_in_windows_of_other_ways_goes_the_longer_way() -> None:
+    def sides(p: beam.Pipeline) -> None:
+        together = flattened(p)
+        _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
+        _ = p | beam.Create([1]) | "Sided" >> beam.Map(print, beam.pvalue.AsList(together))
+
+    def windows(p: beam.Pipeline) -> None:
+        early = window.GlobalWindows(), AfterCount(1), AccumulationMode.DISCARDING
+        other = pairs(p, "b") | beam.WindowInto(early[0], trigger=early[1], accumulation_mode=early[2])
+        _ = (pairs(p, "a"), other) | beam.Flatten() | beam.GroupByKey() | "G" >> beam.Map(print)
+
+    for build in (sides, windows):
+        plan = plan_of(build, bounded=False)
+        assert len(_passing_on(plan)) == 1
+        _in_order(plan)
+
+
+def test_an_exchange_that_was_asked_for_is_one() -> None:
+    def build(p: beam.Pipeline) -> None:
+        _ = flattened(p) | "Asked" >> beam.Reshuffle() | beam.GroupByKey() | "G" >> beam.Map(print)
+
+    plan = plan_of(build, bounded=False)
+    (asked,) = _passing_on(plan)
+    assert asked.source is not None
+    assert plan.channels[asked.source].routing is Routing.SPREAD
+    assert [plan.channels[sink].routing for sink in asked.sinks] == [Routing.KEYED]
+
+
+def _passing_on(plan: Plan) -> list[Stage]:
+    """Stages that have nothing to do with what several others have made."""
+    own = [(stage, plan.channels[stage.source]) for stage in plan.stages if not stage.transforms and stage.source]
+    kept = (Routing.GROUPED, Routing.KEYED)
+    return [stage for stage, read in own if len(read.producers) > 1 and read.routing not in kept]
+
+
+def _in_order(plan: Plan) -> None:
+    """Producers come before consumers."""
+    places = {stage.id: at for at, stage in enumerate(plan.stages)}
+    for channel in plan.channels:
+        for producer in channel.producers:
+            assert all(places[producer] < places[consumer] for consumer in channel.consumers)
