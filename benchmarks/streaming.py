@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     session = open_session()
     try:
         measured = {
-            work: _measure(WORKS[work], session, options.runs, options.elements, options.peers, CLOCKS[options.clock])
+            work: _measure(WORKS[work], session, _runs(options), options.elements, CLOCKS[options.clock])
             for work in options.work
             if work in WORKS
         }
@@ -85,9 +85,10 @@ def main(arguments: list[str] | None = None) -> int:
     for line in failed:
         print(line)
     if options.record:
+        few = f"{TITLES['structured']}: {options.runs_of_structured}"
         day = datetime.datetime.now().astimezone().date().isoformat()
         told = (
-            f"{day}; `local[{CORES}]`; median of {options.runs}, in M elements/s (of all streams) from a job's "
+            f"{day}; `local[{CORES}]`; median of {options.runs} ({few}), in M elements/s (of all streams) from a job's "
             f"start to its last pane, behind a small run of the same; steps and latency: {options.seconds:g} s."
         )
         sizes = [["work", "what", "elements", f"elements, {TITLES['structured']}"]]
@@ -107,17 +108,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(
-    work: StreamWork, session: SparkSession, runs: int, most: int | None, peers: list[str], clock: Callable[[], float]
+    work: StreamWork, session: SparkSession, runs: dict[str, int], most: int | None, clock: Callable[[], float]
 ) -> dict[str, Series]:
-    """The peers in turns. One that fails gets no other turn."""
+    """The peers in turns, each as often as it is to run. One that fails gets no other turn."""
     found: dict[str, Series] = {}
-    for peer in peers:
+    for peer in runs:
         if _job(peer, work.name, session) is not None:
             size = work.structured_elements if peer == "structured" else work.elements
             found[peer] = Series(min(size, most or size), work.streams)
-    for number in range(runs):
+    for number in range(max(runs.values())):
         for peer, series in found.items():
-            if series.error:
+            if series.error or number >= runs[peer]:
                 continue
             job = _job(peer, work.name, session)
             assert job is not None
@@ -132,7 +133,7 @@ def _measure(
             except Exception as error:
                 lines = [line for line in str(error).splitlines() if line.strip()]
                 told = series.error = f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
-            print(f"{work.name:<14} {number + 1}/{runs} {peer:<10} {told}", file=sys.stderr, flush=True)
+            print(f"{work.name:<14} {number + 1}/{runs[peer]} {peer:<10} {told}", file=sys.stderr, flush=True)
     return found
 
 
@@ -204,6 +205,11 @@ def _least(work: StreamWork, measured: dict[str, dict[str, Series]]) -> tuple[fl
     return (None, told) if rate is None else (work.target * rate, f"{told}: {work.target * rate:.3g}")
 
 
+def _runs(options: argparse.Namespace) -> dict[str, int]:
+    few = {"structured": options.runs_of_structured}
+    return {peer: few.get(peer, options.runs) for peer in options.peers}
+
+
 def _figures(figures: list[Figure]) -> list[list[str]]:
     return [["what", "measured", "should be", ""], *(figure.cells() for figure in figures)]
 
@@ -224,18 +230,23 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=chosen(known), default=known, help=f"of {','.join(known)} (default: all)")
     parser.add_argument("--peers", type=chosen(PEERS), default=list(PEERS), help=f"of {','.join(PEERS)} (default: all)")
     parser.add_argument("--runs", type=int, default=3, help="of each work and peer (default 3)")
+    parser.add_argument(
+        "--runs-of-structured", type=int, help="of the slowest peer, which takes minutes (default: as --runs)"
+    )
     parser.add_argument("--elements", type=int, help="at most so many elements (default: each work's own, up to 4 M)")
     parser.add_argument("--seconds", type=float, default=LIVE_SECONDS, help="how long steps and latency are watched")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall clock, or what all processes spent")
     parser.add_argument("--quick", action="store_true", help="one small run of each: does everything work?")
     parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write docs/performance.md")
     options = parser.parse_args(arguments)
+    options.runs_of_structured = options.runs_of_structured or options.runs
     if options.runs < 1 or (options.elements is not None and options.elements < 1) or options.seconds <= 0:
         parser.error("--runs and --elements are at least 1, --seconds more than 0")
     if options.record is None:
         complete = options.work == known and options.peers == list(PEERS) and options.elements is None
         options.record = complete and options.clock == "wall" and not options.quick
     if options.quick:
+        options.runs_of_structured = 1
         options.runs, options.elements, options.seconds = 1, options.elements or 5_000, min(options.seconds, 30.0)
     return options
 
