@@ -22,7 +22,7 @@ from arcbeam.steps.proposals import draft
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.standing import Since, standing_after, standing_of
 from arcbeam.steps.telling.reasons import Cause
-from arcbeam.steps.telling.status import as_record, status_of, total_kept, undone
+from arcbeam.steps.telling.status import as_record, in_words, status_of, total_kept, undone
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.manifestfile import decode, encode
 from arcbeam.store.manifest.values import Manifest
@@ -338,6 +338,12 @@ def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of
     status = status_of(_committed(log, at(2, 2, 2), *_all(own), figures={"seconds": 0.5}))
     # Not by what has left the stage: that is once for each way, and behind what is fused to the source.
     assert (status.elapsed, status.rate) == (1, 2000.0)
+
+
+def test_the_line_of_a_step_has_for_people_what_is_there() -> None:
+    told = {"backlog": 3.0, "rate": 1234.0, "behind": 1_500_000, "late": 2, "keys": 10, "timers": 0, "waiting": 0}
+    assert in_words(told) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
+    assert in_words({**told, "rate": None, "behind": None, "late": 0, "keys": 0}) == "backlog 3"
 
 
 def test_a_stage_has_rates_and_is_behind_as_its_input_is() -> None:

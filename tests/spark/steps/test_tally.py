@@ -52,6 +52,9 @@ def test_a_run_that_came_to_nothing_was_attempted() -> None:
     tally.committed(2, _TIMES, Duration(0))
     assert values(tally) == [(8, 5)]
     assert (tally.steps, tally.standing().elements, tally.standing().tasks) == (2, 5, 2)
+    # As the job counts them: this run of it has not made them all.
+    tally.committed(486, _TIMES, Duration(0))
+    assert tally.standing().stages == ("step 486, watermark 1970-01-01T00:00:00Z",)
 
 
 def test_a_commit_without_a_step_has_no_reports() -> None:

@@ -53,7 +53,7 @@ from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
 from arcbeam.steps.takeover import TakeOver, take_over
-from arcbeam.steps.telling.status import Status, as_record, status_of, total_kept, undone
+from arcbeam.steps.telling.status import Status, as_record, in_words, status_of, total_kept, undone
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
@@ -348,7 +348,8 @@ class StreamRun:
             left = self._left()
             line = f"{line}; draining: {left}" if left else line
             if _LOG.isEnabledFor(logging.INFO):
-                _LOG.info("%s", f"{self._plan.name}: {line}" if watched() else json.dumps(self._told(reports, left)))
+                told = self._told(reports, left)
+                _LOG.info("%s", f"{self._plan.name}: {line}, {in_words(told)}" if watched() else json.dumps(told))
             self._listener.stepped(line)
         for report in reports:
             self._listener.reported(report)

@@ -29,7 +29,7 @@ class Tally:
         self._lock = threading.Lock()
         self._attempted, self._committed = MetricsTable(), MetricsTable()
         self._open: dict[int, _Run] = {}
-        self.steps = self._elements = self._tasks = 0
+        self.steps = self._newest = self._elements = self._tasks = 0
         self._watermark = ""
 
     def ran(self, step: int, reports: Sequence[BundleReport]) -> None:
@@ -100,6 +100,7 @@ class Tally:
             reports = run.reports
             elements = sum(report.elements_in for report in reports)
             self.steps += 1
+            self._newest = step
             self._tasks += len(reports)
             self._elements += elements
             # The earliest of all: what the whole job has come to.
@@ -111,7 +112,7 @@ class Tally:
         """Where the run stands."""
         with self._lock:
             at = f", watermark {self._watermark}" if self._watermark else ""
-            return Standing((f"step {self.steps}{at}",), self._elements, self._tasks)
+            return Standing((f"step {self._newest}{at}",), self._elements, self._tasks)
 
     def attempted(self) -> list[bytes]:
         """Serialized MonitoringInfos of all runs of steps that have ended, real or not."""

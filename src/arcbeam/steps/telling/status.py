@@ -174,6 +174,15 @@ def undone(record: Mapping[str, Any]) -> str:
     return "; ".join([*doing[:_TOLD], *more, *([cause] if cause else [])])
 
 
+def in_words(told: Mapping[str, Any]) -> str:
+    """The figures of the line of a step that people read beside its elements and watermark."""
+    behind = "" if told["behind"] is None else f", {max(0, told['behind']) / 1e6:,.1f} s behind"
+    rate = "" if told["rate"] is None else f", {told['rate']:,.0f} elements/s"
+    counts = {"late": told["late"], "keys": told["keys"], "timers": told["timers"], "waiting": told["waiting"]}
+    there = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
+    return f"backlog {told['backlog']:g}{rate}{behind}{there}"
+
+
 def status_of(manifest: Manifest) -> Status:
     """Where a job stands with a manifest."""
     standing = standing_of(manifest)
