@@ -30,7 +30,7 @@ _STAGE = StageStatus(
     Timestamp(5_000_000),
     Since(3, Timestamp(7_000_000)),
     (_OUT,),
-    total={"read": 5, "written": 4, "late": 1},
+    total={"read": 5, "written": 4, "late": 1, "made": 3},
     bytes_in=800,
     restrictions=2,
     backlog=1.5,
@@ -79,6 +79,7 @@ def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeyp
     assert {
         'arcbeam_elements_total{job="job-1"} 10',
         'arcbeam_step_total{job="job-1"} 3',
+        'arcbeam_source_elements_total{job="job-1"} 3',
         'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
         'arcbeam_step_seconds{job="job-1",part="all"} 0.5',
         'arcbeam_behind_seconds{job="job-1"} 60.0',

@@ -26,6 +26,7 @@ _FAMILIES: Final = {
     "tasks": ("counter", "Tasks that have ended."),
     "step": ("counter", "The newest step that is committed."),
     "step_seconds": ("gauge", "How long parts of the newest step took; 'commit' is of the step before."),
+    "source_elements": ("counter", "Elements that sources (splittable DoFns) have put out since the job began."),
     "source_rate": ("gauge", "Elements a second that sources (splittable DoFns) have put out, in the newest step."),
     "behind_seconds": ("gauge", "From the earliest output watermark to the clock."),
     "stage_behind_seconds": ("gauge", "From the input watermark of a stage to the clock."),
@@ -122,6 +123,7 @@ def _of_job(page: _Page, status: Status) -> None:
     page.add("step", status.step)
     for part, seconds in status.seconds.items():
         page.add("step_seconds", seconds, part="all" if part == "seconds" else part)
+    page.add("source_elements", sum(stage.total.get("made", 0) for stage in status.stages))
     if status.rate is not None:
         page.add("source_rate", status.rate)
     if status.behind is not None:
