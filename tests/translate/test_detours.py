@@ -46,17 +46,16 @@ BUILT: dict[str, tuple[Callable[[beam.Pipeline], Any], Routing]] = {
 }
 
 
-@pytest.mark.parametrize("bounded", [True, False])
 @pytest.mark.parametrize("fusion", [True, False])
 @pytest.mark.parametrize("what", BUILT)
-def test_who_makes_elements_puts_them_where_they_are_to_come(what: str, fusion: bool, bounded: bool) -> None:
+def test_who_makes_elements_puts_them_where_they_are_to_come(what: str, fusion: bool) -> None:
     build, routing = BUILT[what]
-    plan = plan_of(build, fusion=fusion, bounded=bounded)
+    plan = plan_of(build, fusion=fusion)
     if fusion or what != "reshuffle":
         # Without fusion nobody joins what reads the exchange itself.
         assert not _passing_on(plan)
     (together,) = (channel for channel in plan.channels if len(channel.producers) > 1)
-    if bounded and routing is Routing.KEYED and what != "state":
+    if routing is Routing.KEYED and what != "state":
         routing = Routing.GROUPED
     assert together.routing is routing
     assert len(together.producers) == (3 if what == "nested" else 2)
@@ -69,9 +68,10 @@ def test_several_exchanges_behind_one_flatten() -> None:
         _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
         _ = together | beam.ParDo(Counts()) | "S" >> beam.Map(print)
 
-    plan = plan_of(build, bounded=False)
+    plan = plan_of(build)
     assert not _passing_on(plan)
-    assert [len(channel.producers) for channel in plan.channels if channel.routing is Routing.KEYED] == [2, 2]
+    keyed = (Routing.KEYED, Routing.GROUPED)
+    assert [len(channel.producers) for channel in plan.channels if channel.routing in keyed] == [2, 2]
     _in_order(plan)
 
 
@@ -87,20 +87,83 @@ def test_what_is_a_side_input_or_in_windows_of_other_ways_goes_the_longer_way() 
         _ = (pairs(p, "a"), other) | beam.Flatten() | beam.GroupByKey() | "G" >> beam.Map(print)
 
     for build in (sides, windows):
-        plan = plan_of(build, bounded=False)
+        plan = plan_of(build)
         assert len(_passing_on(plan)) == 1
         _in_order(plan)
+
+
+def _map(collection: Any) -> Any:
+    return collection | "Also" >> beam.Map(print)
+
+
+def _with_side(collection: Any) -> Any:
+    return collection | "Also" >> beam.Map(print, beam.pvalue.AsList(collection.pipeline | beam.Create([1])))
+
+
+def _beside_itself(collection: Any) -> Any:
+    return collection | "Also" >> beam.Map(print, beam.pvalue.AsList(collection))
+
+
+@pytest.mark.contract("PLAN-02", "ENG-12")
+@pytest.mark.parametrize("bounded", [True, False])
+@pytest.mark.parametrize("fusion", [True, False])
+@pytest.mark.parametrize("other", [_map, _with_side, _beside_itself])
+@pytest.mark.parametrize("of", [flattened, lambda p: pairs(p, "a")])
+@pytest.mark.parametrize("first", [True, False])
+def test_who_keeps_state_reads_by_key_whoever_else_reads(
+    of: Any, other: Any, first: bool, fusion: bool, bounded: bool
+) -> None:
+    def build(p: beam.Pipeline) -> None:
+        collection = of(p)
+        if first:
+            other(collection)
+        _ = collection | "Keeps" >> beam.ParDo(Counts())
+        if not first:
+            other(collection)
+
+    plan = plan_of(build, fusion=fusion, bounded=bounded)
+    (keeps,) = (stage for stage in plan.stages if stage.states)
+    (also,) = (stage for stage in plan.stages if any(t.name == "Also" for t in stage.transforms))
+    assert keeps.source is not None
+    assert plan.channels[keeps.source].routing is Routing.KEYED
+    assert also.source is None or plan.channels[also.source].routing is not Routing.KEYED
+    _in_order(plan)
+
+
+@pytest.mark.contract("STORE-05")
+def test_in_steps_a_consumer_more_moves_nobody_to_another_level() -> None:
+    def build(p: beam.Pipeline, more: bool) -> None:
+        together = flattened(p)
+        _ = together | beam.GroupByKey() | "G" >> beam.Map(print)
+        if more:
+            _ = together | "More" >> beam.Map(print)
+
+    plans = [plan_of(lambda p, more=more: build(p, more), bounded=False) for more in (False, True)]
+    assert [len(_passing_on(plan)) for plan in plans] == [1, 0], "what passes on does something else, too"
+    assert len({_depth(plan, "GroupByKey") for plan in plans}) == 1
+
+
+def _depth(plan: Plan, name: str) -> int:
+    """Of exchanges in front of the stage of that uid."""
+    by_id = {stage.id: stage for stage in plan.stages}
+
+    def depth(stage: Stage) -> int:
+        read = None if stage.source is None else plan.channels[stage.source]
+        return 0 if read is None else 1 + max(depth(by_id[producer]) for producer in read.producers)
+
+    (found,) = (depth(stage) for stage in plan.stages if name in stage.uid)
+    return found
 
 
 def test_an_exchange_that_was_asked_for_is_one() -> None:
     def build(p: beam.Pipeline) -> None:
         _ = flattened(p) | "Asked" >> beam.Reshuffle() | beam.GroupByKey() | "G" >> beam.Map(print)
 
-    plan = plan_of(build, bounded=False)
+    plan = plan_of(build)
     (asked,) = _passing_on(plan)
     assert asked.source is not None
     assert plan.channels[asked.source].routing is Routing.SPREAD
-    assert [plan.channels[sink].routing for sink in asked.sinks] == [Routing.KEYED]
+    assert [plan.channels[sink].routing for sink in asked.sinks] == [Routing.GROUPED]
 
 
 def _passing_on(plan: Plan) -> list[Stage]:

@@ -2,7 +2,7 @@
 
 Owns which stages those are. The SDK makes a stage of each Flatten whose inputs are of several stages; where all that
 follows is an exchange (a CoGroupByKey, a stateful DoFn), each of those can put its elements there itself, which saves
-an exchange of all of them, and a level of each step. Must not know what an exchange is.
+moving all of them once. Must not know what an exchange is.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class _Lowering:
         self._stages = [s for s in stages if s.transforms]
         self._edges: dict[tuple[bytes, Routing], _Edge] = {}
         self._side_routings: dict[str, set[Routing]] = defaultdict(set)
-        self._main_routings: dict[bytes, Routing] = {}
+        # SUBTLE: of a buffer several, if a stateful DoFn reads it and others do, too.
+        self._main_routings: dict[bytes, set[Routing]] = defaultdict(set)
         self._buffer_of_side: dict[str, bytes] = {}
         self._written_coders: dict[bytes, str] = {}
         self._written_pcolls: dict[bytes, set[str]] = defaultdict(set)
@@ -111,6 +112,9 @@ class _Lowering:
         uids = identity.unique(stage.uid for stage in lowered)
         lowered = [replace(stage, uid=uid) for stage, uid in zip(lowered, uids, strict=True)]
         channels = tuple(self._channel(edge) for edge in self._edges.values())
+        for stage in lowered:
+            keyed = stage.source is not None and channels[stage.source].routing is Routing.KEYED
+            assert keyed or not (stage.states or stage.timers), f"{stage.name} keeps state, and is not read by key"
         return Plan(
             name=name,
             stages=tuple(lowered),
@@ -137,7 +141,7 @@ class _Lowering:
                     self._buffer_of_side[pcoll] = transform.spec.payload
         read = _read_of(stage)
         if read is not None and not _is_root(read):
-            self._main_routings[read.spec.payload] = self._main_routing(stage, read)
+            self._main_routings[read.spec.payload].add(self._main_routing(stage, read))
         for transform in stage.transforms:
             payload = phases.par_do_payload(transform)
             if payload is None:
@@ -233,7 +237,7 @@ class _Lowering:
         read = _read_of(stage)
         if source is None:
             return ""
-        keyed = self._main_routings[read.spec.payload] in (Routing.KEYED, Routing.GROUPED)
+        keyed = self._main_routing(stage, read) in (Routing.KEYED, Routing.GROUPED)
         splittable = any(t.spec.urn == phases.PROCESS_URN for t in stage.transforms)
         if not (keyed or splittable or self._side_inputs(stage) or _par_do_facts(stage)["stable"]):
             return ""
@@ -258,7 +262,7 @@ class _Lowering:
             return None, ReadSpec("impulse")
         if _is_root(read):
             return None, ReadSpec("script", coder=teststream.payload_of(self._script).coder_id)
-        routing = self._main_routings[buffer]
+        routing = self._main_routing(stage, read)
         pcoll = next(iter(read.outputs.values()))
         edge = self._edge(buffer, routing, pcoll)
         edge.read_as = pcoll
@@ -278,9 +282,7 @@ class _Lowering:
     def _written(self, write: Any) -> list[_Edge]:
         buffer = write.spec.payload
         pcoll = next(iter(write.inputs.values()))
-        edges = []
-        if buffer in self._main_routings:
-            edges.append(self._edge(buffer, self._main_routings[buffer], pcoll))
+        edges = [self._edge(buffer, routing, pcoll) for routing in sorted(self._main_routings.get(buffer, ()))]
         if buffer == f"materialize:{pcoll}".encode():
             edges += [self._edge(buffer, routing, pcoll) for routing in sorted(self._side_routings.get(pcoll, ()))]
         return edges

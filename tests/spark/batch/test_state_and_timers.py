@@ -155,3 +155,29 @@ def test_a_bag_handed_out_crosses_an_exchange(tmp_path: Path) -> None:
             | beam.Map(note, str(tmp_path))
         )
     assert sorted(noted(tmp_path)) == [(key, [f"{n:03d}" for n in range(key, 300, 3)]) for key in range(3)]
+
+
+class Counted(beam.DoFn):
+    COUNT = CombiningValueStateSpec("count", CountCombineFn())
+
+    def process(self, element: Any, count: Any = beam.DoFn.StateParam(COUNT)) -> Iterator[Any]:
+        count.add(1)
+        yield element[0], count.read()
+
+
+@pytest.mark.contract("PLAN-02", "ENG-12")
+@pytest.mark.parametrize("options", [(), ("--no_fusion",), ("--streaming",), ("--streaming", "--no_fusion")])
+@pytest.mark.parametrize("beside", ["itself", "another", "nothing"])
+def test_state_is_by_key_whoever_else_reads_what_comes_to_it(
+    tmp_path: Path, options: tuple[str, ...], beside: str
+) -> None:
+    """A Map that reads it last took the key away: in batch each task counted by itself."""
+    with _pipeline(*options) as p:
+        other = p | "Other" >> beam.Create([1])
+        numbers = p | beam.Create(range(60)) | beam.Reshuffle()
+        pairs = numbers | "Key" >> beam.Map(lambda x: (f"k{x % 3}", x)).with_output_types(tuple[str, int])
+        sides = {"itself": (beam.pvalue.AsList(pairs),), "another": (beam.pvalue.AsList(other),), "nothing": ()}
+        counted = pairs | "Counted" >> beam.ParDo(Counted())
+        _ = pairs | "Beside" >> beam.Map(lambda x, *side: x, *sides[beside])
+        _ = counted | beam.CombinePerKey(max) | "Note" >> beam.Map(note, str(tmp_path))
+    assert sorted(noted(tmp_path)) == [("k0", 20), ("k1", 20), ("k2", 20)]

@@ -171,7 +171,7 @@ def test_what_is_not_believed_is_kept_by_a_job_that_goes_on_and_confirmed_there(
     while len(noted(out)) < 7:
         assert first.wait_until_finish(50) == "RUNNING"
     told = [cause for cause in first.status().causes if cause.kind == "observer"]
-    assert ["but for 2 time(s) that it does not believe" in cause.text for cause in told] == [True]
+    assert ["there are 2 time(s) that it does not believe" in cause.text for cause in told] == [True]
     first.suspend()
     before = times_of(head())
     assert before.seen == {"WithWatermark(at)": 70_000_000}
@@ -308,7 +308,9 @@ def _ahead(n: int) -> Any:
 @pytest.mark.parametrize("bounded", [True, False])
 def test_an_element_without_a_time_is_told_with_field_type_and_step(bounded: bool) -> None:
     p = pipeline()
-    rows = p | (beam.Create([{"at": "soon"}]) if bounded else test_stream.TestStream().add_elements([{"at": "soon"}]))
+    rows = p | (
+        beam.Create([{"at": "soon", "of": 1}]) if bounded else test_stream.TestStream().add_elements([{"at": "soon"}])
+    )
     _ = rows | "Timed" >> WithWatermark("at", 2)
     with pytest.raises(UserCodeError, match=r"'at'.*str") as raised:
         p.run().wait_until_finish()
