@@ -145,6 +145,28 @@ def test_a_folder_that_is_away_is_not_made_anew_by_who_has_seen_it(tmp_path: Pat
     assert FolderBlobs(tmp_path / "job").get("x") == b"3"
 
 
+def test_a_folder_that_goes_while_a_file_is_written_is_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = FolderBlobs(tmp_path / "job")
+    write = blobs._written
+
+    def and_away(data: bytes) -> Path:
+        scratch = write(data)
+        (tmp_path / "job").rename(tmp_path / "elsewhere")
+        return scratch
+
+    for put in (blobs.put, blobs.create):
+        monkeypatch.setattr(blobs, "_written", and_away)
+        with pytest.raises(DeterminateError, match="and its disk mounted"):
+            put("a/b", b"1")
+        assert not (tmp_path / "job").exists()
+        monkeypatch.setattr(blobs, "_written", write)
+        (tmp_path / "elsewhere").rename(tmp_path / "job")
+        assert put("a/b", b"1") in (None, True)
+        blobs.delete("a/b")
+
+
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/.hidden", "a/"])
 def test_names_stay_inside(memory: DurableBlobs, tmp_path: Path, name: str) -> None:
     for blobs in (memory, FolderBlobs(tmp_path)):

@@ -152,8 +152,10 @@ class FolderBlobs:
         """Makes a folder, and sees that its name is durable, too."""
         if folder.is_dir():
             return
-        if folder.parent != folder:
-            self._made(folder.parent)
+        if folder == self._root:
+            # It was there a moment ago.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+        self._made(folder.parent)
         folder.mkdir(exist_ok=True)
         self._synced(folder.parent)
 
