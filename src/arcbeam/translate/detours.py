@@ -25,13 +25,11 @@ class _Detour:
 
     Attributes:
         stage: the SDK's.
-        pcoll: what it passes on.
         writes: where to.
         before: the stages that write to it, each with its writes.
     """
 
     stage: Any
-    pcoll: str
     writes: Sequence[Any]
     before: Sequence[tuple[Any, Sequence[Any]]]
 
@@ -81,7 +79,7 @@ def _found(sides_of: Callable[[Any], Mapping[str, str]], stages: Sequence[Any], 
         # Not what an exchange of the user's has in between: that is to be one.
         passed = len(before) > 1 and read.spec.payload.startswith(_BETWEEN_STAGES)
         if passed and pcoll not in sides and all(_alike(components, pcoll, t) for _, of in before for t in of):
-            return _Detour(stage, pcoll, writes, before)
+            return _Detour(stage, writes, before)
     return None
 
 
@@ -98,11 +96,9 @@ def _alike(components: Any, pcoll: str, write: Any) -> bool:
 
 def _instead(write: Any, further: Any) -> Any:
     """A write of a collection to where another one goes."""
-    inputs: Mapping[str, str] = write.inputs
-    transform = runner_pb.PTransform(
+    return runner_pb.PTransform(
         unique_name=f"{write.unique_name}/{further.unique_name}",
-        inputs=inputs,
+        inputs=write.inputs,
         spec=further.spec,
         environment_id=write.environment_id,
     )
-    return transform
