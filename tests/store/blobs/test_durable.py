@@ -133,7 +133,8 @@ def test_a_folder_that_is_away_is_not_made_anew_by_who_has_seen_it(tmp_path: Pat
     reader = FolderBlobs(tmp_path / "job")
     reader.get("x")
     (tmp_path / "job").rename(tmp_path / "elsewhere")
-    for blobs in (writer, reader, pickle.loads(pickle.dumps(writer))):
+    told = open_blobs(str(tmp_path / "job"), made=True), open_blobs(f"file://{tmp_path / 'job'}", made=True)
+    for blobs in (writer, reader, pickle.loads(pickle.dumps(writer)), *told):
         for write in (lambda blobs=blobs: blobs.put("y", b""), lambda blobs=blobs: blobs.create("y", b"")):
             with pytest.raises(DeterminateError, match="see that the path is right, and its disk mounted"):
                 write()

@@ -93,7 +93,8 @@ class _JobHere:
         folder = copies_folder()
         # The system's temporary folder is everybody's.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.files = TaskStore(open_blobs(job.store), HostCache(folder), folder / "scratch")
+        # The driver's opening is there before any step.
+        self.files = TaskStore(open_blobs(job.store, made=True), HostCache(folder), folder / "scratch")
 
     def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
         """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""

@@ -21,7 +21,7 @@ _OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _HADOOP = ("hdfs", "viewfs")
 
 
-def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> ClearableBlobs:
+def open_blobs(url: str, config: Mapping[str, Any] | None = None, *, made: bool = False) -> ClearableBlobs:
     """Opens the place that a URL names; nothing is read or written yet.
 
     Args:
@@ -30,16 +30,17 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None) -> ClearableBl
             with `scheme=http` if that endpoint has no TLS); `hdfs://host:port/path` (Hadoop's native library, where
             pyarrow finds it).
         config: settings for an object store, as obstore's `from_url` takes them (`endpoint`, `region`, …).
+        made: whether somebody has written there: a folder that is gone is then away, and not to be made.
 
     Raises:
         StoreError: the scheme is unknown, or the place cannot be opened.
     """
     match = _SCHEME.match(url)
     if match is None:
-        return FolderBlobs(url)
+        return FolderBlobs(url, made=made)
     scheme = match[1].lower()
     if scheme == "file":
-        return FolderBlobs(Path(unquote(urlsplit(url).path)))
+        return FolderBlobs(Path(unquote(urlsplit(url).path)), made=made)
     try:
         if scheme in _OBJECT_STORES:
             from obstore.store import from_url

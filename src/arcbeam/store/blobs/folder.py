@@ -27,13 +27,14 @@ class FolderBlobs:
     Args:
         root: the folder; made when first written to.
         sync: whether what is written survives a power cut; without it, it survives the death of processes only.
+        made: whether another process has made the folder, so that this one does not, wherever it has gone.
     """
 
-    def __init__(self, root: Path | str, *, sync: bool = True) -> None:
+    def __init__(self, root: Path | str, *, sync: bool = True, made: bool = False) -> None:
         self._root = Path(root).absolute()
         self._sync = sync
         # Goes along to tasks: who has seen it once does not make it anew where a mount has gone.
-        self._there = False
+        self._there = made
 
     def __str__(self) -> str:
         return str(self._root)
