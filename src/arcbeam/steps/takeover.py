@@ -1,11 +1,12 @@
 """How a driver takes a job over: what is in its folder, and what of that fits the pipeline that is to go on with it.
 
-Owns from where a job goes on, its number of shards, the numbers of its stages, and where outputs begin that they did
-not have. Must not know what runs its steps.
+Owns from where a job goes on, its number of shards, the numbers of its stages, whose state goes to another level, and
+where outputs begin that they did not have. Must not know what runs its steps.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.opening import misfit
+from arcbeam.store.log.relocating import Move, moves, relocated
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import (
@@ -67,12 +69,14 @@ class Taken:
         shards: of each level.
         numbers: of the pipeline's stages.
         dropped: what was given up, each in a line.
+        moved: the stages whose state was put to another level.
     """
 
     log: StepLog
     shards: int
     numbers: Mapping[str, int]
     dropped: tuple[str, ...] = ()
+    moved: tuple[Move, ...] = ()
 
 
 def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
@@ -96,11 +100,12 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
 
     shape = shape_of(plan, shards)
     dropped: tuple[str, ...] = ()
+    moved: tuple[Move, ...] = ()
 
     publishers = {name for stage in plan.stages for name in stage.publishers}
 
     def adapted(origin: Manifest) -> Manifest:
-        nonlocal dropped
+        nonlocal dropped, moved
         now_called = renamed(origin, how.renamed, publishers)
         gone, lost = _left(now_called, shape, publishers)
         if how.drop:
@@ -111,7 +116,15 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         # A job that has ended is only finished, unless it goes on in spite of that.
         if origin.mode not in ENDED or how.force:
             _refuse_new_sources(plan, now_called, blobs)
+        moved = moves(now_called.shape, shape, progress_of(now_called).numbers)
         return _with_outputs(plan, now_called)
+
+    def filled(opening: Manifest) -> Manifest:
+        # Also of a job that is only finished: it may be gone on with by force, and the opening says where its state is.
+        if not moved:
+            return opening
+        with tempfile.TemporaryDirectory(prefix="arcbeam-moved-") as scratch:
+            return relocated(blobs, opening, moved, Path(scratch))
 
     def kept(epoch: int, before: str) -> str:
         return "" if how.program is None else programs.keep(blobs, how.program, how.files, epoch, before)
@@ -126,8 +139,9 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         finish=True,
         program=kept,
         adapt=adapted,
+        fill=filled,
     )
-    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped)
+    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped, moved)
 
 
 def _left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -46,10 +46,12 @@ class Job:
         for each in (self.out, self.read):
             each.mkdir(parents=True)
 
-    def submit(self, *more: str, keep: str = "Keep") -> Any:
+    def submit(self, *more: str, keep: str = "Keep", exchanges: int = 0) -> Any:
         options = PipelineOptions(["--streaming", "--shards=3", f"--checkpoint_dir={self.state}", *more])
         p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
         numbers = fed(p, self.source) | "Read" >> beam.Map(lambda n, to: note(n, to) or n, str(self.read))
+        for n in range(exchanges):
+            numbers = numbers | f"Spread {n}" >> beam.Reshuffle() | f"On {n}" >> beam.Map(lambda n: n)
         ordinals = numbers | "Key" >> beam.Map(lambda n: (n % 3, n)) | keep >> beam.ParDo(Ordinal())
         windows = ordinals | beam.WindowInto(window.FixedWindows(10)) | "Group" >> beam.GroupByKey()
         _ = windows | beam.Map(
@@ -139,6 +141,33 @@ def test_state_that_belongs_to_no_stage_any_more_is_given_up_by_name(tmp_path: P
     ordinal = {n: n // 3 + 1 if n < 15 else (n - 15) // 3 + 1 for n in range(25)}
     told = [(start, key, [(n, ordinal[n]) for n, _ in pairs]) for start, key, pairs in expected(0, 25)]
     assert job.panes() == told
+
+
+@pytest.mark.contract("STORE-05")
+def test_state_goes_along_where_exchanges_come_in_front_of_it_and_go(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    levels = []
+    for until, exchanges in (15, 0), (25, 2), (35, 1):
+        feed(job.source, until)
+        result = job.submit(exchanges=exchanges)
+        wait(result, lambda until=until: len(job.panes()) == until // 10 * 3)
+        result.suspend()
+        report = inspect(FolderBlobs(job.state), check=True)
+        assert report.problems == ()
+        levels.append(next(stage.level for stage in report.stages if stage.stage == "Keep"))
+    assert levels == [2, 4, 3]
+    feed(job.source, 45, end=True)
+    assert job.submit(exchanges=0).wait_until_finish() == "DONE"
+    # What goes through an exchange comes in any order; each is counted once.
+    assert _without_order(job.panes()) == _without_order(expected(0, 45))
+
+
+def _without_order(panes: list[Any]) -> Any:
+    counted: dict[int, list[int]] = {}
+    for _, key, pairs in panes:
+        counted.setdefault(key, []).extend(ordinal for _, ordinal in pairs)
+    numbers = [(start, key, sorted(n for n, _ in pairs)) for start, key, pairs in panes]
+    return numbers, {key: sorted(ordinals) for key, ordinals in counted.items()}
 
 
 @pytest.mark.contract("STORE-05", "SDF-02")

@@ -280,7 +280,6 @@ def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
     with pytest.raises(IncompatibleStateError) as refused:
         StepLog.open(memory, changed, Timestamp(0))
     assert refused.value.message.splitlines()[1:] == [
-        "  - stage 'a' has state at level 1, the pipeline has it at 2",
         "  - stage 'b' has state of another kind: (cells), in the pipeline (other)",
         "  - stage 'c' has state, and the pipeline has no such stage",
     ]

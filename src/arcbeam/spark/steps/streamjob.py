@@ -226,6 +226,13 @@ class StreamRun:
         self._opened = log.head.step
         for lost in taken.dropped:
             self.warn(f"given up, as --allow_dropped_state says: {lost}")
+        for move in taken.moved:
+            _LOG.info(
+                "the state of stage '%s' was moved from level %d to %d: so many exchanges are in front of it now",
+                move.stage,
+                move.source,
+                move.target,
+            )
         if log.head.mode in ENDED:
             self.warn(
                 f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"

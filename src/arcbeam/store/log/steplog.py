@@ -116,6 +116,7 @@ class StepLog:
         finish: bool = False,
         program: Callable[[int, str], str] = lambda epoch, before: "",
         adapt: Callable[[Manifest], Manifest] = lambda origin: origin,
+        fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
     ) -> StepLog:
         """Takes a job over: begins an epoch and commits its opening. Every driver before is fenced out by that.
@@ -139,6 +140,8 @@ class StepLog:
             adapt: what is made of the manifest that is gone on from, before it is held against `shape`. It must not
                 change what is real, but only what it is called, and by which outputs watermarks are known; and leave
                 out what is given up on purpose.
+            fill: writes what the opening needs beside what there is, and names it there: files for its step, by this
+                epoch. Called behind `adapt`, when the epoch has begun; again where another driver took the step.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -154,7 +157,7 @@ class StepLog:
         def first(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
             return opening(blobs, newest, replace(asked, program=program), epoch, token)
 
-        return cls.take(blobs, first, now, driver=driver, program=program, token=token)
+        return cls.take(blobs, first, now, driver=driver, program=program, fill=fill, token=token)
 
     @classmethod
     def take(
@@ -165,6 +168,7 @@ class StepLog:
         *,
         driver: str = "",
         program: Callable[[int, str], str] = lambda epoch, before: "",
+        fill: Callable[[Manifest], Manifest] = lambda opening: opening,
         token: Callable[[], str] = new_token,
     ) -> StepLog:
         """Takes a job over with whatever first manifest; see `open`, which is the way to go on with one.
@@ -176,6 +180,7 @@ class StepLog:
             now: the time.
             driver: who this is, for people.
             program: as in `open`.
+            fill: as in `open`.
             token: gives tokens that nobody else has.
 
         Raises:
@@ -199,7 +204,7 @@ class StepLog:
                 raise _taking_over(blobs, epoch)
             if kept_for != (kept_for := (epoch, _program_of(newest))):
                 kept = program(*kept_for)
-            manifest = first(newest, kept, epoch, own)
+            manifest = fill(first(newest, kept, epoch, own))
             outcome = _create(blobs, manifest, encode(manifest))
             match outcome:
                 case Committed():

@@ -270,7 +270,8 @@ def _pins(head: Manifest, following: Manifest) -> Iterator[str]:
 def differences(had: JobShape, wanted: JobShape) -> list[str]:
     """Why state of the first shape cannot be resumed by a pipeline of the second, by stage; empty if it can.
 
-    A stage that had state must be there, at its level, with state of the same shape. Others may come and go.
+    A stage that had state must be there, with state of the same shape. Others may come and go. Where its tasks look for
+    its rows may change: they are moved there (`log.relocating`).
     """
     wrong = []
     if had.shards != wanted.shards:
@@ -287,8 +288,6 @@ def differences(had: JobShape, wanted: JobShape) -> list[str]:
             wrong.append(f"stage '{old.stage}' has state, and the pipeline has no such stage")
         elif new.shape != old.shape:
             wrong.append(f"stage '{old.stage}' has state of another kind: {_change(old.shape, new.shape)}")
-        elif new.level != old.level:
-            wrong.append(f"stage '{old.stage}' has state at level {old.level}, the pipeline has it at {new.level}")
     return wrong
 
 

@@ -193,7 +193,9 @@ def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...
             "nothing to do: another attempt has done the work",
         )
     files = tuple(file for file in version.files if file.last_step > at)
-    if not version.contains(at) or any(file.kind == FileKind.SNAPSHOT for file in files):
+    # Where no file is as old as the copy, the shard had none for a while, and what the copy has is of before that.
+    stands = version.contains(at) and any(file.first_step <= at for file in version.files)
+    if not stands or any(file.kind == FileKind.SNAPSHOT for file in files):
         return version.files, True
     return files, False
 
