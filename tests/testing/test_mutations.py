@@ -49,6 +49,9 @@ SEEDS = {
     "one level more that rests": 0,
     "timers that are no more counted on": 0,
     "the end of time said before those have prepared who were to": 3,
+    "what has moved to another level stays where it was": 2,
+    "state that is left at the level where it was": 2,
+    "a copy built upon that is of before its level went": 565,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""
 

@@ -9,8 +9,8 @@ changes the simulator sees here whether it still does. Must not know how a mista
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -43,22 +43,14 @@ from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.steps import proposals
-from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import MissingFileError, StoreError
-from arcbeam.store.log import opening, steplog
-from arcbeam.store.log.steplog import Committed, Conflict, Outcome
-from arcbeam.store.log.sweep import Sweeper
-from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Manifest
-from arcbeam.store.shards import compaction, overlay
+from arcbeam.testing.mistakes_of_the_store import OF_THE_STORE, Mutation
 from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.playing.buffered import Committing
 from arcbeam.testing.simulate.playing.usercode import Passing
 from arcbeam.testing.simulate.playing.world import play
 from arcbeam.testing.simulate.scenario.choosing import scenario_of
 from arcbeam.testing.simulate.shrinking import Failure, played, shrunk
-
-Mutation = Callable[[], AbstractContextManager[object]]
 
 
 def _hold_dropped_at_a_split() -> AbstractContextManager[object]:
@@ -71,20 +63,6 @@ def _hold_dropped_at_a_split() -> AbstractContextManager[object]:
         return made
 
     return patch.object(Residuals, "split", without_hold)
-
-
-def _manifest_created_twice() -> AbstractContextManager[object]:
-    create = steplog._create
-
-    def again(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
-        outcome = create(blobs, manifest, data, unclear)
-        if not isinstance(outcome, Conflict):
-            return outcome
-        with suppress(StoreError):
-            blobs.put(manifest_name(manifest.step), data)
-        return Committed(manifest)
-
-    return patch.object(steplog, "_create", again)
 
 
 def _marker_ignored() -> AbstractContextManager[object]:
@@ -103,11 +81,6 @@ def _timer_fired_when_equal() -> AbstractContextManager[object]:
         return take(self, watermark if watermark == MAX_TIMESTAMP else Timestamp(watermark + 1), expirations)
 
     return patch.object(Timers, "take_event", one_later)
-
-
-def _tombstone_lost() -> AbstractContextManager[object]:
-    merged = compaction.merged
-    return patch.object(compaction, "merged", lambda sources, bottom: merged(sources, bottom=True))
 
 
 def _residual_kept_twice() -> AbstractContextManager[object]:
@@ -130,29 +103,6 @@ def _drop_uncounted() -> AbstractContextManager[object]:
         self.exchange.late(self.placed.name, self.shard, drop)
 
     return patch.object(StageContext, "drop", uncounted)
-
-
-def _savepoint_swept() -> AbstractContextManager[object]:
-    counting = Sweeper._counting
-    return patch.object(Sweeper, "_counting", lambda self, floor, pinned: counting(self, floor, set()))
-
-
-@contextmanager
-def _fence_unchecked() -> Iterator[None]:
-    """Whatever stands under the name of a manifest is taken for one's own."""
-    create = steplog._create
-
-    def whosever(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
-        try:
-            blobs.get(manifest_name(manifest.step))
-        except MissingFileError:
-            return create(blobs, manifest, data, unclear)
-        return Committed(manifest)
-
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(steplog, "_create", whosever))
-        stack.enter_context(patch.object(steplog, "has_begun", lambda blobs, epoch: False))
-        yield
 
 
 def _pending_ignored() -> AbstractContextManager[object]:
@@ -234,14 +184,6 @@ def _read_once() -> AbstractContextManager[object]:
     return patch.object(Frontier, "_read", and_never_again)
 
 
-def _block_ends_scan() -> AbstractContextManager[object]:
-    def of_a_block(self: overlay._SortedKeys, start: bytes, end: bytes | None) -> Iterator[bytes]:
-        blocks = ([key for key in block if start <= key and (end is None or key < end)] for block in self._blocks)
-        return iter(next(filter(None, blocks), ()))
-
-    return patch.object(overlay._SortedKeys, "between", of_a_block)
-
-
 def _payload_kept() -> AbstractContextManager[object]:
     set = Timers.set
 
@@ -263,17 +205,6 @@ def _savepoint_forgotten() -> AbstractContextManager[object]:
         state.savepoints.clear()
 
     return patch.object(committing, "committed", and_nothing_waits)
-
-
-def _pins_of_the_origin() -> AbstractContextManager[object]:
-    real = opening.opening
-
-    def as_they_were(blobs: DurableBlobs, newest: Any, asked: Any, *more: Any) -> Manifest:
-        made = real(blobs, newest, asked, *more)
-        last = made.abandoned[-1].first if asked.savepoint and made.abandoned else made.step
-        return replace(made, pins=tuple(pin for pin in made.pins if pin.step < last))
-
-    return patch.object(steplog, "opening", as_they_were)
 
 
 def _suspension_unheard() -> AbstractContextManager[object]:
@@ -408,15 +339,11 @@ def _one_more_rests() -> AbstractContextManager[object]:
 
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
-    "a manifest created twice": _manifest_created_twice,
     "a marker ignored": _marker_ignored,
     "a timer fired at <=": _timer_fired_when_equal,
-    "a compaction that loses a tombstone": _tombstone_lost,
     "a residual kept twice": _residual_kept_twice,
     "a watermark taken as max": _watermark_as_max,
     "a late drop uncounted": _drop_uncounted,
-    "a savepoint that references a swept file": _savepoint_swept,
-    "a fence not checked": _fence_unchecked,
     "an input watermark that ignores what waits": _pending_ignored,
     "panes numbered on when a session grows": _numbered_on,
     "what comes in a drain not truncated": _drain_over,
@@ -424,10 +351,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "the hold of a merged session lost": _merged_hold_lost,
     "state committed when bundles end": _state_committed_late,
     "an index that is read once": _read_once,
-    "a scan that ends with a block of the overlay": _block_ends_scan,
     "a timer that keeps its first payload": _payload_kept,
     "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
-    "savepoints lost by resuming from an older one": _pins_of_the_origin,
     "a suspension that is not heard": _suspension_unheard,
     "what was seen is forgotten": _only_the_steps,
     "what was not believed is forgotten": _doubts_forgotten,
@@ -448,6 +373,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a level that rests while something waits in it": _rests_with_work,
     "one level more that rests": _one_more_rests,
     "the end of time said before those have prepared who were to": _end_said_too_early,
+    **OF_THE_STORE,
 }
 """The mistakes by name."""
 

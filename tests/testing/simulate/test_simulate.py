@@ -58,6 +58,7 @@ def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) ->
         "preparing made new work",
         "sweeps",
         "tasks were rescaled",
+        "state was moved to other levels",
         "what was not published was taken over",
         "late panes",
         "panes by the clock",

@@ -38,6 +38,7 @@ class Failure:
         scenario = self.scenario
         lines = [f"seed {scenario.seed}: {self.error}", f"  raised in {self.place}"]
         lines.append(f"  shards: {scenario.pipeline.shards}, tasks: {scenario.tasks}, hosts: {scenario.hosts}")
+        lines.append(f"  exchanges more, driver by driver: {scenario.exchanges}")
         lines.append(f"  budget: {scenario.looks} looks, a sweep keeps {scenario.keep} steps")
         for stage in scenario.pipeline.stages:
             reads = ", ".join(map(str, stage.inputs))
@@ -96,6 +97,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, tasks=(ones,))
     if len(scenario.tasks) > 1:
         yield replace(scenario, tasks=scenario.tasks[:1])
+    if scenario.exchanges != (0,):
+        yield replace(scenario, exchanges=(0,))
     if scenario.hosts > 1:
         yield replace(scenario, hosts=1)
     if scenario.real_cache:

@@ -187,6 +187,27 @@ class Watcher:
             if stage.kept is None or not amounts.same(stage.kept, found):
                 raise Broken(f"step {manifest.step} tells of {stage.name} {stage.kept}, and there is {found}")
 
+    def _check_moved(self, origin: Manifest, opening: Manifest) -> None:
+        """Nothing is changed by an opening; but the rows of stages are at the levels that they have there."""
+        levels = {self._pipeline.numbers[of.stage].to_bytes(2, "big"): of.level for of in opening.shape.stages}
+        if all(opening.shape.stages[n].level == of.level for n, of in enumerate(origin.shape.stages)):
+            if opening.shards != origin.shards:
+                raise Broken(f"step {opening.step} goes on from step {origin.step}, and has other shards")
+            return
+        had, has = (
+            {
+                (shard.shard, key): (value, shard.level)
+                for shard in of.shards
+                for key, value in scan(self._blobs, shard.files)
+                if len(key) > 2
+            }
+            for of in (origin, opening)
+        )
+        if has != {(shard, key): (value, levels[key[1:3]]) for (shard, key), (value, _) in had.items()}:
+            raise Broken(f"step {opening.step} goes on from step {origin.step}, and not all state is where it is read")
+        if sum(1 for of in opening.shards for key, _ in scan(self._blobs, of.files) if len(key) > 2) > len(has):
+            raise Broken(f"step {opening.step} has state of a stage at two levels")
+
     def _has_files(self, manifest: Manifest) -> None:
         for name in manifest.file_names():
             if name not in self._blobs.data:
@@ -200,6 +221,8 @@ class Watcher:
             if head is not None and origin is None:
                 origin = self._pinned(manifest.abandoned[-1].first - 1)
             self.wishes.opened(head, origin, manifest)
+            if origin is not None:
+                self._check_moved(origin, manifest)
         else:
             before = head
             assert head is not None

@@ -162,7 +162,8 @@ class Wishes:
             return
         if opening.pins != before.pins:
             raise Broken(f"step {opening.step} opens with savepoints {opening.pins}; there were {before.pins}")
-        for what in ("shards", "side_files", "watermarks", "progress", "committables"):
+        # Its shards: see `watching`.
+        for what in ("side_files", "watermarks", "progress", "committables"):
             if getattr(opening, what) != getattr(origin, what):
                 raise Broken(f"step {opening.step} goes on from step {origin.step}, and has other {what}")
         if opening.mode is CommitMode.DRAINING:

@@ -26,7 +26,9 @@ from arcbeam.engine.progress import (
 )
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError
+from arcbeam.store.log import relocating
 from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.log.relocating import Move, moves
 from arcbeam.store.log.savepoints import copy_savepoint
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.values import Manifest, Pin
@@ -157,16 +159,28 @@ class World:
         pins = self.watcher.head.pins if self.watcher.head else ()
         if savepoint and all(pin.name != savepoint for pin in pins):
             savepoint = ""
-        tasks = scenario.tasks[number % len(scenario.tasks)]
+        exchanges = scenario.exchanges[number % len(scenario.exchanges)]
+        pipeline = scenario.pipeline.deeper(exchanges)
+        first, *others = scenario.tasks[number % len(scenario.tasks)]
+        tasks = (first, *(1,) * exchanges, *others)
+        moved: tuple[Move, ...] = ()
+
+        def adapted(origin: Manifest) -> Manifest:
+            nonlocal moved
+            moved = moves(origin.shape, pipeline.shape, pipeline.numbers)
+            return origin
+
         try:
             log = StepLog.open(
                 blobs,
-                scenario.pipeline.shape,
+                pipeline.shape,
                 self.now,
                 driver=name,
                 savepoint=savepoint,
                 finish=not savepoint,
                 force=bool(savepoint),
+                adapt=adapted,
+                fill=lambda opening: relocating.relocated(blobs, opening, moved, self._folder / "scratch"),
                 token=lambda: f"{scenario.seed}-{next(self._tokens)}",
             )
         except (FencedError, DeterminateError, IndeterminateError) as e:
@@ -180,18 +194,20 @@ class World:
         self.watcher.look()
         if savepoint:
             self.watcher.wishes.resumed(log.head, savepoint)
-        layout = scenario.pipeline.layout(tasks)
+        if moved:
+            self.happened["state was moved to other levels"] += 1
+        layout = pipeline.layout(tasks)
         last = max(
             (e.time for s in scenario.pipeline.stages if isinstance(s.kind, Source) for e in s.kind.events), default=0
         )
         job = Job(
-            scenario.pipeline,
+            pipeline,
             layout,
             blobs,
             log.epoch,
             self._folder / "scratch",
             self._parts,
-            honest(scenario.pipeline),
+            honest(pipeline),
             scenario.looks,
             last + 1,
         )

@@ -46,7 +46,13 @@ def plain_scenario_of(seed: int) -> Scenario:
         real_cache=chance.random() < 0.05,
         faults=(*_faults(chance), *_rare_faults(random.Random(f"rare {seed}"))),
         requests=_requests(chance),
+        exchanges=_exchanges(random.Random(f"exchanges {seed}")),
     )
+
+
+def _exchanges(chance: random.Random) -> tuple[int, ...]:
+    """Of most jobs the pipeline stays as it is."""
+    return (0,) if chance.random() < 0.7 else tuple(chance.randint(0, 2) for _ in range(chance.randint(1, 3)))
 
 
 def _pipeline(seed: int, chance: random.Random) -> tuple[Pipeline, Sequence[int]]:

@@ -6,7 +6,7 @@ Owns the values, and what the engine must be told of them. Must not know how a p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from arcbeam.engine.plan.layout import Layout, Placed
@@ -127,6 +127,11 @@ class Pipeline:
             if stage.side is not None:
                 readers[stage.side] = (*readers.get(stage.side, ()), stage)
         return readers
+
+    def deeper(self, exchanges: int) -> Pipeline:
+        """The same with so many exchanges more behind its sources, which pass on what comes."""
+        moved = (replace(stage, level=stage.level + exchanges) if stage.level else stage for stage in self.stages)
+        return Pipeline(tuple(moved), self.shards) if exchanges else self
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:

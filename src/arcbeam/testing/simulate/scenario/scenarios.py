@@ -98,6 +98,7 @@ class Scenario:
     Attributes:
         seed: of the chance that is left: how restrictions are split, on which host a task runs, how long steps take.
         tasks: for each driver in turn, again and again: the tasks of each level.
+        exchanges: likewise: how many more its pipeline has behind the sources than another one.
         hosts: how many.
         looks: the budget of a task.
         keep: steps that a sweep keeps.
@@ -113,3 +114,4 @@ class Scenario:
     real_cache: bool = False
     faults: tuple[Fault, ...] = ()
     requests: tuple[Request, ...] = ()
+    exchanges: tuple[int, ...] = (0,)
