@@ -117,6 +117,9 @@ def test_a_key_may_be_the_name_of_a_field() -> None:
 
 
 def test_a_delay_below_zero_and_what_is_no_key_are_refused() -> None:
+    typed = beam.Pipeline() | beam.Create([beam.Row(id=1)])
+    with pytest.raises(ValueError, match=r"Within.*: elements have no field 'it'; they have 'id'"):
+        _ = typed | DeduplicateWithinWatermark(5, "it")
     with pytest.raises(ValueError, match="delay=-1"):
         DeduplicateWithinWatermark(-1)
     with pytest.raises(ValueError, match=r"key=5\): it is a function, or the name of a field"):

@@ -14,6 +14,7 @@ from apache_beam.coders import BooleanCoder, FastPrimitivesCoder
 from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWriteStateSpec, on_timer
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from arcbeam.io.fields import fields_of, type_of_field
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
 from arcbeam.model import texts
@@ -44,7 +45,8 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
             attribute); None: the whole element. Keys are encoded as those of a grouping.
 
     Raises:
-        ValueError: the delay is below zero; the key is something else.
+        ValueError: the delay is below zero; the key is something else; elements have no such field, as far as their
+            type says.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
     ) -> None:
         super().__init__(label)
         self._delay = micros_of("DeduplicateWithinWatermark", "delay", delay)
+        self._field = key if isinstance(key, str) else None
         self._key = partial(_field, key) if isinstance(key, str) else key
         if self._delay < 0:
             raise ValueError(f"DeduplicateWithinWatermark(delay={delay}): nothing is less than 0 s away")
@@ -60,6 +63,8 @@ class DeduplicateWithinWatermark(beam.PTransform):  # type: ignore[misc]  # Beam
 
     def expand(self, elements: Any) -> Any:
         """See `beam.PTransform`."""
+        if self._field is not None and (fields := fields_of(elements.element_type)) is not None:
+            type_of_field(self.label, self._field, fields)
         if self._key is None:
             pairs = elements | "Key" >> beam.Map(_as_key).with_output_types(tuple[elements.element_type, None])
         else:

@@ -15,6 +15,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
+from arcbeam.io.windowfns import told
 from arcbeam.model import texts
 
 _NO_PAIRS: Final = (bool, int, float, complex, str, bytes)
@@ -77,13 +78,13 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             raise ValueError("JoinWithin takes a pair of collections: (left, right) | JoinWithin(...)") from None
         if left.windowing.windowfn != right.windowing.windowfn:
             raise ValueError(
-                f"JoinWithin: the left side has windows of {left.windowing.windowfn}, the right one of "
-                f"{right.windowing.windowfn}; apply the same WindowInto to both"
+                f"JoinWithin: the left side has windows of {told(left.windowing.windowfn)}, the right one of "
+                f"{told(right.windowing.windowfn)}; apply the same WindowInto to both"
             )
         if left.windowing.windowfn.is_merging():
             raise ValueError(
-                f"JoinWithin: windows of {left.windowing.windowfn} merge, and only elements of the same window are "
-                "partners; join first, and apply WindowInto to what comes out"
+                f"JoinWithin: windows of {told(left.windowing.windowfn)} merge, and only elements of the same "
+                "window are partners; join first, and apply WindowInto to what comes out"
             )
         for side, name in ((left, "left"), (right, "right")):
             if side.element_type in _NO_PAIRS:

@@ -6,7 +6,6 @@ runner that knows this transform observes the times, for others it gives element
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import numbers
 import operator
@@ -19,10 +18,11 @@ from typing import Any, Final, Literal
 import apache_beam as beam
 import numpy as np
 from apache_beam.typehints import typehints
-from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from arcbeam.io.fields import fields_of, type_of_field
 from arcbeam.io.spans import micros_of
+from arcbeam.io.windowfns import told
 from arcbeam.model import texts
 from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, MOST, PART, Observing, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
@@ -133,8 +133,8 @@ class WithWatermark(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
             _check_field(self.label, self._event_time, pcoll.element_type)
         if self._event_time is not None and pcoll.windowing.windowfn != beam.window.GlobalWindows():
             raise ValueError(
-                f"{self.label}: its input is in windows of {pcoll.windowing.windowfn} already, by other times than it "
-                "gives; apply WindowInto behind it"
+                f"{self.label}: its input is in windows of {told(pcoll.windowing.windowfn)} already, by other "
+                "times than it gives; apply WindowInto behind it"
             )
         kind = pcoll.element_type
         observe = _Observe(_EventTimes(self._event_time), self._observing)
@@ -218,33 +218,19 @@ def _check_field(label: str, field: str, kind: Any) -> None:
     Raises:
         ValueError: there is no such field, or it is no time.
     """
-    if isinstance(kind, RowTypeConstraint):
-        fields = dict(kind._fields)
-    elif isinstance(kind, typehints.Dict.DictConstraint):
+    if isinstance(kind, typehints.Dict.DictConstraint):
         if not _may_be_a_time(kind.value_type):
             raise ValueError(
                 f"{label}: values of {kind} are of type {kind.value_type}, which is no time; key {field!r} must be "
                 f"{_TIMES}"
             )
         return
-    elif dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        fields = _hints(kind)
-    else:
+    fields = fields_of(kind)
+    if fields is None:
         return
-    if field not in fields:
-        known = ", ".join(map(repr, fields))
-        raise ValueError(f"{label}: elements have no field {field!r}; they have {known}")
-    if not _may_be_a_time(fields[field]):
-        raise ValueError(f"{label}: field {field!r} is of type {fields[field]}, which is no time; it must be {_TIMES}")
-
-
-def _hints(kind: Any) -> dict[str, Any]:
-    """The types of a class's fields; of any type, if what is written there cannot be found from here."""
-    try:
-        return typing.get_type_hints(kind)
-    except (NameError, TypeError, AttributeError, SyntaxError):
-        names = [of.name for of in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else kind._fields
-        return dict.fromkeys(names, Any)
+    of = type_of_field(label, field, fields)
+    if not _may_be_a_time(of):
+        raise ValueError(f"{label}: field {field!r} is of type {of}, which is no time; it must be {_TIMES}")
 
 
 def _may_be_a_time(kind: Any) -> bool:

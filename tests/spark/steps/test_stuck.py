@@ -301,7 +301,7 @@ def test_a_timer_that_holds_its_output_timestamp(tmp_path: Path) -> None:
     cause = stuck(tmp_path, build, lambda cause: cause.kind == "timer")
     assert re.fullmatch(
         rf"the watermark of the output '.*' of '.*Hourly.*' is at 1970-01-01T00:00:00Z, {SINCE}: "
-        r"timer '.*flush' of key '.*meter.*' in shard \d of '.*Hourly.*' holds it at its output timestamp",
+        r"timer 'flush' of key '.*meter.*' in shard \d of '.*Hourly.*' holds it at its output timestamp",
         cause.text,
     )
     assert re.fullmatch(rf"the clock comes to {WHEN}, when it fires; or it is cleared", cause.frees)

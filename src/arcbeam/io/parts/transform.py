@@ -29,6 +29,7 @@ from arcbeam.io.parts.spans import Kept, check_template
 from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
+from arcbeam.io.windowfns import told
 
 _BYTES: Final = 128 << 20
 """Of a part, if nothing else is said."""
@@ -137,8 +138,8 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         merges, has_windows = windowfn.is_merging(), not isinstance(windowfn, window.GlobalWindows)
         if merges and not records.is_bounded:
             raise ValueError(
-                f"WriteParts into {self._path}: windows of {windowfn} merge, and which there are is not known before "
-                "they are over: group the records first, and give what comes out of it windows that do not"
+                f"WriteParts into {self._path}: windows of {told(windowfn)} merge, and which there are is not "
+                "known before they are over: group the records first, and give what comes out of it windows that do not"
             )
         shards = self._shards if records.is_bounded and not merges else self._shards or 1
         usual = Template.usual(destinations=self._destination is not None, windows=has_windows)

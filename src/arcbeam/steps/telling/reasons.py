@@ -170,7 +170,7 @@ class Reasons:
         match cause:
             case Held(hold, shard):
                 kind, what, frees = self._held(link, hold, shard)
-                return self._made(kind, link, shard, what, frees, hold.name, hold.key, hold.release)
+                return self._made(kind, link, shard, what, frees, _called(hold), hold.key, hold.release)
             case Observed(observer, latest) if observer.shared is not None:
                 known = "nothing" if latest is None else shown_time(latest)
                 what = f"it is where '{observer.name}' was by its other inputs: {known}"
@@ -260,7 +260,7 @@ class Reasons:
             case HolderKind.RESIDUAL | HolderKind.RUNNING:
                 return "restriction", *self._restriction(stage, hold, where)
             case HolderKind.TIMER:
-                return "timer", *self._timer(link, hold, f"timer '{hold.name}'{key} {where}")
+                return "timer", *self._timer(link, hold, f"timer '{_called(hold)}'{key} {where}")
             case HolderKind.SCRIPT:
                 return (
                     "script",
@@ -316,6 +316,11 @@ class Reasons:
             return what, f"the clock comes to {shown_time(release.at)}, when it fires; or it is cleared"
         passes = f"the input watermark of {link.stage!r} passes {shown_time(release.at)}, when it fires"
         return what, f"{passes} ({self._input(link)}); or it is cleared"
+
+
+def _called(hold: Hold) -> str:
+    """As its user calls it: the SDK puts something before the name of a timer."""
+    return hold.name.removeprefix("ts-") if hold.kind is HolderKind.TIMER else hold.name
 
 
 def _times(times: Sequence[Timestamp]) -> str:

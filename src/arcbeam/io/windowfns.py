@@ -1,0 +1,28 @@
+"""Window functions for people: the SDK's have no text of their own.
+
+Owns how one is written. Must not know what it is for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.utils.timestamp import Duration, Timestamp
+
+from arcbeam.model import texts
+
+
+def told(fn: Any) -> str:
+    """A window function as somebody would make it: `FixedWindows(size=60)`. Spans in seconds; none of zero."""
+    if any("__repr__" in vars(each) for each in type(fn).__mro__[:-1]):
+        return texts.said(repr, fn, 200)
+    values = {name: _value(value) for name, value in vars(fn).items() if not name.startswith("_")}
+    facts = [f"{name}={value}" for name, value in values.items() if value != "0"]
+    return f"{type(fn).__name__}({', '.join(facts)})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Duration | Timestamp):
+        seconds = value.micros / 1_000_000
+        return f"{seconds:g}" if seconds == float(f"{seconds:g}") else f"{seconds!r}"
+    return texts.said(repr, value, 100)

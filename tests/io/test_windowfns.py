@@ -1,0 +1,29 @@
+"""How a window function is told in errors."""
+
+from __future__ import annotations
+
+import pytest
+from apache_beam.transforms.window import FixedWindows, GlobalWindows, Sessions, SlidingWindows, WindowFn
+
+from arcbeam.io.windowfns import told
+
+
+class Said(FixedWindows):  # type: ignore[misc]  # Beam is untyped
+    def __repr__(self) -> str:
+        return "as it likes"
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (FixedWindows(60), "FixedWindows(size=60)"),
+        (FixedWindows(3600, 900), "FixedWindows(size=3600, offset=900)"),
+        (SlidingWindows(60, 0.5), "SlidingWindows(size=60, period=0.5)"),
+        (FixedWindows(1_000_000.000001), "FixedWindows(size=1000000.000001)"),
+        (Sessions(5), "Sessions(gap_size=5)"),
+        (GlobalWindows(), "GlobalWindows()"),
+        (Said(60), "as it likes"),
+    ],
+)
+def test_a_told_is_told_as_it_is_made(fn: WindowFn, text: str) -> None:
+    assert told(fn) == text
