@@ -8,6 +8,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.coders import StrUtf8Coder, VarIntCoder
 from apache_beam.transforms import userstate, window
+from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWatermark, Repeatedly
 
 from arcbeam.model.plan import Plan
 from arcbeam.translate import translate
@@ -58,6 +59,23 @@ def test_a_stage_with_state_keeps_its_name_and_shape_however_the_pipeline_is_fus
         "Keep": f"kv<{keyed}; state bag: bag<string_utf8>; state value: read_modify_write<varint>; "
         "timer ts-end: event_time",
     }
+
+
+@pytest.mark.contract("STORE-05")
+def test_triggers_are_of_the_shape_of_a_grouping_and_of_no_other_state() -> None:
+    def shapes(trigger: Any) -> dict[str, str]:
+        p = beam.Pipeline()
+        pairs = p | beam.Create([("a", 1)])
+        windowed = pairs | beam.WindowInto(
+            window.GlobalWindows(), trigger=trigger, accumulation_mode=AccumulationMode.DISCARDING
+        )
+        _ = windowed | "Keep" >> beam.ParDo(Keeping())
+        _ = windowed | "Group" >> beam.GroupByKey() | "Sum" >> beam.MapTuple(lambda key, values: (key, sum(values)))
+        return {stage.uid: stage.shape for stage in translate(pipeline_proto(p), bounded=False).stages if stage.shape}
+
+    once, again = shapes(Repeatedly(AfterCount(2))), shapes(AfterWatermark(early=AfterCount(2)))
+    assert once["Keep"] == again["Keep"]
+    assert once["Group"] != again["Group"]
 
 
 def test_no_two_stages_have_one_name() -> None:

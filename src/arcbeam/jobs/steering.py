@@ -369,6 +369,9 @@ def opened(folder: str) -> DurableBlobs:
     """
     from arcbeam.store.blobs.backends import open_blobs
 
+    job, mark, name = folder.rstrip("/").rpartition("/savepoints/")
+    if mark and "/" not in name:
+        raise SetupError(f"'{folder}' is the path of a savepoint", f"name the folder of its job: {job}")
     if "://" not in folder and not Path(folder).is_dir():
         raise SetupError(f"there is no folder '{folder}'", "name the folder that was given as --checkpoint_dir")
     return open_blobs(folder)

@@ -104,13 +104,14 @@ def _side_files(
     """The head's and the step's, as long as somebody may read them.
 
     SUBTLE: that a reader's watermark has passed a window is not enough. What it lets fire may be left for the next
-    step; and a restriction may have promised more than its element's window, in which it still reads. What is parked
-    keeps the watermark itself.
+    step; and a restriction may have promised more than its element's window, in which it still reads; and at the end of
+    its input windows wait for the clock, where they have timers for that. What is parked keeps the watermark itself.
     """
     reached: dict[str, Timestamp] = {}
     for stage in (stage for report in reports for stage in report.stages):
         ahead = stage.input if stage.next_event is None else min(stage.input, stage.next_event)
-        ahead = MIN_TIMESTAMP if stage.restrictions.live else ahead
+        if stage.restrictions.live or (stage.input == MAX_TIMESTAMP and stage.next_due is not None):
+            ahead = MIN_TIMESTAMP
         reached[stage.stage] = min(ahead, reached.get(stage.stage, MAX_TIMESTAMP))
 
     def is_read(file: SideFile) -> bool:

@@ -220,5 +220,6 @@ def _refuse_new_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None
     if new and not progress.fresh:
         raise IncompatibleStateError(
             f"the job in '{blobs}' has begun without the source(s) {', '.join(map(repr, new))}",
-            "sources begin when a job does: begin a new one in another folder",
+            "sources begin when a job does (a Create is one, too): begin a new job in another folder; or have a DoFn "
+            "that is there read what is new, a lookup table for instance in its setup",
         )

@@ -115,11 +115,16 @@ def coder(components: Any, coder_id: str) -> str:
     return f"{short}<{parts}>" if parts else short
 
 
+def windows(strategy: Any) -> str:
+    """A short name of a window function."""
+    fn: str = strategy.window_fn.urn
+    return fn.removeprefix("beam:window_fn:").rsplit(":", 1)[0]
+
+
 def windowing(strategy: Any) -> str:
     """A short name of a windowing strategy: window function, trigger if not the default, accumulation mode."""
-    fn = strategy.window_fn.urn.removeprefix("beam:window_fn:").rsplit(":", 1)[0]
     kind = strategy.trigger.WhichOneof("trigger")
-    text: str = fn
+    text = windows(strategy)
     if kind not in (None, "default"):
         mode = runner_pb.AccumulationMode.Enum.Name(strategy.accumulation_mode).lower()
         text += f", {kind}, {mode}"

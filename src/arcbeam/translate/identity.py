@@ -46,7 +46,7 @@ def unique(uids: Iterable[str]) -> list[str]:
     return names
 
 
-def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any) -> str:
+def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any, *, grouped: bool) -> str:
     """What the rows of a stage with keys are made of: coders, windows, states, timers, and what else states depend on.
 
     Args:
@@ -54,8 +54,10 @@ def shape(components: Any, transforms: list[Any], coder_id: str, strategy: Any) 
         transforms: of the stage.
         coder_id: of what it reads.
         strategy: the windowing strategy of that.
+        grouped: it keeps panes: who keeps other state does not follow triggers, so those may change.
     """
-    parts = [describe.coder(components, coder_id), describe.windowing(strategy)]
+    windows = describe.windowing(strategy) if grouped else describe.windows(strategy)
+    parts = [describe.coder(components, coder_id), windows]
     for transform in transforms:
         payload = phases.par_do_payload(transform)
         if payload is None:

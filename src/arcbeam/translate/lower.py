@@ -244,7 +244,9 @@ class _Lowering:
         pcoll = next(iter(read.outputs.values()))
         strategy = self._grouped.get(read.spec.payload) or self._strategy_id(pcoll)
         coder = self._components.pcollections[pcoll].coder_id
-        return identity.shape(self._components, transforms, coder, self._components.windowing_strategies[strategy])
+        windowing = self._components.windowing_strategies[strategy]
+        grouped = read.spec.payload in self._grouped
+        return identity.shape(self._components, transforms, coder, windowing, grouped=grouped)
 
     def _passed_on(self, stage: Any) -> list[str]:
         """Names for a stage without transforms of its own: what its elements come from, and the exchange they go to."""

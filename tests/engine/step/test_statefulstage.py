@@ -17,9 +17,10 @@ from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
 from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.step.bundles import BundleResult, CallResult, TimerCleared, TimerSet
+from arcbeam.engine.watermarks.clocks import output_time
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Window
 from tests.engine.step.world import DECODE, FAMILIES, RATES, V, W, World, end_of, stateful, timer_set
 
@@ -282,6 +283,58 @@ def test_a_timer_of_processing_time_goes_with_its_window_though_there_is_no_stat
     world.step(3, 7)
     report = world.step(11)
     assert (report.next_event, report.next_due) == (None, None)
+
+
+@pytest.mark.contract("ENG-12", "END-01")
+def test_at_the_end_of_the_input_a_window_waits_for_the_clock_and_then_for_its_own_end() -> None:
+    world = stateful(at_expiration=True)
+    world.on = {
+        "process 1": CallResult(0, (timer_set("clock", 100, 1), timer_set("event", 8))),
+        "fire clock 100": CallResult(0, (timer_set("clock", 120, 1), timer_set("event", 9))),
+    }
+    report = world.step(5, 1, 11)
+    assert (report.next_event, report.next_due) == (8, 100)
+    report = world.step(MAX_TIMESTAMP, now=50)
+    # The other window has no timer of the clock, and does not wait; nor does what is left count as left over.
+    assert world.told() == ["process 1 11", "fire event 8", "expire 19"]
+    assert (report.leftover, report.next_event, report.next_due) == (False, None, 100)
+    assert output_time(MAX_TIMESTAMP, report.local, "main") == 1, "it comes out where its timer holds"
+    report = world.step(MAX_TIMESTAMP, now=100)
+    assert world.told() == ["fire clock 100", "fire event 9"]
+    assert report.next_due == 120
+    report = world.step(MAX_TIMESTAMP, now=130)
+    assert world.told() == ["fire clock 120", "expire 9"]
+    assert (report.leftover, report.next_event, report.next_due) == (False, None, None)
+    assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
+
+
+@pytest.mark.contract("ENG-12", "END-01")
+def test_keys_without_timers_of_the_clock_do_not_wait_nor_does_event_time_behind_a_window_that_does() -> None:
+    world = stateful(at_expiration=True)
+    world.on = {
+        "process 11": CallResult(0, (timer_set("event", 18, window=V),)),
+        "process 1": CallResult(0, (timer_set("clock", 100, 1),)),
+    }
+    world.step(5, 1)
+    world.step(5, 11)
+    world.told()
+    world.step(MAX_TIMESTAMP, now=50)
+    assert world.told() == ["fire event 18", "expire 19"]
+
+
+@pytest.mark.contract("ENG-12", "END-02")
+def test_a_drain_waits_for_no_clock_and_sets_none_again() -> None:
+    world = stateful(at_expiration=True)
+    world.on = {
+        "process": CallResult(0, (timer_set("clock", 100, 1), timer_set("clock", 50, 1, V))),
+        "fire clock": CallResult(0, (timer_set("clock", 120, 1), timer_set("event", 9))),
+    }
+    world.step(5, 1, 11, drain=True)
+    assert world.told() == ["process 1 11"]
+    report = world.step(MAX_TIMESTAMP, now=10, drain=True)
+    assert world.told() == ["fire clock 50", "fire event 9", "fire clock 100", "fire event 9", "expire 9", "expire 19"]
+    assert (report.leftover, report.next_event, report.next_due) == (False, None, None)
+    assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
 
 
 @pytest.mark.contract("ENG-12")

@@ -149,8 +149,9 @@ class Agenda:
     """What is next for the keys of a stage, when all data that has come is processed.
 
     In this order: event time first, ascending, at each moment elements before timers, timers before the expiration of
-    windows; then processing-time timers that are due. But no window expires while a processing-time timer is due. What
-    is done with one thing may add others: they take their places.
+    windows; then processing-time timers that are due. But no window expires while a processing-time timer is due; and
+    what was put off to the end of time (`MAX_TIMESTAMP`) has its turn when no processing-time timer is left, due or
+    not. What is done with one thing may add others: they take their places.
 
     A stage whose input is in order of time lives as far behind its watermark as elements may be late, with its timers:
     its windows must be set to expire at their end, without the lateness.
@@ -180,11 +181,11 @@ class Agenda:
                 if (timer is None or waiting <= timer) and (element := self._ordered.take(watermark)) is not None:
                     return element
             watermark = self._ordered.clock(watermark)
-        return (
-            self._timers.take_event(watermark, expirations=False)
-            or self._timers.take_processing(now)
-            or self._timers.take_event(watermark)
-        )
+        timers = self._timers
+        taken = timers.take_event(watermark, expirations=False) or timers.take_processing(now)
+        if taken is None and not self._waits_for_the_clock(timers.next_event()):
+            taken = timers.take_event(watermark)
+        return taken
 
     def is_due(self, watermark: Timestamp, now: Timestamp) -> bool:
         """Whether `next` would take something."""
@@ -194,4 +195,10 @@ class Agenda:
             if waiting is not None and passed(watermark, waiting):
                 return True
         event, clock = self._timers.next_event(), self._timers.next_processing()
-        return (event is not None and passed(watermark, event)) or (clock is not None and clock <= now)
+        if clock is not None and clock <= now:
+            return True
+        return event is not None and passed(watermark, event) and not self._waits_for_the_clock(event)
+
+    def _waits_for_the_clock(self, event: Timestamp | None) -> bool:
+        """Whether what is next in event time was put off, and there is something that it is to be behind of."""
+        return event == MAX_TIMESTAMP and self._timers.next_processing() is not None

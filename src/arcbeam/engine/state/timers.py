@@ -303,6 +303,13 @@ class Timers:
         entry = self._clock.first()
         return None if entry is None else time_of(entry[3:11])
 
+    def awaits_clock(self, key: bytes, window: bytes) -> bool:
+        """Whether a user key has a processing-time timer in a window."""
+        if self._clock.first() is None:
+            return False
+        start = self._keyed + part(key) + part(window, NAME_LIMIT) + _SECTION
+        return any(place[0] == _BY_CLOCK for _, place in self._view.scan(start, after(start)))
+
     def take_event(self, watermark: Timestamp, expirations: bool = True) -> Fired | None:
         """Takes the event-time timer that fires first, or None if the watermark has passed none.
 

@@ -21,7 +21,7 @@ from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.engine.watermarks.holds import Holds
 from arcbeam.engine.watermarks.moments import passed
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GlobalWindow, Window
 
 
@@ -51,10 +51,12 @@ class StatefulLogic:
         self._encoded, self._expires = b"", MIN_TIMESTAMP
         # The timer that fires, and what is behind those that fire together.
         self._origin: Timestamp | None = None
+        self._drains = self._is_over = False
         self._behind: Element | Fired | None = None
 
     def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
         """See `StageLogic`."""
+        self._drains = plan.drain
         if self._ordered is None:
             self._timers.expect(self._place.clock.ahead(upstream))
 
@@ -111,7 +113,8 @@ class StatefulLogic:
     def fire(self, watermark: Timestamp) -> bool:
         """See `StageLogic`."""
         place, agenda = self._place, self._agenda
-        next = agenda.next(watermark, place.now)
+        self._is_over = watermark == MAX_TIMESTAMP
+        next = agenda.next(watermark, self._now())
         while next is not None:
             if isinstance(next, Element):
                 self._process(next, watermark)
@@ -124,12 +127,20 @@ class StatefulLogic:
                 continue
             next = self._next(watermark)
         self._timers.settle()
-        return agenda.is_due(watermark, place.now)
+        return agenda.is_due(watermark, self._now())
+
+    def _now(self) -> Timestamp:
+        """The clock; at the end of a drain its end, too: nobody is to wait for what timers were set for."""
+        return MAX_TIMESTAMP if self._is_over and self._drains else self._place.now
 
     def next_event(self) -> Timestamp | None:
         """See `StageLogic`."""
         waiting = [] if self._ordered is None else [self._ordered.next()]
-        times = [time for time in (*waiting, self._timers.next_event()) if time is not None]
+        timer = self._timers.next_event()
+        if timer == MAX_TIMESTAMP and self._timers.next_processing() is not None:
+            # No watermark lets that go on (see `Agenda`).
+            timer = None
+        times = [time for time in (*waiting, timer) if time is not None]
         return min(times, default=None)
 
     def next_due(self) -> Timestamp | None:
@@ -167,8 +178,7 @@ class StatefulLogic:
 
     def _next(self, watermark: Timestamp) -> Element | Fired | None:
         """What is next, after something; None also if the rest should be left for the next step."""
-        place = self._place
-        return None if place.budget.exhausted() else self._agenda.next(watermark, place.now)
+        return None if self._place.budget.exhausted() else self._agenda.next(watermark, self._now())
 
     def _due(self, first: Fired, watermark: Timestamp) -> Iterator[Fired]:
         """Timers, up to what is none of user code's, or the end of the budget."""
@@ -190,15 +200,20 @@ class StatefulLogic:
                 if exhausted():
                     self._behind = None
                     return
-            next = self._agenda.next(watermark, place.now)
+            next = self._agenda.next(watermark, self._now())
         self._behind = next
 
     def _led_to(self, result: CallResult) -> None:
-        self._record(result, self._origin)
+        self._record(result, self._origin, by_timer=True)
 
     def _expire(self, fired: Fired) -> None:
         place = self._place
         place.tally.fired += 1
+        if self._is_over and self._timers.awaits_clock(fired.key, fired.window):
+            # Its input has ended, and nothing else will look at what it has kept. A window that ends before the input
+            # does not wait: what comes next is another one's.
+            self._timers.set(fired.key, fired.window, EXPIRATION, MAX_TIMESTAMP, fired.hold)
+            return
         if self._kind.at_expiration:
             # What it sets would fire after the end of everything: it never does.
             place.record(place.runner.expire(fired.key, self._kind.decode(fired.window)), timers=True)
@@ -230,7 +245,7 @@ class StatefulLogic:
             self._window, self._encoded, self._expires = window, window.ordered(), self._kind.expires(window)
         return self._expires
 
-    def _record(self, result: CallResult, origin: Timestamp | None) -> None:
+    def _record(self, result: CallResult, origin: Timestamp | None, *, by_timer: bool = False) -> None:
         self._place.record(result, timers=True)
         timers, families = self._timers, self._kind.families
         for timer in result.timers:
@@ -246,7 +261,11 @@ class StatefulLogic:
             if family == EXPIRATION:
                 # The engine's own: user code could put off the end of the window.
                 raise timers.unknown(family)
-            if families.get(family) is TimeDomain.EVENT:
+            if families.get(family) is not TimeDomain.EVENT:
+                if by_timer and self._is_over and self._drains:
+                    # It would be due at once, and perhaps set itself again and again. One that is pending fires, too.
+                    continue
+            else:
                 if fire_at > latest:
                     fires = within(fire_at, latest, origin)
                     if fires is None:

@@ -50,7 +50,7 @@ class Looping(beam.DoFn):
 
 
 class Tomorrow(beam.DoFn):
-    """Keeps what comes until tomorrow, or the end of its window, whatever is first."""
+    """Keeps what comes until the end of its window; and has something to say tomorrow."""
 
     KEPT = userstate.BagStateSpec("kept", beam.coders.VarIntCoder())
     LATER = userstate.TimerSpec("later", userstate.TimeDomain.REAL_TIME)
@@ -133,6 +133,8 @@ def test_a_drain_ends_within_seconds_whatever_waits(tmp_path: Path) -> None:
             *(("session", key, some) for key, some in enumerate((evens, odds))),
             *(("batch", key, some) for key, some in enumerate((evens, odds))),
             *(("kept", some) for some in (evens, odds)),
+            # Nobody waits for it, and what was gathered for it is not lost.
+            *("tomorrow", "tomorrow"),
             *(("deferred", n, part) for n in (0, 1) for part in (0, 1)),
             *("looped", "looped"),
         ],

@@ -20,7 +20,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.seams import StateView
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
@@ -101,7 +101,10 @@ class StageDesk:
         """See `usercode.Desk`."""
         kind = self.stage.kind
         if fired.family == "clock":
-            if fired.fire_at > self.now:
+            if fired.fire_at > self.now and self.draining:
+                # Nobody waits for the clock, but for the end of the input.
+                self.ends.append((f"a timer of {self.stage.name} before it is due", MAX_TIMESTAMP))
+            elif fired.fire_at > self.now:
                 raise Broken(f"a timer of {self.stage.name} fired at {self.now}, due at {fired.fire_at}")
         elif isinstance(kind, Keep):
             self.ends.append((TimeDomain.EVENT.value, fired.fire_at))
