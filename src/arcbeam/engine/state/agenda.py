@@ -183,7 +183,7 @@ class Agenda:
             watermark = self._ordered.clock(watermark)
         timers = self._timers
         taken = timers.take_event(watermark, expirations=False) or timers.take_processing(now)
-        if taken is None and not self._waits_for_the_clock(timers.next_event()):
+        if taken is None and not self.waits_for_the_clock(timers.next_event()):
             taken = timers.take_event(watermark)
         return taken
 
@@ -197,8 +197,8 @@ class Agenda:
         event, clock = self._timers.next_event(), self._timers.next_processing()
         if clock is not None and clock <= now:
             return True
-        return event is not None and passed(watermark, event) and not self._waits_for_the_clock(event)
+        return event is not None and passed(watermark, event) and not self.waits_for_the_clock(event)
 
-    def _waits_for_the_clock(self, event: Timestamp | None) -> bool:
+    def waits_for_the_clock(self, event: Timestamp | None) -> bool:
         """Whether what is next in event time was put off, and there is something that it is to be behind of."""
         return event == MAX_TIMESTAMP and self._timers.next_processing() is not None

@@ -137,8 +137,8 @@ class StatefulLogic:
         """See `StageLogic`."""
         waiting = [] if self._ordered is None else [self._ordered.next()]
         timer = self._timers.next_event()
-        if timer == MAX_TIMESTAMP and self._timers.next_processing() is not None:
-            # No watermark lets that go on (see `Agenda`).
+        if self._agenda.waits_for_the_clock(timer):
+            # No watermark lets that go on.
             timer = None
         times = [time for time in (*waiting, timer) if time is not None]
         return min(times, default=None)
