@@ -12,7 +12,7 @@ from arcbeam.engine.progress import Propose
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.commits import CommitMode
-from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.values import JobShape, StageShape
@@ -41,6 +41,7 @@ def times(at: int) -> Times:
     return Times(
         {name: Timestamp(at) for name in ("read", "rates", "join")},
         {port: Timestamp(at) for port in (READ, RATES, JOIN)},
+        {"read": MAX_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": Timestamp(at)},
     )
 
 

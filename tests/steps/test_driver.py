@@ -44,7 +44,7 @@ class World:
         self.log = opened(self.blobs)
         self.reports = list(reports)
         self.time = Timestamp(0)
-        self.todo: list[Event] = [started(self.log.head, self.time)]
+        self.todo: list[Event] = [started(self.log.head, LAYOUT, self.time)]
         self.story: list[str] = []
         self.taken: list[tuple[Event, Sequence[Command]]] = []
         self.tokens: list[Sequence[bytes]] = []

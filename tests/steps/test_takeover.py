@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import Watermarks
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
-from arcbeam.steps.progress import Progress, progress_of, times_of
+from arcbeam.steps.placing import placed
+from arcbeam.steps.progress import Progress, progress_of, started, times_of
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.takeover import Taken, TakeOver, take_over
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
@@ -47,7 +49,7 @@ def begun() -> MemoryBlobs:
     draft = log.draft(
         Timestamp(2),
         watermarks=(StageWatermarks("sum", Timestamp(3), Timestamp(3), (OutputWatermark("out", Timestamp(3)),)),),
-        progress=Progress(False, "", {"read": 1, "sum": 2}).encoded(),
+        progress=Progress(("read",), "", {"read": 1, "sum": 2}).encoded(),
     )
     log.propose(pinned(draft, "safe"))
     return blobs
@@ -157,12 +159,25 @@ def test_a_mapping_that_was_applied_changes_nothing() -> None:
     assert renamed(head, {"sum": "total"}) == head
 
 
-def test_a_source_that_was_not_there_is_refused_and_nothing_is_written() -> None:
+def beginning(job: Taken, plan: Plan) -> frozenset[str]:
+    """The sources that begin in the next step."""
+    layout = placed(plan, job.numbers, job.shards, 1).layout
+    return started(job.log.head, layout, Timestamp(9)).unbegun
+
+
+def test_a_source_in_the_place_of_another_is_refused_for_it_may_be_the_same_and_nothing_is_written() -> None:
     blobs = begun()
     before = dict(blobs.data)
-    with pytest.raises(IncompatibleStateError, match=r"has begun without the source\(s\) 'more'"):
+    with pytest.raises(IncompatibleStateError, match=r"with the source\(s\) 'read', which .* does not have.* 'more'"):
         taken(blobs, plan(source="more"))
     assert blobs.data == before
+    renamed = taken(blobs, plan(source="more"), TakeOver(renamed={"read": "more"}))
+    assert beginning(renamed, plan(source="more")) == set(), "it is not read again"
+    other = taken(blobs, plan(source="another"), TakeOver(drop=True))
+    assert beginning(other, plan(source="another")) == {"another"}
+    # A driver that dies before its first step leaves it to the next.
+    again = taken(blobs, plan(source="another"), TakeOver(drop=True))
+    assert beginning(again, plan(source="another")) == {"another"}
 
 
 def test_sources_are_held_against_what_is_gone_on_from_not_against_the_head() -> None:
@@ -170,11 +185,54 @@ def test_sources_are_held_against_what_is_gone_on_from_not_against_the_head() ->
     log = taken(blobs, plan()).log
     log.propose(pinned(log.draft(Timestamp(2)), "fresh"))  # its sources have not begun
     head = progress_of(log.head)
-    begun = Progress(False, head.drains_to, {"read": 1, "sum": 2}, head.script)
+    begun = Progress(("read",), head.drains_to, {"read": 1, "sum": 2}, head.script)
     log.propose(log.draft(Timestamp(3), progress=begun.encoded()))
-    with pytest.raises(IncompatibleStateError, match="has begun without"):
+    with pytest.raises(IncompatibleStateError, match="and without 'more'"):
         taken(blobs, plan(source="more"))
     assert taken(blobs, plan(source="more"), TakeOver("fresh")).log.head.abandoned
+
+
+def joined(*sources: str) -> Plan:
+    """Sources that one stage reads, and the last of them another one as well."""
+    ids = tuple(f"s{n}" for n in range(len(sources)))
+    return Plan(
+        "job",
+        (
+            *(Stage(id, uid, (), b"", None, (0,), uid=uid) for id, uid in zip(ids[:-1], sources[:-1], strict=True)),
+            Stage(ids[-1], sources[-1], (), b"", None, (0, 1), uid=sources[-1]),
+            Stage("t", "sum", (), b"", 0, (), uid="sum", shape="cells"),
+            Stage("u", "beside", (), b"", 1, (), uid="beside"),
+        ),
+        (
+            Channel(0, "rows", Routing.KEYED, "", "", ids, ("t",)),
+            Channel(1, "rows", Routing.KEYED, "", "", ids[-1:], ("u",)),
+        ),
+        bounded=False,
+    )
+
+
+@pytest.mark.parametrize("at", [Timestamp(40), MAX_TIMESTAMP])
+def test_a_source_more_begins_and_takes_back_nothing_that_was_said(at: Timestamp) -> None:
+    blobs = MemoryBlobs()
+    log = taken(blobs, joined("read")).log
+    outputs = (OutputWatermark("rows", at), OutputWatermark("rows#2", at))
+    marks = (StageWatermarks("read", MAX_TIMESTAMP, at, outputs), StageWatermarks("sum", at, at, ()))
+    known = Progress(("read",), "", {"read": 1, "sum": 2, "beside": 3}).encoded()
+    log.propose(pinned(log.draft(Timestamp(2), watermarks=marks, progress=known), "safe"))
+    more = joined("read", "more")
+    if at == MAX_TIMESTAMP:
+        before = dict(blobs.data)
+        with pytest.raises(IncompatibleStateError, match=r"the input of 'sum' has ended, .* 'more', too: .* too late"):
+            taken(blobs, more)
+        assert blobs.data == before
+        return
+    job = taken(blobs, more)
+    assert beginning(job, more) == {"more"}
+    times = times_of(job.log.head)
+    layout = placed(more, job.numbers, job.shards, 1).layout
+    marks_of = Watermarks(layout.flows, times)
+    assert (marks_of.upstream("sum"), times.inputs["sum"]) == (at, at), "what comes earlier is late"
+    assert marks_of.upstream("beside") < at, "who was not there has been told nothing"
 
 
 def test_a_folder_that_is_called_like_a_savepoint_is_told_where_there_is_no_job() -> None:
@@ -213,7 +271,7 @@ def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> N
         StageWatermarks("sum 0", fast, fast, ()),
         StageWatermarks("sum 1", slow, slow, ()),
     )
-    begun = Progress(False, "", {"read": 1, "sum 0": 2, "sum 1": 3}).encoded()
+    begun = Progress(("read",), "", {"read": 1, "sum 0": 2, "sum 1": 3}).encoded()
     log.propose(pinned(log.draft(Timestamp(2), watermarks=marks, progress=begun), "safe"))
     for rows, at in (
         (("rows", "more"), (fast, slow)),
@@ -223,8 +281,8 @@ def test_an_output_that_a_stage_did_not_have_begins_where_its_others_were() -> N
         head = taken(blobs, fan(*rows), TakeOver("safe")).log.head
         assert times_of(head).outputs == {Port("read", name): time for name, time in zip(rows, at, strict=True)}
         kept = {of.stage: of for of in head.watermarks}
-        # What follows may not be earlier, and who reads another output now will say no more than that of itself.
-        assert (kept["read"].upstream, kept["sum 0"].upstream, kept["sum 0"].input) == (MAX_TIMESTAMP, at[0], fast)
+        # What was told is not taken back: who reads another output now has what is earlier there as late.
+        assert (kept["read"].upstream, kept["sum 0"].upstream, kept["sum 0"].input) == (MAX_TIMESTAMP, fast, fast)
 
 
 def between(*new: str) -> Plan:
@@ -251,7 +309,7 @@ def test_a_new_stage_is_at_the_end_of_time_where_all_that_it_reads_is(at: Timest
         StageWatermarks("read", MAX_TIMESTAMP, at, (OutputWatermark("from read", at),)),
         StageWatermarks("sum", at, at, ()),
     )
-    begun = Progress(False, "", {"read": 1, "sum": 2}).encoded()
+    begun = Progress(("read",), "", {"read": 1, "sum": 2}).encoded()
     log.propose(log.draft(Timestamp(2), watermarks=marks, progress=begun))
     head = taken(blobs, between("new", "next")).log.head
     upstream = {of.stage: of.upstream for of in head.watermarks}
@@ -261,7 +319,7 @@ def test_a_new_stage_is_at_the_end_of_time_where_all_that_it_reads_is(at: Timest
         assert upstream == dict.fromkeys(("read", "new", "next", "sum"), at)
     else:
         assert outputs == {"read": at}, "it has said nothing yet"
-        assert upstream["sum"] < at
+        assert upstream["sum"] == at, "what was told is not taken back"
 
 
 @pytest.mark.contract("END-01")

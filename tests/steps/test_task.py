@@ -168,11 +168,11 @@ def test_rows_for_later_levels_go_on_shard_by_shard_and_the_marker_behind_all(wo
 
 
 def test_only_what_reads_nothing_begins_and_only_in_the_first_step(world: World) -> None:
-    world.attempt(0, initial=True).run()
+    world.attempt(0, beginning=LAYOUT.sources).run()
     assert [line for line in world.story if "begin" in line] == ["process begin", "process begin"]
     world.story.clear()
     world.attempt(0).work()
-    world.attempt(1, initial=True).work()
+    world.attempt(1, beginning=LAYOUT.sources).work()
     assert [line for line in world.story if "begin" in line] == []
 
 
@@ -180,7 +180,7 @@ def test_only_what_reads_nothing_begins_and_only_in_the_first_step(world: World)
 def test_what_a_script_adds_comes_in_once_where_it_belongs(world: World) -> None:
     a, *others = LAYOUT.stages
     world.layout = replace(LAYOUT, stages=(replace(a, scripted=True), *others))
-    world.attempt(0, initial=True).work()
+    world.attempt(0, beginning=LAYOUT.sources).work()
     assert [line for line in world.story if "begin" in line] == []
     for stage, came in (("a", ["process x"]), ("somebody else", [])):
         world.story.clear()
@@ -274,7 +274,7 @@ def test_copies_are_given_back_also_when_it_fails(world: World, tmp_path: Path, 
     if fails:
         world.beginning = lambda stage, shard: [(b"", [(b"fails", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])]  # type: ignore
         with pytest.raises(ZeroDivisionError):
-            world.attempt(0, initial=True).run()
+            world.attempt(0, beginning=LAYOUT.sources).run()
     else:
         attempt = world.attempt()
         report = attempt.work()

@@ -6,9 +6,11 @@ Owns its form, and the numbers of stages. Must not know what a driver does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.progress import AT_BEGINNING, JobStarted, ScriptPlace
 from arcbeam.engine.watermarks.believing import Doubted
 from arcbeam.engine.watermarks.clocks import Port
@@ -28,7 +30,7 @@ class Progress:
     """What is in `Manifest.progress`.
 
     Attributes:
-        fresh: no step was ever committed: sources have not begun.
+        begun: the sources of the newest step's pipeline: a step was committed with them.
         drains_to: the name that the last commit will get, if the job is being drained.
         numbers: of all stages that the job ever had, by name: rows of state are known by them.
         script: how far the job's script has come.
@@ -37,7 +39,7 @@ class Progress:
         doubted: later times, which those have seen that do not believe any.
     """
 
-    fresh: bool = True
+    begun: Collection[str] = ()
     drains_to: str = ""
     numbers: Mapping[str, int] = field(default_factory=dict)
     script: ScriptPlace = AT_BEGINNING
@@ -48,7 +50,7 @@ class Progress:
     def encoded(self) -> bytes:
         """As a manifest has it."""
         record: dict[str, object] = {
-            "fresh": self.fresh,
+            "begun": sorted(self.begun),
             "drains_to": self.drains_to,
             "numbers": dict(self.numbers),
         }
@@ -69,7 +71,7 @@ def progress_of(head: Manifest) -> Progress:
         return Progress()
     record = json.loads(head.progress)
     return Progress(
-        record["fresh"],
+        _begun(record),
         record["drains_to"],
         record.get("numbers", {}),
         ScriptPlace(**record.get("script", {})),
@@ -77,6 +79,13 @@ def progress_of(head: Manifest) -> Progress:
         {name: Recent.decoded(each) for name, each in record.get("recent", {}).items()},
         {name: tuple(map(Timestamp, times)) for name, times in record.get("doubted", {}).items()},
     )
+
+
+def _begun(record: Mapping[str, Any]) -> Collection[str]:
+    if "begun" in record:
+        return tuple(record["begun"])
+    # Of a job from before sources could come later: all that it had began in its first step.
+    return () if record["fresh"] else tuple(record.get("numbers", ()))
 
 
 def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:
@@ -111,15 +120,15 @@ def remembered(head: Manifest, numbers: Mapping[str, int]) -> dict[str, int]:
     return known
 
 
-def started(head: Manifest, now: Timestamp) -> JobStarted:
-    """What a machine is told when its driver has opened the job."""
+def started(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
+    """What a machine is told when its driver has opened the job, to go on with it by a layout."""
     progress = progress_of(head)
     return JobStarted(
         now,
         head.step,
         head.time,
         times_of(head),
-        fresh=progress.fresh,
+        unbegun=layout.sources.difference(progress.begun),
         draining=head.mode is CommitMode.DRAINING,
         savepoint=progress.drains_to,
         unpublished=bool(head.committables),
@@ -132,5 +141,6 @@ def times_of(manifest: Manifest) -> Times:
     """The watermarks of a manifest."""
     inputs = {of.stage: of.input for of in manifest.watermarks}
     outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
+    upstream = {of.stage: of.upstream for of in manifest.watermarks}
     progress = progress_of(manifest)
-    return Times(inputs, outputs, progress.seen, progress.recent, progress.doubted)
+    return Times(inputs, outputs, upstream, progress.seen, progress.recent, progress.doubted)

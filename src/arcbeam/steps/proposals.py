@@ -65,7 +65,7 @@ def draft(
         if command.owes
         else tuple(each for report in command.reports for each in report.committables),
         progress=Progress(
-            command.fresh,
+            layout.sources - command.unbegun,
             command.drains_to,
             numbers,
             command.script,
@@ -81,7 +81,7 @@ def _watermarks(layout: Layout, times: Times) -> tuple[StageWatermarks, ...]:
     return tuple(
         StageWatermarks(
             placed.name,
-            min((times.outputs[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP),
+            times.upstream_of(placed.name, (times.outputs[port] for port in placed.flow.inputs)),
             times.inputs[placed.name],
             tuple(OutputWatermark(port.output, times.outputs[port]) for port in placed.ports),
         )

@@ -64,6 +64,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
     progress = progress_of(head)
     progress = replace(
         progress,
+        begun=tuple(map(name, progress.begun)),
         numbers={name(stage): number for stage, number in progress.numbers.items()},
         seen={name(observer): time for observer, time in progress.seen.items()},
         recent={name(observer): times for observer, times in progress.recent.items()},

@@ -16,7 +16,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.placing import ports_of, shape_of
-from arcbeam.steps.progress import numbered, progress_of
+from arcbeam.steps.progress import numbered, progress_of, times_of
 from arcbeam.steps.renaming import renamed
 from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -114,10 +114,14 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
             # What state there is without a stage is among the differences.
             raise misfit(blobs, origin, [*differences(now_called.shape, shape), *lost.values()])
         # A job that has ended is only finished, unless it goes on in spite of that.
-        if origin.mode not in ENDED or how.force:
-            _refuse_new_sources(plan, now_called, blobs)
+        goes_on = origin.mode not in ENDED or how.force
+        if goes_on and not how.drop:
+            _refuse_exchanged_sources(plan, now_called, blobs)
         moved = moves(now_called.shape, shape, progress_of(now_called).numbers)
-        return _with_outputs(plan, now_called)
+        fitting = _with_outputs(plan, now_called)
+        if goes_on:
+            _refuse_what_is_too_late(plan, fitting, blobs)
+        return fitting
 
     def filled(opening: Manifest) -> Manifest:
         # Also of a job that is only finished: it may be gone on with by force, and the opening says where its state is.
@@ -189,6 +193,8 @@ def _with_outputs(plan: Plan, head: Manifest) -> Manifest:
     did not have begins where the earliest of those was that it had: as far as the stage has said anything to anybody,
     what comes from it there is late. Who reads it now may have read another one, which was further.
 
+    What a stage was told of its input is not taken back, whatever it reads now: see `Times.upstream_of`.
+
     A stage that the manifest does not know begins at the beginning of time. Where all that it reads has come to the end
     of time, so has it: nothing will ever come to it, and who reads it now may have read that, and be at the end.
     """
@@ -209,17 +215,45 @@ def _with_outputs(plan: Plan, head: Manifest) -> Manifest:
         outputs |= {port: known.get(port.output, first) for port in own}
         if was:
             said = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
-            fitting.append(StageWatermarks(stage.uid, min([was.upstream, *read]), was.input, said))
+            fitting.append(StageWatermarks(stage.uid, was.upstream, was.input, said))
     return replace(head, watermarks=tuple(fitting))
 
 
-def _refuse_new_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
-    """Raises IncompatibleStateError if there is a source that the job did not have when it began."""
-    progress = progress_of(head)
-    new = [stage.uid for stage in plan.stages if stage.source is None and stage.uid not in progress.numbers]
-    if new and not progress.fresh:
+def _refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
+    """A source that the job has not had begins in the next step. Where another one is gone it may be the same under
+    another name, and would be read twice.
+
+    Raises:
+        IncompatibleStateError: that may be so.
+    """
+    begun = frozenset(progress_of(head).begun)
+    new = sorted(stage.uid for stage in plan.stages if stage.source is None and stage.uid not in begun)
+    gone = sorted(begun - {stage.uid for stage in plan.stages})
+    if new and gone:
         raise IncompatibleStateError(
-            f"the job in '{blobs}' has begun without the source(s) {', '.join(map(repr, new))}",
-            "sources begin when a job does (a Create is one, too): begin a new job in another folder; or have a DoFn "
-            "that is there read what is new, a lookup table for instance in its setup",
+            f"the job in '{blobs}' has begun with the source(s) {', '.join(map(repr, gone))}, which the pipeline does "
+            f"not have, and without {', '.join(map(repr, new))}",
+            "a source that is only called otherwise is given with --stage_mapping=old=new, and not read again; with "
+            "--allow_dropped_state new ones begin where others are gone (a Create is a source, too)",
         )
+
+
+def _refuse_what_is_too_late(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
+    """What comes to a stage whose input has ended is too late, all of it.
+
+    Raises:
+        IncompatibleStateError: a stage is to read more, and its input has ended.
+    """
+    times = times_of(head)
+    ports = ports_of(plan)
+    uids = {stage.id: stage.uid for stage in plan.stages}
+    for stage in plan.stages:
+        if stage.source is None or times.upstream.get(stage.uid) != MAX_TIMESTAMP:
+            continue
+        for id in plan.channels[stage.source].producers:
+            if times.outputs.get(ports[id, stage.source], MIN_TIMESTAMP) < MAX_TIMESTAMP:
+                raise IncompatibleStateError(
+                    f"in the job in '{blobs}' the input of '{stage.uid}' has ended, and the pipeline has it read "
+                    f"'{uids[id]}', too: all of that would be too late",
+                    "begin a new job in another folder; or give what is new a way of its own through the pipeline",
+                )

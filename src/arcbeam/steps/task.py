@@ -150,8 +150,9 @@ class _Exchange(Generic[R]):
     """See `bundles.Exchange`: a shard's rows for later levels pass when its own stages have had theirs."""
 
     def __init__(self, layout: Layout, order: StepOrder, level: int, task: int, rows: Rows[R], code: UserCode) -> None:
-        self._initial, self._event, self._rows, self._code = order.plan.initial, order.plan.event, rows, code
-        self._sources = {placed.name for placed in layout.at(level) if not placed.flow.inputs and not placed.scripted}
+        self._event, self._rows, self._code = order.plan.event, rows, code
+        scripted = {placed.name for placed in layout.at(level) if placed.scripted}
+        self._beginning = order.plan.beginning - scripted
         self._to_pass = list(reversed(layout.range_of(level, task)))
 
     def markers(self) -> Sequence[Marker]:
@@ -162,7 +163,7 @@ class _Exchange(Generic[R]):
         """See `Exchange`."""
         self._pass_on(shard)
         came = self._rows.elements(stage, shard)
-        if self._initial and stage in self._sources:
+        if stage in self._beginning:
             yield from self._code.beginning(stage, shard)
         match self._event:
             case AddElements(name, elements) if name == stage and shard == SCRIPT_SHARD:

@@ -19,8 +19,9 @@ from arcbeam.engine.grouping.gathering import Gathering
 from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
 from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.plan import markers
+from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.progress import JobMachine, Mode, committing, machine, resting
+from arcbeam.engine.progress import JobMachine, JobStarted, Mode, committing, machine, resting
 from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
@@ -38,14 +39,16 @@ from arcbeam.engine.watermarks.clocks import Clock, Local
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.observing import together
 from arcbeam.engine.watermarks.sketches import with_more
+from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.files import SideFile
 from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
-from arcbeam.steps import proposals
+from arcbeam.steps import progress, proposals
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.mistakes_of_the_store import OF_THE_STORE, Mutation
 from arcbeam.testing.simulate.__main__ import seeds_of
+from arcbeam.testing.simulate.playing import driver
 from arcbeam.testing.simulate.playing.buffered import Committing
 from arcbeam.testing.simulate.playing.usercode import Passing
 from arcbeam.testing.simulate.playing.world import play
@@ -337,6 +340,35 @@ def _one_more_rests() -> AbstractContextManager[object]:
     )
 
 
+def _begins_again() -> AbstractContextManager[object]:
+    """All sources begin with each driver that finds one that has not begun."""
+
+    def all_of_them(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
+        event = progress.started(head, layout, now)
+        return replace(event, unbegun=layout.sources) if event.unbegun else event
+
+    return patch.object(driver, "started", all_of_them)
+
+
+def _never_begins() -> AbstractContextManager[object]:
+    """A source that was not there when the job began is taken for one that has begun."""
+
+    def with_the_job(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
+        event = progress.started(head, layout, now)
+        return event if event.unbegun == layout.sources else replace(event, unbegun=frozenset())
+
+    return patch.object(driver, "started", with_the_job)
+
+
+def _told_taken_back() -> AbstractContextManager[object]:
+    """A stage goes back to where a source is that has joined."""
+
+    def of_producers(self: Times, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
+        return min(producers, default=MAX_TIMESTAMP)
+
+    return patch.object(Times, "upstream_of", of_producers)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a marker ignored": _marker_ignored,
@@ -373,6 +405,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a level that rests while something waits in it": _rests_with_work,
     "one level more that rests": _one_more_rests,
     "the end of time said before those have prepared who were to": _end_said_too_early,
+    "all sources begin again with one that joins": _begins_again,
+    "a source that joins never begins": _never_begins,
+    "what a stage was told taken back for a source that joins": _told_taken_back,
     **OF_THE_STORE,
 }
 """The mistakes by name."""

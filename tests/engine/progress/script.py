@@ -1,6 +1,7 @@
 """Drives a job's machine by lines of text: `what happens -> what is to be done`.
 
-What happens: `start [fresh] [draining] [unpublished]`, `clock N`, `reports WHAT`, `fails`, `dies`, `breaks`,
+What happens: `start [fresh] [draining] [unpublished]`, `start with NEW SOURCES`, `clock N`, `reports WHAT`, `fails`,
+`dies`, `breaks`,
 `committed`, `conflict`, `overtaken`, `unknown`, `refused`, `driver fails`, `published`, `publish fails`,
 `publisher dies`, `finalized`, `shut down`, `torn down`, `drain NAME`, `suspend [NAME]`, `savepoint WISH`, `cancel`;
 `late STEP.RUN` is a report that nobody waits for. WHAT is in `REPORTS`, or `due N`: all that is left is due then.
@@ -264,8 +265,15 @@ class Driver:
             return ClockTold(self.now)
         now, step, run = self.now, 0, 0
         if word == "start":
-            flags = dict.fromkeys(rest.split(), True)
-            return JobStarted(now, 0, Timestamp(0), Times(), **flags)  # type: ignore[arg-type]
+            match rest.split():
+                case ["fresh", *others]:
+                    unbegun = LAYOUT.sources
+                case ["with", *names]:
+                    unbegun, others = frozenset(names), []
+                case others:
+                    unbegun = frozenset()
+            flags = dict.fromkeys(others, True)
+            return JobStarted(now, 0, Timestamp(0), Times(), unbegun, **flags)  # type: ignore[arg-type]
         if self.plan:
             step, run = self.plan.step, self.plan.attempt
         proposed = self.proposed.step if self.proposed else 0
@@ -353,7 +361,9 @@ _SHOWN = {AddElements: "elements", AdvanceWatermark: "watermark", AdvanceClock: 
 def shown(command: Command) -> str:
     match command:
         case RunStep(plan):
-            flags = [flag for flag in ("initial", "drain", "prepare") if getattr(plan, flag)]
+            new = ["beginning", *sorted(plan.beginning)] if plan.beginning else []
+            flags = ["initial"] if plan.beginning == LAYOUT.sources else new
+            flags += [flag for flag in ("drain", "prepare") if getattr(plan, flag)]
             with_event = [] if plan.event is None else ["with", _SHOWN[type(plan.event)]]
             return " ".join([f"run {plan.step}.{plan.attempt}", *flags, *sorted(plan.preparing), *with_event])
         case ReadScript(number):

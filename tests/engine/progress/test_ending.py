@@ -194,7 +194,7 @@ def test_a_suspension_that_was_asked_for_first_is_the_first_commit() -> None:
     for line in ("suspend here", "start fresh"):
         driver.say(line)
     assert driver.proposed is not None
-    assert driver.proposed.fresh
+    assert driver.proposed.unbegun == LAYOUT.sources
 
 
 def test_a_job_that_is_done_before_it_can_be_suspended_is_done() -> None:

@@ -35,6 +35,26 @@ def test_a_resumed_job_takes_up_what_was_due_whatever_its_shards_have() -> None:
     """)
 
 
+@pytest.mark.contract("STORE-05")
+def test_a_source_that_joins_begins_in_the_first_step_that_becomes_real_and_in_no_other() -> None:
+    driver = play("""
+        start with rates            -> run 1.0 beginning rates
+        fails                       -> warn; wait 10
+        clock 10                    -> run 1.1 beginning rates
+        reports more                -> propose 1 running
+        committed                   -> run 2.0
+    """)
+    assert driver.proposed is not None
+    assert driver.proposed.unbegun == set()
+    driver = play("""
+        start with rates            -> run 1.0 beginning rates
+        suspend here                -> -
+        dies                        -> propose 1 suspended bare as here
+    """)
+    assert driver.proposed is not None
+    assert driver.proposed.unbegun == {"rates"}, "who resumes it begins it"
+
+
 def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
     driver = play("""
         start fresh                 -> run 1.0 initial

@@ -14,6 +14,8 @@ from tests.engine.step.world import World
 
 pytestmark = pytest.mark.contract("ENG-09")
 
+_ALL = frozenset({"it"})
+
 
 def scripted() -> World:
     world = World(Plain())
@@ -25,7 +27,7 @@ def test_the_watermark_is_where_the_script_says_and_elements_do_not_move_it() ->
     world = scripted()
 
     def at(event: object, *came: int, initial: bool = False) -> int:
-        return world.step(MAX_TIMESTAMP, *came, shard=0, event=event, initial=initial).input
+        return world.step(MAX_TIMESTAMP, *came, shard=0, event=event, beginning=_ALL if initial else frozenset()).input
 
     assert at(None, initial=True) == MIN_TIMESTAMP
     assert at(AddElements("it", ()), 3, 9) == MIN_TIMESTAMP
@@ -39,7 +41,7 @@ def test_the_watermark_is_where_the_script_says_and_elements_do_not_move_it() ->
 
 def test_what_holds_is_named_and_let_go_at_the_end_of_time() -> None:
     world = scripted()
-    held = world.step(MAX_TIMESTAMP, shard=0, initial=True).local
+    held = world.step(MAX_TIMESTAMP, shard=0, beginning=_ALL).local
     assert held.pending is not None
     assert (held.pending.kind, held.pending.time) == (HolderKind.SCRIPT, MIN_TIMESTAMP)
     assert held.outputs["main"].pending == held.pending
@@ -50,4 +52,4 @@ def test_what_holds_is_named_and_let_go_at_the_end_of_time() -> None:
 
 
 def test_other_shards_have_nothing_to_wait_for() -> None:
-    assert scripted().step(MAX_TIMESTAMP, shard=1, initial=True).input == MAX_TIMESTAMP
+    assert scripted().step(MAX_TIMESTAMP, shard=1, beginning=_ALL).input == MAX_TIMESTAMP

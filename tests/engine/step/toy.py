@@ -336,7 +336,7 @@ class Toy:
         self.read_in: Counter[int] = Counter()
         self.parts: list[float] = []
         self.prepared = self.truncated = 0
-        self.fresh = True
+        self.unbegun = self.layout.sources
         self.mode, self.drains_to, self.unpublished = CommitMode.RUNNING, "", False
         self.attempt: Attempt | None = None
         self.warnings: list[str] = []
@@ -363,7 +363,7 @@ class Toy:
             self.head,
             self.head_time,
             self.times,
-            self.fresh,
+            self.unbegun,
             draining,
             self.drains_to,
             self.unpublished,
@@ -414,7 +414,7 @@ class Toy:
         self.attempt = None
         self.head, self.head_time, self.times = command.step, command.time, command.times
         self.savepoints += command.savepoints
-        self.fresh, self.told = command.fresh, command.script
+        self.unbegun, self.told = command.unbegun, command.script
         self.mode, self.drains_to = command.mode, command.drains_to
         self.unpublished = any(report.committables for report in command.reports)
 
@@ -436,7 +436,7 @@ class _Task:
             case AddElements(name, added) if (name, 0) == (stage, shard):
                 yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in added]
         if self.level == 0:
-            if self.plan.initial and shard == 0 and self.toy.script is None:
+            if stage in self.plan.beginning and shard == 0 and self.toy.script is None:
                 whole = b"0:%d" % len(self.toy.feeds[stage].events)
                 yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
             return

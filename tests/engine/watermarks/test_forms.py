@@ -136,7 +136,7 @@ class Job:
     def _driver_begins(self) -> None:
         """From what is committed: what has been said since by nobody."""
         recent = {name: Recent.decoded(of.encoded()) for name, of in self.times.recent.items()}
-        self.times = Times(dict(self.times.inputs), dict(self.times.outputs), dict(self.times.seen), recent)
+        self.times = replace(self.times, recent=recent)
         self.marks = self._begun()
 
     def _is_lost(self, step: Step) -> None:

@@ -223,6 +223,65 @@ def _panes(start: int, until: int) -> list[Any]:
     ]
 
 
+@pytest.mark.contract("STORE-05")
+def test_sources_join_a_job_that_runs_and_so_do_side_inputs_and_sinks(tmp_path: Path) -> None:
+    streams, state, windows = (tmp_path / name for name in ("streams", "state", "windows"))
+    windows.mkdir()
+
+    def submit(*, more: bool, names: bool) -> Any:
+        options = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={state}"])
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=options)
+        numbers = fed(p, streams / "first")
+        if more:
+            numbers = (numbers, p | _From(streams / "second")) | beam.Flatten()
+        keyed = numbers | "Key" >> beam.Map(lambda n: (n % 3, n)) | "Tens" >> beam.WindowInto(_TENS)
+        grouped = keyed | "Group" >> beam.GroupByKey()
+        _ = grouped | "Note" >> beam.Map(_note_pane, str(windows))
+        if names:
+            table = p | "Names" >> beam.Create([(0, "zero"), (1, "one"), (2, "two")])
+            told = grouped | "Tell" >> beam.Map(_told, beam.pvalue.AsDict(table))
+            _ = told | "Write" >> beam.io.WriteToText(str(tmp_path / "told" / "part"))
+        return p.run()
+
+    feed(streams / "first", 15)
+    result = submit(more=False, names=False)
+    wait(result, lambda: len(noted(windows)) == 3)
+    result.suspend()
+
+    feed(streams / "first", 25)
+    feed(streams / "second", 25)
+    result = submit(more=True, names=False)
+    wait(result, lambda: len(noted(windows)) == 6)
+    result.suspend()
+    twice = [(start, key, sorted(numbers * 2)) for start, key, numbers in _panes(10, 20)]
+    assert sorted(noted(windows)) == [*_panes(0, 10), *twice], "what is late for the windows of before is dropped"
+
+    for name in streams.iterdir():
+        feed(name, 35, end=True)
+    result = submit(more=True, names=True)
+    assert result.wait_until_finish() == "DONE"
+    twice = [(start, key, sorted(numbers * 2)) for start, key, numbers in _panes(10, 35)]
+    assert sorted(noted(windows)) == [*_panes(0, 10), *twice], "neither is read again"
+    lines = [line for file in (tmp_path / "told").iterdir() for line in file.read_text().splitlines()]
+    words = ("zero", "one", "two")
+    assert sorted(lines) == sorted(f"{words[key]} {numbers}" for start, key, numbers in twice if start >= 20)
+
+
+class _From(beam.PTransform):
+    """A fed source, under a label of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def expand(self, pbegin: Any) -> Any:
+        return fed(pbegin, self._folder)
+
+
+def _told(pair: tuple[int, list[int]], names: dict[int, str]) -> str:
+    return f"{names[pair[0]]} {sorted(pair[1])}"
+
+
 @pytest.mark.contract("END-02", "API-06", "PLAN-03", "OPS-02")
 def test_a_job_that_is_drained_fires_all_windows_and_is_drained_for_good(tmp_path: Path) -> None:
     job = Job(tmp_path)

@@ -94,6 +94,11 @@ class Layout:
         return any(stage.scripted for stage in self.stages)
 
     @property
+    def sources(self) -> frozenset[str]:
+        """The stages that read nothing."""
+        return frozenset(stage.name for stage in self.stages if not stage.flow.inputs)
+
+    @property
     def flows(self) -> tuple[StageFlow, ...]:
         """The stages as watermarks know them."""
         return tuple(stage.flow for stage in self.stages)

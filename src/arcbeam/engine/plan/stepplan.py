@@ -65,7 +65,7 @@ class StepPlan:
         head: number of the step that it stands on.
         times: watermarks of the head.
         budget: how much to do.
-        initial: sources begin: no step was committed before.
+        beginning: the sources that begin in it: no step was committed with them.
         drain: truncate all restrictions that were not truncated yet, at first those that wait, later those that come.
         moves: restrictions that change their shard.
         first: the level with which it begins: those before have nothing to do any more, and say nothing new.
@@ -82,7 +82,7 @@ class StepPlan:
     head: int
     times: Times
     budget: StepBudget
-    initial: bool = False
+    beginning: frozenset[str] = frozenset()
     drain: bool = False
     prepare: bool = False
     preparing: frozenset[str] = frozenset()

@@ -77,7 +77,7 @@ class Propose:
         reports: of its tasks; none: a commit without a step, that changes nothing but the mode and savepoints.
         savepoints: names that it gets.
         drains_to: the name that the last commit will get, if the job is being drained; the next driver must know it.
-        fresh: no step is real with it: sources have not begun; the next driver must know it.
+        unbegun: the sources that have not begun: no step is real with them; the next driver must know it.
         script: how far the job's script has come with it; the next driver must know it.
         owes: what the head has for sinks is not published: this commit has it, too, for the next driver.
     """
@@ -90,7 +90,7 @@ class Propose:
     reports: tuple[TaskReport, ...]
     savepoints: tuple[str, ...] = ()
     drains_to: str = ""
-    fresh: bool = False
+    unbegun: frozenset[str] = frozenset()
     script: ScriptPlace = AT_BEGINNING
     owes: bool = False
 

@@ -28,7 +28,7 @@ def propose(state: JobState, head: Head, cut: Cut | None) -> None:
         cut.reports if cut else (),
         tuple(dict.fromkeys(names)),
         state.last_savepoint if mode is CommitMode.DRAINING else "",
-        fresh=state.fresh and cut is None,
+        unbegun=state.unbegun if cut is None else frozenset(),
         script=state.script.after(cut.plan.event) if cut else state.script,
         owes=state.owes,
     )
@@ -114,7 +114,7 @@ def committed(state: JobState, proposal: Proposal) -> None:
         state.failures.pop(what, None)
     if cut:
         state.places, state.marks, state.side = cut.places, cut.marks, cut.side
-        state.fresh, state.script = False, command.script
+        state.unbegun, state.script = command.unbegun, command.script
         if cut.plan.event is not None:
             state.event = None
     if state.phase is not Phase.STEPPING:

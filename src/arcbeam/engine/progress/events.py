@@ -23,7 +23,8 @@ class JobStarted:
         step: number of the opening: the head.
         time: its recorded time.
         times: its watermarks.
-        fresh: the head is new, or `Propose.fresh` of it: no step was ever committed, the sources have not begun.
+        unbegun: the sources that have not begun: all of a new job's, `Propose.unbegun` of the head, and those that the
+            pipeline of the driver before did not have.
         draining: the job was being drained when the driver before died.
         savepoint: that the drain is to end with: `Propose.drains_to` of the head.
         unpublished: the head has committables; whether they were published is not known.
@@ -36,7 +37,7 @@ class JobStarted:
     step: int
     time: Timestamp
     times: Times
-    fresh: bool = False
+    unbegun: frozenset[str] = frozenset()
     draining: bool = False
     savepoint: str = ""
     unpublished: bool = False

@@ -196,7 +196,7 @@ class JobMachine:
             return
         state.phase = Phase.STEPPING
         state.head = Head(event.step, event.time, event.times)
-        state.fresh, state.script = event.fresh, event.script
+        state.unbegun, state.script = event.unbegun, event.script
         if event.draining:
             if state.mode is not Mode.RUNNING and state.last_savepoint != event.savepoint:
                 self._warn_already(Mode.DRAINING, event.savepoint, state.last_savepoint)
@@ -382,7 +382,7 @@ class JobMachine:
             head.step,
             head.times,
             self._budget,
-            initial=state.fresh,
+            beginning=state.unbegun,
             drain=state.mode is Mode.DRAINING,
             prepare=end is not None,
             preparing=frozenset() if end is None else end.preparing,

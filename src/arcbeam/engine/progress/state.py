@@ -88,8 +88,8 @@ class JobState:
     marks: Watermarks | None = None
     # The side inputs that this step has added to.
     side: frozenset[Port] = frozenset()
-    # No step of the job was ever committed.
-    fresh: bool = False
+    # Sources with which no step was committed. None behind the first step that this driver has committed.
+    unbegun: frozenset[str] = frozenset()
     # A step that truncates was committed. Not if the job is just running.
     drained: bool = False
     # How far the head is in the job's script; never further without one. What is next in it, if that is known, and
@@ -205,7 +205,7 @@ class JobState:
         unread = self.event is None and not self.asked
         assert unread or not self.script.over, "more is to come behind the end"
         assert self.layout.scripted or (unread and self.script == AT_BEGINNING), "a script that is not there"
-        assert not self.fresh or self.places is None, "a step was committed, and the sources have not begun"
+        assert not self.unbegun or self.places is None, "a step was committed, and its sources have not begun"
 
     def _validate_flight(self) -> None:
         ending = self.mode in (Mode.CANCELLING, Mode.FAILING)

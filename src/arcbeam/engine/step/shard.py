@@ -72,7 +72,7 @@ class TaskStep:
         for shard in layout.range_of(self._level, self._task):
             view = shards.view(shard)
             for placed in layout.at(self._level):
-                upstream = min((gathered.times[port] for port in placed.flow.inputs), default=MAX_TIMESTAMP)
+                upstream = plan.times.upstream_of(placed.name, (gathered.times[port] for port in placed.flow.inputs))
                 place = StageContext(
                     placed,
                     shard,

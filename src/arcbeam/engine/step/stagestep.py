@@ -153,7 +153,7 @@ class StageStep:
                 clock.follow(watermark)
             case ScriptOver():
                 clock.follow(MAX_TIMESTAMP)
-            case _ if plan.initial:
+            case _ if self._place.placed.name in plan.beginning:
                 clock.follow(MIN_TIMESTAMP)
 
     def _finish(self) -> BundleResult:

@@ -49,6 +49,7 @@ class Times:
     Attributes:
         inputs: input watermark by stage.
         outputs: output watermark by port.
+        upstream: the upstream watermark that each stage was told.
         seen: the latest time that each observer has ever seen.
         recent: the times of late of those that go by a quantile.
         doubted: later times, which those have seen that do not believe any.
@@ -56,9 +57,18 @@ class Times:
 
     inputs: Mapping[str, Timestamp] = field(default_factory=dict)
     outputs: Mapping[Port, Timestamp] = field(default_factory=dict)
+    upstream: Mapping[str, Timestamp] = field(default_factory=dict)
     seen: Seen = field(default_factory=dict)
     recent: Mapping[str, Recent] = field(default_factory=dict)
     doubted: Doubted = field(default_factory=dict)
+
+    def upstream_of(self, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
+        """The upstream watermark of a stage whose producers are there, on top of this commit.
+
+        What a stage was told is not taken back: who is before it only now (a changed pipeline has one producer more)
+        and is further behind is late where that is said.
+        """
+        return max(min(producers, default=MAX_TIMESTAMP), self.upstream.get(stage, MIN_TIMESTAMP))
 
     def check_after(self, before: Times) -> None:
         """Checks that no watermark is earlier than it was.
@@ -138,6 +148,7 @@ class Watermarks:
         self._inputs: dict[str, Timestamp] = {}
         self._outputs: dict[Port, Timestamp] = {}
         committed = committed or Times()
+        self._committed = committed
         self._seen, self._recent = committed.seen, committed.recent
         self._doubted = dict(committed.doubted)
         for stage in stages:
@@ -222,7 +233,8 @@ class Watermarks:
 
     def times(self) -> Times:
         """Input and output watermarks as they are, and what was seen."""
-        return Times(dict(self._inputs), dict(self._outputs), self._seen, self._recent, self._doubted)
+        upstream = {stage: self.upstream(stage) for stage in self._stages}
+        return Times(dict(self._inputs), dict(self._outputs), upstream, self._seen, self._recent, self._doubted)
 
     def _share(self, said: Mapping[Port, Said]) -> None:
         """What observers have seen that share it, by what the roots of their stages say: each of those is there."""
@@ -264,8 +276,8 @@ class Watermarks:
             self._doubted[name] = belief.doubted
 
     def upstream(self, stage: str) -> Timestamp:
-        """The earliest output watermark of what a stage reads."""
-        return min((self._outputs[port] for port in self._stages[stage].inputs), default=MAX_TIMESTAMP)
+        """The earliest output watermark of what a stage reads; no earlier than it was told."""
+        return self._committed.upstream_of(stage, (self._outputs[port] for port in self._stages[stage].inputs))
 
     def _said(self, stage: StageFlow, output: str) -> Said:
         """Where an output would be if nothing observed it."""

@@ -252,7 +252,7 @@ class StreamRun:
         machine = self._machine = JobMachine(placing.layout, _driven(settings))
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
-        self._inbox.put(started(log.head, self._clock.now()))
+        self._inbox.put(started(log.head, placing.layout, self._clock.now()))
         self._desk.opened(blobs if self.kept else None, log.head)
         try:
             with RequestWatch(self._desk, self._job):

@@ -134,6 +134,8 @@ def _smaller_stages(stage: Stage) -> Iterator[Stage]:
     if isinstance(kind, Source):
         for events in _fewer(kind.events):
             yield replace(stage, kind=replace(kind, events=events))
+        if kind.joins:
+            yield replace(stage, kind=replace(kind, joins=0))
         if kind.parts > 1:
             yield replace(stage, kind=replace(kind, parts=1))
     if isinstance(kind, (Source, Expand)) and kind.pace != _PLAIN:

@@ -48,8 +48,8 @@ class Replayed:
 
 
 def chosen(seed: int) -> Expressed:
-    """The pipeline of a seed, before its observers get other forms."""
-    return expressed(plain_scenario_of(seed).pipeline)
+    """The pipeline of a seed, all of it from the beginning, before its observers get other forms."""
+    return expressed(plain_scenario_of(seed).pipeline.at_once())
 
 
 def cancelled_behind(seed: int) -> int:

@@ -55,6 +55,7 @@ def _of_a_kind(kind: Kind) -> Iterator[object]:
             yield from (("idle", kind.idle is not None), ("quantile", kind.quantile is not None))
             yield ("shared", kind.shared and kind.shared.policy)
         case Source():
+            yield ("joins", kind.joins)
             yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
 
 
@@ -104,6 +105,7 @@ def chosen() -> Counter[object]:
         *(("shards", n) for n in (1, 2, 3, 4)),
         *(("levels", n) for n in (2, 3, 4, 5)),
         *((name, n) for name in ("hosts", "drivers") for n in (1, 2, 3)),
+        *(("joins", n) for n in (1, 2)),
         ("real cache", True),
         ("heavy", True),
         ("waiting", True),

@@ -65,7 +65,9 @@ class Observations:
     def add(self, ran: StepRun, records: Iterable[Record]) -> None:
         """A step is real."""
         for stage in self._kinds:
-            said = ran.inputs[stage]
+            said = ran.inputs.get(stage)
+            if said is None:
+                continue
             if stage not in self._stands or self._stands[stage].said != said:
                 self._stands[stage] = _Standing(said, ran.time)
         self._now = ran.time
@@ -117,7 +119,8 @@ class Observations:
 
     def _together(self, shared: Shared, parts: Sequence[str]) -> Timestamp:
         """Where those are that share something, by their inputs; the beginning of time if that is not known."""
-        going_on = [part for part in parts if self._stands[part].said != MAX_TIMESTAMP]
+        there = [part for part in parts if part in self._stands]
+        going_on = [part for part in there if self._stands[part].said != MAX_TIMESTAMP]
         if shared.policy is Policy.MIN:
             going_on = [part for part in going_on if not self._is_idle(part, self._kinds[part])]
         said = (self._stands[part].said for part in going_on)

@@ -40,13 +40,16 @@ Items = Counter[Item]
 
 def honest(pipeline: Pipeline) -> frozenset[str]:
     """The stages to which nothing can come too late: no source above them is ever surprised, and nothing has waited
-    without holding anything back; and nobody concludes from what has come what is still to come.
+    without holding anything back, or has joined later; and nobody concludes from what has come what is still to come.
     """
     found: set[str] = set()
     for stage in pipeline.stages:
         if isinstance(stage.kind, Source):
             if not any(event.surprising for event in stage.kind.events):
                 found.add(stage.name)
+        elif len({pipeline.since[port.stage] for port in stage.inputs}) > 1:
+            # What it is told of the one that was there before is not taken back when another one joins.
+            continue
         elif isinstance(stage.kind, Pass) and stage.kind.observes:
             # It may see what is late by more than its delay before its input says anything of time.
             continue

@@ -7,7 +7,7 @@ went out, or was dropped, once. Must not know steps, watermarks or state.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from arcbeam.engine.watermarks.clocks import Port
@@ -29,19 +29,26 @@ def items_of(records: Iterable[Record]) -> dict[Port, Items]:
     return found
 
 
-def check(pipeline: Pipeline, records: Sequence[Record], *, drained: bool) -> None:
+def check(
+    pipeline: Pipeline, records: Sequence[Record], *, drained: bool, begun: Collection[str] | None = None
+) -> None:
     """Checks a whole job's published results.
 
     Args:
         pipeline: what it is.
         records: of all steps that count, in order.
         drained: sources that are not bounded may have stopped anywhere.
+        begun: the sources that have begun; None: all.
 
     Raises:
         Broken: they are not what they must be.
     """
     actual = items_of(records)
-    events = {stage.name: _read(stage, actual, drained) for stage in pipeline.stages if isinstance(stage.kind, Source)}
+    events = {
+        stage.name: _read(stage, actual, drained) if begun is None or stage.name in begun else ()
+        for stage in pipeline.stages
+        if isinstance(stage.kind, Source)
+    }
     whole = Reference(pipeline, events, actual)
     by_stage: dict[str, list[Record]] = defaultdict(list)
     for record in records:

@@ -16,6 +16,7 @@ from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW
+from arcbeam.steps.progress import progress_of
 from arcbeam.steps.standing import standing_of
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.names import manifest_name
@@ -143,7 +144,8 @@ class Watcher:
         self._nothing_left()
         assert self.head is not None
         self._check_kept(self.head)
-        results.check(self._pipeline, self.all_records(), drained=self.drained)
+        begun = progress_of(self.head).begun
+        results.check(self._pipeline, self.all_records(), drained=self.drained, begun=begun)
         for what, count in punctual.check(self._pipeline, self._steps()).items():
             for _ in range(count):
                 self._note(what)
@@ -190,7 +192,8 @@ class Watcher:
     def _check_moved(self, origin: Manifest, opening: Manifest) -> None:
         """Nothing is changed by an opening; but the rows of stages are at the levels that they have there."""
         levels = {self._pipeline.numbers[of.stage].to_bytes(2, "big"): of.level for of in opening.shape.stages}
-        if all(opening.shape.stages[n].level == of.level for n, of in enumerate(origin.shape.stages)):
+        now = {of.stage: of.level for of in opening.shape.stages}
+        if all(now[of.stage] == of.level for of in origin.shape.stages):
             if opening.shards != origin.shards:
                 raise Broken(f"step {opening.step} goes on from step {origin.step}, and has other shards")
             return
@@ -348,7 +351,11 @@ def _monotone(before: Manifest | None, now: Manifest) -> None:
         if old is None:
             continue
         outputs = {out.output: out.watermark for out in old.outputs}
-        if of.input < old.input or any(out.watermark < outputs[out.output] for out in of.outputs):
+        if (
+            of.upstream < old.upstream
+            or of.input < old.input
+            or any(out.watermark < outputs[out.output] for out in of.outputs)
+        ):
             raise Broken(f"a watermark of {of.stage} fell with step {now.step}")
 
 

@@ -140,7 +140,7 @@ class Driver:
         self._broken_off = self._shut_down = self._prepared = False
         self._commits = LogCommits(self.log, self.job.layout, self.job.readers, self.warn, keep=self.keep)
         self._driver = JobDriver(self.machine, self._commits, self, self, self, self, self, sweep_every=2)
-        self.tell_later(started(self.log.head, self.around.now), 0)
+        self.tell_later(started(self.log.head, self.job.layout, self.around.now), 0)
 
     @property
     def end(self) -> End | None:
@@ -318,7 +318,7 @@ def _told(command: Command) -> str:
         case RunStep(plan):
             marks = [
                 text
-                for text, is_so in (("initial", plan.initial), ("drain", plan.drain), ("prepare", plan.prepare))
+                for text, is_so in (("beginning", plan.beginning), ("drain", plan.drain), ("prepare", plan.prepare))
                 if is_so
             ]
             return f"runs step {plan.step}, run {plan.attempt} at {plan.time} {' '.join(marks)}"

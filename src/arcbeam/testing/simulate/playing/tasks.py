@@ -195,7 +195,9 @@ class TaskRun:
     def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
         """See `seams.UserCode`."""
         of = self.job.pipeline.by_name[stage]
-        upstream = min((self.plan.times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
+        times = self.plan.times
+        told = min((times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
+        upstream = max(told, times.upstream.get(stage, MIN_TIMESTAMP))
         record = dropped(of, drop)
         checks.of_drop(of, record, upstream, stage in self.job.honest)
         self._desks[stage, shard].records.append(record)

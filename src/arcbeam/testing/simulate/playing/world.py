@@ -25,6 +25,7 @@ from arcbeam.engine.progress import (
     SuspendRequested,
 )
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.progress import progress_of
 from arcbeam.store.blobs.errors import DeterminateError, FencedError, IndeterminateError
 from arcbeam.store.log import relocating
 from arcbeam.store.log.chain import read_manifest
@@ -63,6 +64,7 @@ class World:
     Attributes:
         happened: how often each kind of fault and request did happen, and what else is worth counting.
         story: what happened, in order.
+        earlier: drivers that there were where the job was copied from.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class World:
         self._mischief = Mischief(scenario.faults, self._note, self.tell, self._start, self._lose)
         self._requests = sorted(scenario.requests, key=lambda request: request.at)
         self._drivers: list[Driver] = []
-        self._started = 0
+        self._started = self.earlier = 0
         self._tokens = count()
         self._left_behind: list[Callable[[], object]] = []
         self._rewind: str = ""
@@ -160,9 +162,9 @@ class World:
         if savepoint and all(pin.name != savepoint for pin in pins):
             savepoint = ""
         exchanges = scenario.exchanges[number % len(scenario.exchanges)]
-        pipeline = scenario.pipeline.deeper(exchanges)
+        pipeline = scenario.pipeline.as_of(self.earlier + number).deeper(exchanges)
         first, *others = scenario.tasks[number % len(scenario.tasks)]
-        tasks = (first, *(1,) * exchanges, *others)
+        tasks = (first, *(1,) * exchanges, *others)[: pipeline.levels]
         moved: tuple[Move, ...] = ()
 
         def adapted(origin: Manifest) -> Manifest:
@@ -197,6 +199,8 @@ class World:
         if moved:
             self.happened["state was moved to other levels"] += 1
         layout = pipeline.layout(tasks)
+        if layout.sources.difference(progress_of(log.head).begun) and progress_of(log.head).begun:
+            self.happened["a source joined"] += 1
         last = max(
             (e.time for s in scenario.pipeline.stages if isinstance(s.kind, Source) for e in s.kind.events), default=0
         )
@@ -357,7 +361,7 @@ class World:
         self.tell(f"THE COPY of step {copy.step}")
         world = World(replace(self.scenario, faults=(), requests=()), self._folder, target, dict(self._parts))
         world.story, world.happened = self.story, self.happened
-        world.now = self.now
+        world.now, world.earlier = self.now, self._started
         world.watcher.begin_at(copy, records, self.watcher)
         return world
 

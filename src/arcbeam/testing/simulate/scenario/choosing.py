@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from arcbeam.testing.faults import Faults
 from arcbeam.testing.simulate.scenario import special
 from arcbeam.testing.simulate.scenario.forms import formed
+from arcbeam.testing.simulate.scenario.kinds import Source
 from arcbeam.testing.simulate.scenario.pipelines import pipeline_of
 from arcbeam.testing.simulate.scenario.plans import Pipeline
 from arcbeam.testing.simulate.scenario.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
@@ -33,6 +35,7 @@ def plain_scenario_of(seed: int) -> Scenario:
     """The same before its observers get other forms."""
     chance = random.Random(f"scenario {seed}")
     pipeline, looks = _pipeline(seed, chance)
+    pipeline = _joining(pipeline, random.Random(f"joining {seed}"))
     tasks = tuple(
         tuple(chance.randint(1, pipeline.shards) for _ in range(pipeline.levels)) for _ in range(chance.randint(1, 3))
     )
@@ -53,6 +56,21 @@ def plain_scenario_of(seed: int) -> Scenario:
 def _exchanges(chance: random.Random) -> tuple[int, ...]:
     """Of most jobs the pipeline stays as it is."""
     return (0,) if chance.random() < 0.7 else tuple(chance.randint(0, 2) for _ in range(chance.randint(1, 3)))
+
+
+def _joining(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """In some pipelines a source is not there from the beginning, nor is what reads that alone."""
+    sources = [(stage.name, stage.kind) for stage in pipeline.stages if isinstance(stage.kind, Source)]
+    if len(sources) < 2 or chance.random() < 0.6:
+        return pipeline
+    name, source = chance.choice(sources)
+    kind = replace(source, joins=chance.choice((1, 1, 2)))
+    stages = tuple(replace(stage, kind=kind) if stage.name == name else stage for stage in pipeline.stages)
+    joined = replace(pipeline, stages=stages)
+    # Who is there all the time would get no side input before.
+    there = {name for name, since in joined.since.items() if not since}
+    needs = any(stage.name in there and stage.side and stage.side.stage not in there for stage in joined.stages)
+    return pipeline if needs else joined
 
 
 def _pipeline(seed: int, chance: random.Random) -> tuple[Pipeline, Sequence[int]]:

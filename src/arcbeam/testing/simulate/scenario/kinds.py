@@ -79,12 +79,14 @@ class Source:
         pace: of reading.
         parts: so many restrictions there are at first.
         bounded: a drain lets it come to its end.
+        joins: the driver that is the first to have it; those before have a pipeline without it.
     """
 
     events: tuple[Event, ...]
     pace: Pace = Pace()
     parts: int = 1
     bounded: bool = False
+    joins: int = 0
 
 
 @dataclass(frozen=True, slots=True)

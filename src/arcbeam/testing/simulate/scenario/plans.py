@@ -128,6 +128,26 @@ class Pipeline:
                 readers[stage.side] = (*readers.get(stage.side, ()), stage)
         return readers
 
+    @cached_property
+    def since(self) -> Mapping[str, int]:
+        """The driver that is the first to have each stage: all do that has an input of which that is so."""
+        since: dict[str, int] = {}
+        for stage in self.stages:
+            own = stage.kind.joins if isinstance(stage.kind, Source) else 0
+            since[stage.name] = min((since[port.stage] for port in stage.inputs), default=own)
+        return since
+
+    def as_of(self, driver: int) -> Pipeline:
+        """What a driver has of it."""
+        there = {name for name, since in self.since.items() if since <= driver}
+        kept = (stage for stage in self.stages if stage.name in there)
+        stages = (replace(s, inputs=tuple(port for port in s.inputs if port.stage in there)) for s in kept)
+        return self if len(there) == len(self.stages) else Pipeline(tuple(stages), self.shards)
+
+    def at_once(self) -> Pipeline:
+        """The same, and all sources are there from the beginning."""
+        return Pipeline(tuple(map(_from_the_beginning, self.stages)), self.shards)
+
     def deeper(self, exchanges: int) -> Pipeline:
         """The same with so many exchanges more behind its sources, which pass on what comes."""
         moved = (replace(stage, level=stage.level + exchanges) if stage.level else stage for stage in self.stages)
@@ -171,6 +191,10 @@ class Pipeline:
     @cached_property
     def _specs(self) -> dict[tuple[int, ...], dict[str, StageSpec]]:
         return {}
+
+
+def _from_the_beginning(stage: Stage) -> Stage:
+    return replace(stage, kind=replace(stage.kind, joins=0)) if isinstance(stage.kind, Source) else stage
 
 
 def _spec(stage: Stage, placed: Placed) -> StageSpec:
