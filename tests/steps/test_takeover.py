@@ -311,7 +311,10 @@ def test_a_new_stage_is_at_the_end_of_time_where_all_that_it_reads_is(at: Timest
     )
     begun = Progress(("read",), "", {"read": 1, "sum": 2}).encoded()
     log.propose(log.draft(Timestamp(2), watermarks=marks, progress=begun))
-    head = taken(blobs, between("new", "next")).log.head
+    job = taken(blobs, between("new", "next"))
+    head = job.log.head
+    assert job.idle == (("new", "next") if at == MAX_TIMESTAMP else ())
+    assert taken(blobs, between("new", "next")).idle == (), "it is told once"
     upstream = {of.stage: of.upstream for of in head.watermarks}
     outputs = {port.stage: time for port, time in times_of(head).outputs.items()}
     if at == MAX_TIMESTAMP:

@@ -70,6 +70,7 @@ class Taken:
         numbers: of the pipeline's stages.
         dropped: what was given up, each in a line.
         moved: the stages whose state was put to another level.
+        idle: the stages that are new, and to which nothing comes: all that they read has ended.
     """
 
     log: StepLog
@@ -77,6 +78,7 @@ class Taken:
     numbers: Mapping[str, int]
     dropped: tuple[str, ...] = ()
     moved: tuple[Move, ...] = ()
+    idle: tuple[str, ...] = ()
 
 
 def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
@@ -101,11 +103,12 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     shape = shape_of(plan, shards)
     dropped: tuple[str, ...] = ()
     moved: tuple[Move, ...] = ()
+    idle: tuple[str, ...] = ()
 
     publishers = {name for stage in plan.stages for name in stage.publishers}
 
     def adapted(origin: Manifest) -> Manifest:
-        nonlocal dropped, moved
+        nonlocal dropped, moved, idle
         now_called = renamed(origin, how.renamed, publishers)
         gone, lost = _left(now_called, shape, publishers)
         if how.drop:
@@ -121,6 +124,8 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         fitting = _with_outputs(plan, now_called)
         if goes_on:
             _refuse_what_is_too_late(plan, fitting, blobs)
+            known = {of.stage for of in now_called.watermarks}
+            idle = tuple(of.stage for of in fitting.watermarks if of.stage not in known)
         return fitting
 
     def filled(opening: Manifest) -> Manifest:
@@ -145,7 +150,7 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         adapt=adapted,
         fill=filled,
     )
-    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped, moved)
+    return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped, moved, idle)
 
 
 def _left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:

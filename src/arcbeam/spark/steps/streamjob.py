@@ -233,6 +233,11 @@ class StreamRun:
                 move.source,
                 move.target,
             )
+        for stage in taken.idle:
+            self.warn(
+                f"stage '{stage}' is new, and all that it reads has ended: nothing comes to it (a source that is "
+                f"called otherwise is read from its beginning)"
+            )
         if log.head.mode in ENDED:
             self.warn(
                 f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"
