@@ -9,6 +9,7 @@ import pytest
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.engine.watermarks.stages import Watermarks
 from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.steps.placing import placed
@@ -18,6 +19,7 @@ from arcbeam.steps.takeover import Taken, TakeOver, take_over
 from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
 from arcbeam.store.log import programs
 from arcbeam.store.log.savepoints import pinned
+from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import OutputWatermark, StageWatermarks
 from arcbeam.testing.blobs import MemoryBlobs
@@ -46,8 +48,11 @@ def begun() -> MemoryBlobs:
     """A job with a step, and a savepoint of it."""
     blobs = MemoryBlobs()
     log = taken(blobs, plan()).log
+    name = written_name(Written(1, 0, 1, log.epoch, "a", "delta"))
+    file = ShardFile(name, FileKind.DELTA, 9, 0, 1, 0, b"a", b"a", 1, 1)
     draft = log.draft(
         Timestamp(2),
+        shards=(Shard(1, 0, (file,)),),
         watermarks=(StageWatermarks("sum", Timestamp(3), Timestamp(3), (OutputWatermark("out", Timestamp(3)),)),),
         progress=Progress(("read",), "", {"read": 1, "sum": 2}).encoded(),
     )
@@ -342,3 +347,18 @@ def test_the_program_is_there_when_a_manifest_names_it() -> None:
     head = taken(blobs, plan(), TakeOver(program=program)).log.head
     assert programs.read(blobs, head.program) == program
     assert taken(blobs, plan()).log.head.program == head.program
+
+
+def test_a_transform_around_stages_is_renamed_with_all_that_are_in_it() -> None:
+    blobs = MemoryBlobs()
+    log = taken(blobs, plan("Sums/Keep", source="Feed/Read")).log
+    begun = Progress(("Feed/Read",), "", {"Feed/Read": 1, "Sums/Keep": 2}).encoded()
+    log.propose(log.draft(Timestamp(2), progress=begun))
+    how = TakeOver(renamed={"Feed": "Topic", "Sums": "All/Sums"})
+    changed = plan("All/Sums/Keep", source="Topic/Read")
+    for _ in range(2):
+        job = taken(blobs, changed, how)
+        assert job.numbers == {"Topic/Read": 1, "All/Sums/Keep": 2}
+        assert beginning(job, changed) == set()
+    with pytest.raises(IncompatibleStateError, match="no stage 'Fee' to be called otherwise"):
+        taken(blobs, changed, TakeOver(renamed={"Fee": "Topics"}))

@@ -19,6 +19,8 @@ from arcbeam.model.timestamps import Duration
 from arcbeam.store.manifest.values import JobShape, StageShape
 
 _SIDE = (Routing.SIDE, Routing.SIDE_KEYED)
+_READS = "side input "
+"""With that the parts of a shape begin that name what may be waited for."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Placing:
     @cached_property
     def side_numbers(self) -> Mapping[Port, int]:
         """The number by which what a port puts into side inputs is known, as long as the job lives."""
-        numbers = {port: side_number(port) for (_, channel), port in self.ports.items() if self._is_side(channel)}
+        numbers = {port: side_number(port) for port in side_ports(self.plan)}
         if len(set(numbers.values())) != len(numbers):
             raise ValueError(f"two of {', '.join(map(str, numbers))} have one number: call one of them by another name")
         return numbers
@@ -173,9 +175,21 @@ def shape_of(plan: Plan, shards: int) -> JobShape:
             for side in stage.side_inputs
             for producer in plan.channels[side.channel].producers
         )
-        shape = "; ".join([stage.shape, *(f"side input {name}" for name in dict.fromkeys(sides))])
+        shape = "; ".join([stage.shape, *(f"{_READS}{name}" for name in dict.fromkeys(sides))])
         stages.append(StageShape(stage.uid, levels[stage.id], shape if sides else stage.shape))
     return JobShape(_digest(plan), shards, tuple(stages))
+
+
+def without_sides(shape: str) -> tuple[str, frozenset[str]]:
+    """What a stage's shape is beside its side inputs, and the outputs that those are."""
+    parts = shape.split("; ") if shape else []
+    sides = frozenset(part.removeprefix(_READS) for part in parts if part.startswith(_READS))
+    return "; ".join(part for part in parts if not part.startswith(_READS)), sides
+
+
+def side_ports(plan: Plan) -> frozenset[Port]:
+    """The outputs that are side inputs of others."""
+    return frozenset(port for (_, index), port in ports_of(plan).items() if plan.channels[index].routing in _SIDE)
 
 
 def side_number(port: Port) -> int:

@@ -6,7 +6,7 @@ ever, behind this.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from arcbeam.steps.progress import Progress, progress_of
@@ -19,6 +19,16 @@ def _observers(progress: Progress) -> set[str]:
     return {*progress.seen, *progress.recent, *progress.doubted}
 
 
+def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The names of stages, each with its new one; where a transform around them is named, of all that are in it."""
+    for old, new in names.items():
+        inside = [name for name in known if name.startswith(f"{old}/")]
+        yield from ((name, new + name.removeprefix(old)) for name in inside)
+        applied = any(name.startswith(f"{new}/") for name in known)
+        if old in known or not (inside or applied):
+            yield old, new
+
+
 def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
     """The manifest with stages and publishers under other names. Names that were given before are passed over.
 
@@ -27,7 +37,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
 
     Args:
         head: what is gone on from.
-        names: new names, by those that the job has.
+        names: new names, by those that the job has; also those of transforms around them.
         publishers: of the pipeline that goes on; the job knows those only that have something to publish.
 
     Raises:
@@ -37,6 +47,7 @@ def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str
     if not known:
         return head
     known |= {of.stage for of in head.committables}
+    names = dict(_each(names, known))
     turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
     if turned:
         # Who gives a mapping again must find it applied.

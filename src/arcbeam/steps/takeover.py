@@ -7,20 +7,26 @@ where outputs begin that they did not have. Must not know what runs its steps.
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.plan import Plan
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
-from arcbeam.steps.placing import ports_of, shape_of
-from arcbeam.steps.progress import numbered, progress_of, times_of
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.steps.fitting import (
+    left,
+    refuse_exchanged_sources,
+    refuse_renamed_writers,
+    refuse_side_inputs_of_the_past,
+    refuse_what_is_too_late,
+    with_outputs,
+    with_side_inputs,
+    without,
+)
+from arcbeam.steps.placing import shape_of
+from arcbeam.steps.progress import numbered, progress_of
 from arcbeam.steps.renaming import renamed
-from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
 from arcbeam.store.log.opening import misfit
@@ -29,10 +35,7 @@ from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import (
     ENDED,
-    JobShape,
     Manifest,
-    OutputWatermark,
-    StageWatermarks,
     differences,
 )
 
@@ -109,21 +112,24 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
 
     def adapted(origin: Manifest) -> Manifest:
         nonlocal dropped, moved, idle
+        refuse_renamed_writers(origin, how.renamed, blobs)
         now_called = renamed(origin, how.renamed, publishers)
-        gone, lost = _left(now_called, shape, publishers)
+        now_called = with_side_inputs(now_called, shape, blobs)
+        gone, lost = left(now_called, shape, publishers)
         if how.drop:
-            now_called, dropped = _without(now_called, gone, publishers), (*gone.values(), *lost.values())
+            now_called, dropped = without(now_called, gone, publishers), (*gone.values(), *lost.values())
         elif lost:
             # What state there is without a stage is among the differences.
             raise misfit(blobs, origin, [*differences(now_called.shape, shape), *lost.values()])
         # A job that has ended is only finished, unless it goes on in spite of that.
         goes_on = origin.mode not in ENDED or how.force
         if goes_on and not how.drop:
-            _refuse_exchanged_sources(plan, now_called, blobs)
+            refuse_exchanged_sources(plan, now_called, blobs)
         moved = moves(now_called.shape, shape, progress_of(now_called).numbers)
-        fitting = _with_outputs(plan, now_called)
+        fitting = with_outputs(plan, now_called)
         if goes_on:
-            _refuse_what_is_too_late(plan, fitting, blobs)
+            refuse_what_is_too_late(plan, fitting, blobs)
+            refuse_side_inputs_of_the_past(plan, now_called, fitting, blobs)
             known = {of.stage for of in now_called.watermarks}
             idle = tuple(of.stage for of in fitting.watermarks if of.stage not in known)
         return fitting
@@ -151,114 +157,3 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         fill=filled,
     )
     return Taken(log, shards, numbered(log.head, [stage.uid for stage in plan.stages]), dropped, moved, idle)
-
-
-def _left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What belongs to nobody in a pipeline: state, by stage, and what is to be published, by publisher; in a line."""
-    stages = {of.stage for of in shape.stages}
-    state = {
-        of.stage: f"stage '{of.stage}' has state, and the pipeline has no such stage"
-        for of in head.shape.stages
-        if of.shape and of.stage not in stages
-    }
-    many = Counter(of.stage for of in head.committables if of.stage not in publishers)
-    unpublished = {
-        name: f"'{name}' has {number} committable(s) that may not be published, and the pipeline has no such publisher"
-        for name, number in many.items()
-    }
-    return state, unpublished
-
-
-def _without(head: Manifest, gone: Collection[str], publishers: Collection[str]) -> Manifest:
-    """The manifest without the state of some stages, and without what only publishers that are not there could publish.
-
-    SUBTLE: rows of state are known by their stage's number, and stay. So nobody may get that number again, also no
-    stage that is called so later: it is kept under a name that none has.
-    """
-    progress = progress_of(head)
-    numbers = {
-        f"{stage} (dropped at step {head.step})" if stage in gone else stage: number
-        for stage, number in progress.numbers.items()
-    }
-    return replace(
-        head,
-        shape=replace(head.shape, stages=tuple(of for of in head.shape.stages if of.stage not in gone)),
-        holds=tuple(of for of in head.holds if of.stage not in gone),
-        residuals=tuple(of for of in head.residuals if of.stage not in gone),
-        committables=tuple(of for of in head.committables if of.stage in publishers),
-        progress=replace(progress, numbers=numbers).encoded() if gone else head.progress,
-        standing=standing_of(head).without(gone).encoded() if gone and head.standing else head.standing,
-    )
-
-
-def _with_outputs(plan: Plan, head: Manifest) -> Manifest:
-    """The manifest with the watermarks of the outputs that the plan's stages have.
-
-    Outputs are called as what travels there, so they come and go with the transforms behind a stage. One that a stage
-    did not have begins where the earliest of those was that it had: as far as the stage has said anything to anybody,
-    what comes from it there is late. Who reads it now may have read another one, which was further.
-
-    What a stage was told of its input is not taken back, whatever it reads now: see `Times.upstream_of`.
-
-    A stage that the manifest does not know begins at the beginning of time. Where all that it reads has come to the end
-    of time, so has it: nothing will ever come to it, and who reads it now may have read that, and be at the end.
-    """
-    had = {of.stage: of for of in head.watermarks}
-    ports = ports_of(plan)
-    outputs: dict[Port, Timestamp] = {}
-    fitting = []
-    for stage in plan.stages:
-        source = None if stage.source is None else plan.channels[stage.source]
-        read = () if source is None else [outputs[ports[id, source.index]] for id in source.producers]
-        is_over = bool(read) and min(read) == MAX_TIMESTAMP
-        was, first = had.get(stage.uid), MIN_TIMESTAMP
-        if was is None and is_over:
-            was, first = StageWatermarks(stage.uid, MAX_TIMESTAMP, MAX_TIMESTAMP, ()), MAX_TIMESTAMP
-        known = {of.output: of.watermark for of in was.outputs} if was else {}
-        first = min(known.values(), default=first)
-        own = tuple(ports[stage.id, index] for index in stage.sinks)
-        outputs |= {port: known.get(port.output, first) for port in own}
-        if was:
-            said = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
-            fitting.append(StageWatermarks(stage.uid, was.upstream, was.input, said))
-    return replace(head, watermarks=tuple(fitting))
-
-
-def _refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
-    """A source that the job has not had begins in the next step. Where another one is gone it may be the same under
-    another name, and would be read twice.
-
-    Raises:
-        IncompatibleStateError: that may be so.
-    """
-    begun = frozenset(progress_of(head).begun)
-    new = sorted(stage.uid for stage in plan.stages if stage.source is None and stage.uid not in begun)
-    gone = sorted(begun - {stage.uid for stage in plan.stages})
-    if new and gone:
-        raise IncompatibleStateError(
-            f"the job in '{blobs}' has begun with the source(s) {', '.join(map(repr, gone))}, which the pipeline does "
-            f"not have, and without {', '.join(map(repr, new))}",
-            "a source that is only called otherwise is given with --stage_mapping=old=new, and not read again; with "
-            "--allow_dropped_state new ones begin where others are gone (a Create is a source, too)",
-        )
-
-
-def _refuse_what_is_too_late(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
-    """What comes to a stage whose input has ended is too late, all of it.
-
-    Raises:
-        IncompatibleStateError: a stage is to read more, and its input has ended.
-    """
-    times = times_of(head)
-    ports = ports_of(plan)
-    uids = {stage.id: stage.uid for stage in plan.stages}
-    for stage in plan.stages:
-        if stage.source is None or times.upstream.get(stage.uid) != MAX_TIMESTAMP:
-            continue
-        for id in plan.channels[stage.source].producers:
-            if times.outputs.get(ports[id, stage.source], MIN_TIMESTAMP) < MAX_TIMESTAMP:
-                raise IncompatibleStateError(
-                    f"in the job in '{blobs}' the input of '{stage.uid}' has ended, and the pipeline has it read "
-                    f"'{uids[id]}', too: all of that would be too late",
-                    "begin a new job in another folder; or give what is new a way of its own through the pipeline",
-                )

@@ -267,6 +267,56 @@ def test_sources_join_a_job_that_runs_and_so_do_side_inputs_and_sinks(tmp_path: 
     assert sorted(lines) == sorted(f"{words[key]} {numbers}" for start, key, numbers in twice if start >= 20)
 
 
+@pytest.mark.contract("STORE-05", "ENG-05")
+def test_side_inputs_come_go_and_come_back_with_what_they_have_once(tmp_path: Path) -> None:
+    source, state, looked, kept = (tmp_path / name for name in ("source", "state", "looked", "kept"))
+    for folder in (looked, kept):
+        folder.mkdir()
+
+    def submit(table: str, *options: str, looks: bool, weighs: bool = False) -> Any:
+        given = PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={state}", *options])
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=given)
+        numbers = fed(p, source)
+        sides = [beam.pvalue.AsList(p | table >> beam.Create([1, 2, 3]))] if table else []
+        if looks:
+            seen = numbers | "Look" >> beam.Map(lambda n, *lists: (n, [len(each) for each in lists]), *sides)
+            _ = seen | "Note looks" >> beam.Map(note, str(looked))
+        weight = {"weight": beam.pvalue.AsSingleton(p | "Weight" >> beam.Create([5]))} if weighs else {}
+        ordinals = numbers | beam.Map(lambda n: ("all", n)) | "Keep" >> beam.ParDo(Weighed(), **weight)
+        _ = ordinals | "Note kept" >> beam.Map(note, str(kept))
+        return p.run()
+
+    def goes_on(until: int, table: str, *options: str, looks: int, weighs: bool = False) -> None:
+        feed(source, until)
+        result = submit(table, *options, looks=looks > 0, weighs=weighs)
+        wait(result, lambda: len(noted(kept)) == until and len(noted(looked)) >= looks)
+        result.suspend()
+
+    goes_on(5, "Table", looks=5)
+    goes_on(10, "", looks=0)
+    goes_on(15, "Table", looks=10)
+    with pytest.raises(IncompatibleStateError, match=r"source\(s\) 'Table/.*, which the pipeline does not have"):
+        submit("Names", looks=True).wait_until_finish()
+    with pytest.raises(IncompatibleStateError, match=r"stage 'Table/.*' has written a side input"):
+        submit("Names", "--stage_mapping=Table=Names", looks=True).wait_until_finish()
+    goes_on(20, "Names", "--allow_dropped_state", looks=15)
+    goes_on(25, "", looks=20)
+    goes_on(30, "", looks=25, weighs=True)
+    whole = [[3]] * 5
+    assert [sizes for _, sizes in sorted(noted(looked))] == [*whole, *whole, *whole, *([[]] * 10)]
+    assert sorted(noted(kept)) == [(n, n + 1, 5 if n >= 25 else None) for n in range(30)]
+
+
+class Weighed(beam.DoFn):
+    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+
+    def process(
+        self, pair: tuple[str, int], seen: Any = beam.DoFn.StateParam(SEEN), weight: int | None = None
+    ) -> Iterator[Any]:
+        seen.add(1)
+        yield pair[1], seen.read(), weight
+
+
 class _From(beam.PTransform):
     """A fed source, under a label of its own."""
 
