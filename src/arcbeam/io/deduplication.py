@@ -15,7 +15,7 @@ from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWri
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.io.fields import fields_of, type_of_field
-from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
+from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
 from arcbeam.model import texts
 
@@ -95,7 +95,7 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
 
     RECENT = ReadModifyWriteStateSpec("recent", FastPrimitivesCoder())
     """Of what was put out, in microseconds: the latest time; the latest of those in the list (None: it is empty); all
-    that are not in the list."""
+    that are not in the list. And when the timer fires; a job from before that was kept lacks it."""
     KEPT = OrderedListStateSpec("kept", BooleanCoder())
     """More times; the values say nothing."""
     FORGET = forget_timer()
@@ -114,21 +114,21 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
     ) -> Iterator[Any]:
         """An element: a duplicate, or not."""
         at, delay = time.micros, self._delay
-        last, listed, times = recent.read() or (None, None, [])
+        last, listed, times, *fires = recent.read() or (None, None, [])
         if any(-delay <= at - then <= delay for then in times):
             return
         if listed is not None and any(True for _ in kept.read_range(*between(at - delay, at + delay))):
             return
         if last is None:
             last = at
-            fire_at(forget, at + delay, window)
+            fires = [fire_at(forget, at + delay, window)]
         last = max(last, at)
         times = [*times, at]
         if len(times) > MOST:
             for then in times:
                 kept.add((Timestamp(micros=then), True))
             listed, times = last, []
-        recent.write((last, listed, times))
+        recent.write((last, listed, times, *fires))
         key, value = element
         yield key if self._keys else value
 
@@ -142,7 +142,8 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> None:
         """The watermark has passed the time up to which some could have had duplicates."""
-        now, (last, listed, times) = time.micros, recent.read()
+        last, listed, times, *fires = recent.read()
+        now = fired_at(time, *fires)
         all_over = is_over(last + self._delay, now, window)
         over = last if all_over else now - self._delay
         if listed is not None:
@@ -151,5 +152,5 @@ class _Deduplicate(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
             recent.clear()
             return
         times = [then for then in times if then > over]
-        recent.write((last, None if listed is None or listed <= over else listed, times))
-        fire_at(forget, last + self._delay, window)
+        fires = fire_at(forget, last + self._delay, window)
+        recent.write((last, None if listed is None or listed <= over else listed, times, fires))

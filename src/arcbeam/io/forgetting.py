@@ -21,6 +21,7 @@ MOST: Final = 32
 BEGINNING: Final = -(1 << 63)
 """Before all times, in microseconds."""
 _END: Final = (1 << 63) - 1
+_MILLI: Final = 1000
 
 
 def between(first: int, latest: int) -> tuple[Timestamp, Timestamp]:
@@ -46,6 +47,16 @@ def fire_at(timer: Any, until: int, window: Any) -> int:
     micros: int = min(until, window.max_timestamp().micros)
     timer.set(Timestamp(micros=micros))
     return micros
+
+
+def fired_at(time: Any, fires: int | None = None) -> int:
+    """When a timer fires that was set for `fires`, in microseconds: then, at whatever time the runner says it does.
+
+    Beam's coders have timers in milliseconds: with most runners one fires up to one earlier than it was set, and who
+    sets it again for the rest of that is called for ever.
+    """
+    now: int = time.micros
+    return now if fires is None or now // _MILLI != fires // _MILLI else fires
 
 
 def is_over(until: int, now: int, window: Any) -> bool:

@@ -13,7 +13,7 @@ from apache_beam.coders import FastPrimitivesCoder
 from apache_beam.transforms.userstate import OrderedListStateSpec, ReadModifyWriteStateSpec, on_timer
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, forget_timer, is_over
+from arcbeam.io.forgetting import BEGINNING, MOST, between, fire_at, fired_at, forget_timer, is_over
 from arcbeam.io.spans import micros_of
 from arcbeam.io.windowfns import told
 from arcbeam.model import texts
@@ -205,8 +205,8 @@ class _Join(beam.DoFn):  # type: ignore[misc]  # Beam is untyped
         forget: Any = beam.DoFn.TimerParam(FORGET),
     ) -> Iterator[Any]:
         """The watermark has passed the time up to which some could have found partners."""
-        _, last, listed, lefts, rights = waiting.read()
-        now = time.micros
+        fires, last, listed, lefts, rights = waiting.read()
+        now = fired_at(time, fires)
         all_over = is_over(last, now, window)
         left_over, right_over = (last, last) if all_over else (now - self._left_waits, now - self._right_waits)
         alone = [other for then, had, other in lefts if then <= left_over and not had]
