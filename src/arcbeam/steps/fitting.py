@@ -124,7 +124,8 @@ def _is_plain(base: str) -> bool:
 
 
 def with_outputs(plan: Plan, head: Manifest) -> Manifest:
-    """The manifest with the watermarks of the outputs that the plan's stages have.
+    """The manifest with the watermarks of the outputs that the plan's stages have, and what those of them have put out
+    that are side inputs.
 
     Outputs are called as what travels there, so they come and go with the transforms behind a stage. One that a stage
     did not have begins where the earliest of those was that it had: as far as the stage has said anything to anybody,
@@ -153,7 +154,7 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
         if was:
             said = tuple(OutputWatermark(port.output, outputs[port]) for port in own)
             fitting.append(StageWatermarks(stage.uid, was.upstream, was.input, said))
-    # What is in side inputs that nobody writes any more would be there once more if somebody did so later.
+    # What nobody writes any more would be there twice for who writes it again later, from the beginning.
     sides = set(map(side_number, side_ports(plan)))
     return replace(
         head,

@@ -1,7 +1,7 @@
 """How a driver takes a job over: what is in its folder, and what of that fits the pipeline that is to go on with it.
 
-Owns from where a job goes on, its number of shards, the numbers of its stages, whose state goes to another level, and
-where outputs begin that they did not have. Must not know what runs its steps.
+Owns from where a job goes on, its number of shards, the numbers of its stages, and whose state goes to another level;
+what of a manifest fits is in `fitting`. Must not know what runs its steps.
 """
 
 from __future__ import annotations
