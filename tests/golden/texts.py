@@ -1,0 +1,59 @@
+"""Texts that users see, kept as files that a reviewer reads as a user would.
+
+    ARCBEAM_GOLDEN=update pytest …        writes the files anew; look at `git diff` then
+
+Each message has a file `tests/golden/messages/ID.txt`. A test that causes a message calls `check_message`. Other
+assertions on errors compare types and fields, so that wording can change alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+_MESSAGES = Path(__file__).resolve().parent / "messages"
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_UPDATE = "ARCBEAM_GOLDEN"
+
+
+def check_message(id: str, text: str, **placeholders: object) -> None:
+    """Compares a message with its golden file.
+
+    Args:
+        id: of the message, in words joined by hyphens; the name of its file.
+        text: as the user sees it.
+        placeholders: what differs from run to run. Each value's text is shown as `{NAME}`; a compiled pattern stands
+            for all that it matches. Longer values are replaced first.
+
+    Raises:
+        AssertionError: the text is another one, or there is no file.
+        ValueError: the id is malformed.
+    """
+    if not _ID.fullmatch(id):
+        raise ValueError(f"message id {id!r}: use lower-case words joined by hyphens")
+    shown = _with_placeholders(text, placeholders).rstrip("\n") + "\n"
+    path = _MESSAGES / f"{id}.txt"
+    if os.environ.get(_UPDATE) == "update":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(shown, encoding="utf-8")
+        return
+    assert path.exists(), f"no golden text {path.name}; write it with {_UPDATE}=update. The message is:\n{shown}"
+    golden = path.read_text(encoding="utf-8")
+    assert shown == golden, _difference(golden, shown, path.name)
+
+
+def _with_placeholders(text: str, placeholders: dict[str, object]) -> str:
+    patterns = {name: value for name, value in placeholders.items() if isinstance(value, re.Pattern)}
+    plain = {name: str(value) for name, value in placeholders.items() if name not in patterns}
+    for name, value in sorted(plain.items(), key=lambda item: -len(item[1])):
+        text = text.replace(value, f"{{{name}}}")
+    for name, pattern in patterns.items():
+        text = pattern.sub(f"{{{name}}}", text)
+    return text
+
+
+def _difference(golden: str, shown: str, name: str) -> str:
+    lines = difflib.unified_diff(golden.splitlines(), shown.splitlines(), name, "this run", lineterm="")
+    return "\n".join([f"{name} differs; if the new text is right: {_UPDATE}=update", *lines])
