@@ -9,7 +9,7 @@ PIP := $(BIN)/pip --disable-pip-version-check
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream test test-all fresh bench lint format docs java clean
+.PHONY: help demo demo-stream test test-all fresh bench build lint format docs java clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Str
 	$(BIN)/python benchmarks/idle.py --warm 200 --seconds $(if $(FULL),300,120)
 	$(BIN)/python benchmarks/manykeys.py --seed --keys 100000,$(if $(FULL),10000000,1000000) --steps $(if $(FULL),60,30)
 	$(MAKE) --no-print-directory fresh SEED=$(SEED)
+
+build: $(VENV)/.dev java ## The source archive and the wheel in dist/, checked, and the wheel tried in a new environment.
+	$(BIN)/python tools/build.py
 
 lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/ruff check .
