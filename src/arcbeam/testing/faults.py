@@ -115,6 +115,10 @@ class UnreliableBlobs(DurableBlobs):
 
         self._write("delete", name, delete)
 
+    def tidy(self) -> None:
+        """See `DurableBlobs`."""
+        self._inner.tidy()
+
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
         """See `DurableBlobs`."""
         self._before_read(prefix)

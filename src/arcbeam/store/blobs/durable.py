@@ -71,6 +71,13 @@ class DurableBlobs(Protocol):
         """Takes a name's bytes away; nothing happens if it has none."""
         ...
 
+    def tidy(self) -> None:
+        """Removes what killed writers left under no name, where a store has such. Never what a live writer needs.
+
+        Best effort: it raises nothing.
+        """
+        return
+
 
 class ClearableBlobs(DurableBlobs, Protocol):
     """Durable blobs that may all go: of a job that needs none of them any more."""

@@ -79,6 +79,9 @@ class LocalBlobs(FolderBlobs):
         root: the folder; made when first needed.
     """
 
+    # Its scratch folder has files of tasks, too, which are not locked.
+    _of_others = False
+
     def __init__(self, root: Path) -> None:
         super().__init__(root, sync=False)
         self._folder = root

@@ -1,7 +1,8 @@
 """A local folder as durable blobs.
 
 Owns atomic and durable writing: scratch file, fsync, link or rename, fsync of the folder. Why not obstore's local
-store? It does not sync: after a power cut a manifest might stand, and its files might not.
+store? It does not sync: after a power cut a manifest might stand, and its files might not. What is made is private
+(`private`); scratch files of writers that were killed are removed by others (`fragments`).
 """
 
 from __future__ import annotations
@@ -10,25 +11,31 @@ import contextlib
 import errno
 import os
 import shutil
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from arcbeam.store.blobs.durable import BlobInfo, checked, missing
 from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
+from arcbeam.store.blobs.fragments import SCRATCH, Fragment, tidy
 from arcbeam.store.blobs.localfile import read_range
+from arcbeam.store.blobs.private import group_rights, make_folder, make_one_folder
 
-_SCRATCH = ".scratch"
+_PART_BYTES = 1 << 20
 
 
 class FolderBlobs:
     """A folder that every process of the job sees under the same path; see `DurableBlobs`.
+
+    Which of its files other users can read is `private`'s rule.
 
     Args:
         root: the folder; made when first written to.
         sync: whether what is written survives a power cut; without it, it survives the death of processes only.
         made: whether another process has made the folder, so that this one does not, wherever it has gone.
     """
+
+    _of_others = True
+    """Whether old fragments of other hosts' writers are removed, too."""
 
     def __init__(self, root: Path | str, *, sync: bool = True, made: bool = False) -> None:
         self._root = Path(root).absolute()
@@ -53,36 +60,32 @@ class FolderBlobs:
 
     def put(self, name: str, data: bytes) -> None:
         """See `DurableBlobs`."""
-        with self._writing(name):
-            scratch = self._written(data)
-            self._publish(scratch, name)
+        with self._writing(checked(name), size=len(data)):
+            self._publish(self._written(data), name)
 
     def put_file(self, name: str, path: Path) -> None:
         """See `DurableBlobs`: a link if that is possible, else a copy."""
-        with self._writing(name):
-            scratch = self._scratch()
-            try:
-                os.link(path, scratch)
-            except OSError:
-                shutil.copyfile(path, scratch)
-            self._synced(scratch)
-            self._publish(scratch, name)
+        with _read_errors(checked(name), path, self):
+            size = path.stat().st_size
+        with self._writing(name, size=size):
+            self._publish(self._linked(path) or self._copied(name, path), name)
 
     def create(self, name: str, data: bytes) -> bool:
         """See `DurableBlobs`: a hard link, which is refused where the name exists."""
         target = self._root / checked(name)
-        with self._writing(name):
+        with self._writing(name, size=len(data)):
             if target.exists():
                 return False
             scratch = self._written(data)
             try:
                 self._made(target.parent)
                 try:
-                    os.link(scratch, target)
+                    os.link(scratch.path, target)
                 except FileExistsError:
                     return False
             finally:
-                _removed(scratch)
+                scratch.remove()
+                scratch.close()
         self._sync_folder(target.parent, name)
         return True
 
@@ -98,6 +101,10 @@ class FolderBlobs:
         """See `DurableBlobs`."""
         with self._writing(name, "deleted"):
             (self._root / checked(name)).unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """See `DurableBlobs`."""
+        tidy(self._root / SCRATCH, of_others=self._of_others)
 
     def clear(self) -> None:
         """See `ClearableBlobs`: the folder goes, too."""
@@ -122,31 +129,88 @@ class FolderBlobs:
                         yield BlobInfo(path.relative_to(self._root).as_posix(), entry.stat().st_size)
 
     def _scratch(self) -> Path:
-        folder = self._root / _SCRATCH
+        folder = self._root / SCRATCH
         self._there = self._there or self._root.is_dir()
-        folder.mkdir(parents=not self._there, exist_ok=True)
+        (make_one_folder if self._there else make_folder)(folder)
         self._there = True
-        return folder / uuid.uuid4().hex
+        return folder
 
-    def _written(self, data: bytes) -> Path:
-        scratch = self._scratch()
-        with open(scratch, "xb", buffering=0) as file:
+    def _written(self, data: bytes) -> Fragment:
+        def write(file: int) -> None:
             view = memoryview(data)
             while view:
-                view = view[file.write(view) :]
-            if self._sync:
-                os.fsync(file.fileno())
+                view = view[os.write(file, view) :]
+
+        return self._filled(write)
+
+    def _copied(self, name: str, path: Path) -> Fragment:
+        def copy(file: int) -> None:
+            with _read_errors(name, path, self):
+                source = open(path, "rb", buffering=0)  # noqa: SIM115  # its errors are told apart from the copy's
+            with source:
+                while True:
+                    with _read_errors(name, path, self):
+                        part = memoryview(source.read(_PART_BYTES))
+                    if not part:
+                        return
+                    while part:
+                        part = part[os.write(file, part) :]
+
+        return self._filled(copy)
+
+    def _linked(self, path: Path) -> Fragment | None:
+        """A link of a local file; None if there is none to be had.
+
+        A link has the mode of the file: where that is not what a new file would have, there must be a copy.
+        """
+        folder = self._scratch()
+        if group_rights(folder) or path.stat().st_mode & 0o077:
+            return None
+        try:
+            scratch = Fragment(folder, path)
+        except OSError:
+            return None
+        return self._durable(scratch)
+
+    def _filled(self, write: Callable[[int], None]) -> Fragment:
+        """A scratch file that `write` has filled. One that it has not filled is removed.
+
+        If there is no room, what killed writers have left is removed, and it is tried once more.
+        """
+        folder = self._scratch()
+        for last in (False, True):
+            scratch = Fragment(folder)
+            try:
+                write(scratch.descriptor)
+                return self._durable(scratch)
+            except BaseException as e:
+                scratch.remove()
+                scratch.close()
+                full = isinstance(e, OSError) and e.errno in _FULL
+                if last or not full or not tidy(folder, of_others=self._of_others):
+                    raise
+        raise AssertionError("the second try has returned or raised")
+
+    def _durable(self, scratch: Fragment) -> Fragment:
+        if self._sync:
+            try:
+                os.fsync(scratch.descriptor)
+            except BaseException:
+                scratch.remove()
+                scratch.close()
+                raise
         return scratch
 
-    def _publish(self, scratch: Path, name: str) -> None:
+    def _publish(self, scratch: Fragment, name: str) -> None:
         """Gives a scratch file its name."""
-        target = self._root / checked(name)
+        target = self._root / name
         try:
             self._made(target.parent)
-            os.replace(scratch, target)
+            os.replace(scratch.path, target)
         finally:
             # SUBTLE: renaming a link onto a link of the same file does nothing, and leaves both.
-            _removed(scratch)
+            scratch.remove()
+            scratch.close()
         self._sync_folder(target.parent, name)
 
     def _made(self, folder: Path) -> None:
@@ -157,7 +221,7 @@ class FolderBlobs:
             # It was there a moment ago.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
         self._made(folder.parent)
-        folder.mkdir(exist_ok=True)
+        make_one_folder(folder)
         self._synced(folder.parent)
 
     def _sync_folder(self, folder: Path, name: str) -> None:
@@ -186,11 +250,11 @@ class FolderBlobs:
             raise _refused("read", name, self, e) from e
 
     @contextlib.contextmanager
-    def _writing(self, name: str, verb: str = "written") -> Iterator[None]:
+    def _writing(self, name: str, verb: str = "written", size: int | None = None) -> Iterator[None]:
         try:
             yield
         except OSError as e:
-            raise _refused(verb, name, self, e) from e
+            raise _refused(verb, name, self, e, size) from e
 
 
 def _away(name: str, where: object) -> MissingFileError:
@@ -200,21 +264,31 @@ def _away(name: str, where: object) -> MissingFileError:
     )
 
 
-def _removed(scratch: Path) -> None:
-    """Removes a scratch file, best effort.
+@contextlib.contextmanager
+def _read_errors(name: str, path: Path, where: object) -> Iterator[None]:
+    """Tells errors of reading what is to be written from those of writing it."""
+    try:
+        yield
+    except OSError as e:
+        raise DeterminateError(
+            f"'{name}' cannot be written in '{where}': its source '{path}' cannot be read: {e.strerror or e}",
+            f"check the disk of '{path}' on this host",
+        ) from e
 
-    SUBTLE: the name may stand already, so an error of this must not be told as one of the write, which did nothing.
-    """
-    with contextlib.suppress(OSError):
-        scratch.unlink(missing_ok=True)
 
-
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
 """What network mounts say when they do not know."""
 
 
-def _refused(verb: str, name: str, where: object, error: OSError) -> StoreError:
+def _refused(verb: str, name: str, where: object, error: OSError, size: int | None = None) -> StoreError:
     kind = IndeterminateError if error.errno in _TRANSIENT else DeterminateError
+    if error.errno in _FULL and verb == "written":
+        what = f"'{name}'" if size is None else f"'{name}' ({size:,} bytes)"
+        return kind(
+            f"{what} cannot be written in '{where}': {os.strerror(error.errno or 0)}{_room(str(where))}",
+            f"make room on the file system of '{where}', or raise its quota",
+        )
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         remedy = "name a folder: it, or what it is in, is a file"
     elif error.errno == errno.ENOENT:
@@ -224,3 +298,12 @@ def _refused(verb: str, name: str, where: object, error: OSError) -> StoreError:
     else:
         remedy = f"see that the folder is there, and that what is in it may be {verb}"
     return kind(f"'{name}' cannot be {verb} in '{where}': {error}", remedy)
+
+
+def _room(folder: str) -> str:
+    """How much room the file system of a folder has, for people."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return ""
+    return f" ({usage.free:,} of {usage.total:,} bytes are free there)"

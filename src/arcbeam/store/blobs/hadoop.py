@@ -8,7 +8,9 @@ it is gone if and only if its file moved.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,9 @@ from typing import Any
 
 from arcbeam.store.blobs.durable import BlobInfo, checked, missing
 from arcbeam.store.blobs.errors import IndeterminateError, MissingFileError
+
+_OLD_SECONDS = 86_400.0
+_SCRATCH = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class HadoopBlobs:
@@ -33,6 +38,7 @@ class HadoopBlobs:
         self._fs = filesystem
         self._root = root.rstrip("/")
         self._where = where
+        self._tidied = -_OLD_SECONDS
 
     def __str__(self) -> str:
         return self._where
@@ -123,6 +129,22 @@ class HadoopBlobs:
         with contextlib.suppress(MissingFileError), self._told("deleted", name):
             if self._there(self._path(name)):
                 self._fs.delete_file(self._path(name))
+
+    def tidy(self) -> None:
+        """See `DurableBlobs`: HDFS has no locks, so what goes is what nothing was written to for a day; once a day.
+
+        SUBTLE: a writer whose scratch file is gone cannot give it a name, and its write fails.
+        """
+        from pyarrow import fs
+
+        if time.monotonic() - self._tidied < _OLD_SECONDS:
+            return
+        self._tidied = time.monotonic()
+        with contextlib.suppress(OSError):
+            for info in self._fs.get_file_info(fs.FileSelector(self._root, allow_not_found=True, recursive=True)):
+                old = info.mtime is not None and time.time() - info.mtime.timestamp() > _OLD_SECONDS
+                if old and info.is_file and _SCRATCH.fullmatch(info.base_name):
+                    self._remove(info.path)
 
     def clear(self) -> None:
         """See `ClearableBlobs`: the folder goes, too."""

@@ -123,6 +123,9 @@ class ObjectBlobs:
         with contextlib.suppress(MissingFileError), self._told("deleted", name):
             obstore.delete(self._store, checked(name))
 
+    def tidy(self) -> None:
+        """See `DurableBlobs`: parts of uploads that were cut off are the store's, and its rules' for their life."""
+
     def clear(self) -> None:
         """See `ClearableBlobs`: in requests for many names each, where the store knows these."""
         names = [info.name for info in self.list("")]

@@ -15,6 +15,7 @@ Owns the decision. No clock and no memory of who wrote what take part in it:
   own epoch, and those that the manifest names that it follows (`programs`). A program that is named and cannot be read
   may need any file: while there is one, none of a program is deleted.
 - Files whose names no task gives are not ours, and stay.
+- What has no name yet (`DurableBlobs.tidy`) goes when its writer is dead, by the evidence of the backend.
 - A file of an epoch before the one that began the job is of an earlier job, whose manifests are lost: only a listing
   that lagged can have let the driver begin a new one. Then nothing is removed.
 """
@@ -122,6 +123,7 @@ class Sweeper:
             orphans += self._orphaned_programs(of_programs, {seen.program for seen in counts.values()})
         for info in orphans:
             log.blobs.delete(info.name)
+        log.blobs.tidy()
         for step in [step for step in self._seen if step < floor and step not in pinned]:
             if self._seen[step].kind == Kind.OPENING:
                 self._seen[step] = _Seen(Kind.OPENING)  # kept for its name alone
