@@ -9,6 +9,7 @@ import pytest
 
 from arcbeam import doctor
 from arcbeam.errors import SetupError
+from tests.golden import check_message
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
 
@@ -120,6 +121,12 @@ def test_temporary_folder(tmp_path: Path) -> None:
     full = doctor.check_temp(str(tmp_path), minimum_mb=2**60)
     assert not full.ok
     assert "MiB free" in full.found
+
+
+@pytest.mark.contract("OPS-05")
+def test_doctor_says_where_spark_listens() -> None:
+    check_message("doctor-ports", doctor.check_ports({}).found)
+    check_message("doctor-ports-named", doctor.check_ports({"SPARK_LOCAL_IP": "192.0.2.1"}).found)
 
 
 def test_checks_never_raise_and_every_bad_one_has_a_remedy(tmp_path: Path) -> None:

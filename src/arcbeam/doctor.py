@@ -1,8 +1,8 @@
 """Is everything here that a pipeline needs?
 
-Owns the checks of the machine: versions, Java, memory, the temporary folder. Pure and fast: looks at files, installed
-distributions and `java -version`; starts no Spark and imports neither Beam nor PySpark, so that it can speak when they
-are missing.
+Owns the checks of the machine: versions, Java, memory, the temporary folder, Spark's addresses. Pure and fast: looks at
+files, installed distributions and `java -version`; starts no Spark and imports neither Beam nor PySpark, so that it
+can speak when they are missing.
 """
 
 from __future__ import annotations
@@ -223,6 +223,15 @@ def check_temp(folder: str, minimum_mb: int = DISK_MINIMUM_MB) -> Check:
     return Check("Temporary folder", True, f"{folder}: {free_mb} MiB free")
 
 
+def check_ports(environ: Mapping[str, str] | None = None) -> Check:
+    """Says where Spark listens; a local session of arcbeam's is on loopback unless the environment names an address."""
+    env = os.environ if environ is None else environ
+    named = [f"{name}={env[name]}" for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME") if env.get(name)]
+    local = f"the address of {', '.join(named)}" if named else "127.0.0.1 only"
+    rest = "clusters and sessions of your own: as their settings say (docs/cluster.md, Ports)"
+    return Check("Spark's ports", True, f"local sessions of arcbeam: {local}, with authentication; {rest}")
+
+
 def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
     """Everything a pipeline needs on this machine, each with what to do if it is not right.
 
@@ -239,5 +248,6 @@ def checks(environ: Mapping[str, str] | None = None) -> list[Check]:
         check_beam(installed("apache-beam")),
         check_memory(available_memory_mb()),
         check_temp(tempfile.gettempdir()),
+        check_ports(environ),
     ]
     return [*found, Check("System", True, f"{platform.platform()}, {os.cpu_count()} CPUs")]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark import java_gateway
 
-from arcbeam.spark.session.launch import launching
+from arcbeam.spark.session.launch import launching, without_secrets
 
 INCUBATOR = "WARNING: Using incubator modules: jdk.incubator.vector\n"
 
@@ -80,3 +82,63 @@ def test_pyspark_is_as_before_afterwards() -> None:
     with launching():
         assert gateway.Popen is not subprocess.Popen
     assert gateway.Popen is subprocess.Popen
+
+
+SECRETS = {
+    "spark.authenticate.secret": "0123 =:#!\\ é€𝄞",
+    "spark.hadoop.fs.s3a.access.key": "AK",
+    "spark.ssl.keyPassword": "",
+}
+
+
+def submitted(**settings: str) -> list[str]:
+    """A command line of `spark-submit`."""
+    return ["spark-submit", *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")), "x"]
+
+
+@pytest.mark.contract("OPS-05")
+def test_no_secret_setting_is_on_the_command_line(tmp_path: Path) -> None:
+    made = without_secrets(submitted(**{"spark.app.name": "a=b", **SECRETS}), tmp_path)
+    file = tmp_path / "secrets.properties"
+    assert made == [
+        *("spark-submit", "--properties-file", str(file), "--load-spark-defaults", "--conf", "spark.app.name=a=b", "x")
+    ]
+    assert file.stat().st_mode & 0o777 == 0o600
+    pairs = (line.partition("=") for line in file.read_text(encoding="ascii").splitlines())
+    assert {unescaped(name): unescaped(value) for name, _, value in pairs} == SECRETS
+
+
+def unescaped(text: str) -> str:
+    """As Java reads it."""
+    return text.encode("ascii").decode("unicode_escape").encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def test_file_of_properties_of_the_user_stays_the_only_one(tmp_path: Path) -> None:
+    command = [*submitted(**SECRETS), "--properties-file", "mine"]
+    assert without_secrets(command, tmp_path) == ["spark-submit", "x", "--properties-file", "mine"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_line_without_secrets_stays_as_it_is(tmp_path: Path) -> None:
+    assert without_secrets(submitted(a="b", c="d"), tmp_path) == submitted(a="b", c="d")
+
+
+def test_file_of_secrets_is_removed_when_java_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gateway: Any = java_gateway
+    with launching():
+        # Python takes the options for its own and ends; the file stays until Java would have read it.
+        command = [sys.executable, "--conf", "spark.authenticate.secret=abc"]
+        gateway.Popen(command, stderr=subprocess.PIPE, preexec_fn=refuse).communicate(timeout=60)
+        (folder,) = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert [file.name for file in folder.iterdir()] == ["secrets.properties"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_java_gets_variables_of_its_own() -> None:
+    gateway: Any = java_gateway
+    with launching({"ADDED": "1"}):
+        code = "import os; print(os.environ['ADDED'])"
+        process = gateway.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=refuse)
+        assert process.communicate(timeout=60)[0].strip() == b"1"

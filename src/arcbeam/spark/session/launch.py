@@ -1,14 +1,18 @@
 """How Spark's JVM is started by a process that has threads already.
 
-Owns the process that PySpark starts as its gateway. Must not know sessions.
+Owns the process that PySpark starts as its gateway, and what is on its command line. Must not know sessions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark import java_gateway
@@ -32,23 +36,35 @@ exec "$@" 2> >(
 _ASKING = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the Java that Spark runs first, for a moment: it says the command line of the one that stays."""
 
+_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
+"""Names of settings whose values Spark redacts."""
+
 _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def launching() -> Iterator[None]:
-    """Inside, PySpark starts Java without a fork of this process, and without Java's word on a module of its own."""
+def launching(environ: Mapping[str, str] = {}) -> Iterator[None]:
+    """Inside, PySpark starts Java without a fork of this process, and without Java's word on a module of its own.
+
+    Args:
+        environ: variables that Java gets beside those of this process.
+    """
     gateway: Any = java_gateway
-    with _lock:
+    with _lock, contextlib.ExitStack() as leaving:
         before = gateway.Popen
 
         def spawn(command: list[str], *, preexec_fn: Any = None, **kwargs: Any) -> Any:
+            env = {**(kwargs.pop("env", None) or os.environ), **environ}
+            folder = tempfile.mkdtemp(prefix="arcbeam-spark-")
+            # PySpark waits until Java has read its settings.
+            leaving.callback(shutil.rmtree, folder, ignore_errors=True)
+            command = without_secrets(command, Path(folder))
             if preexec_fn is None:  # as on Windows: there is no fork, and no bash
-                return before(command, **kwargs)
+                return before(command, env=env, **kwargs)
             # SUBTLE: PySpark's `preexec_fn`, which only makes Java deaf to Ctrl-C, is why a process forks here at all;
             # without it, it does not (vfork). In a fork, gRPC's handlers run: where gRPC is at work, as in a job
             # server, the child dies of them, one time in three.
-            env = {"SPARK_LAUNCHER_OPTS": _ASKING, **(kwargs.pop("env", None) or os.environ)}
+            env = {"SPARK_LAUNCHER_OPTS": _ASKING, **env}
             return before(["bash", "-c", _SCRIPT, "spark", *command], env=env, **kwargs)
 
         gateway.Popen = spawn
@@ -56,3 +72,40 @@ def launching() -> Iterator[None]:
             yield
         finally:
             gateway.Popen = before
+
+
+def without_secrets(command: Sequence[str], folder: Path) -> list[str]:
+    """A command line of `spark-submit` whose secret settings are in a file that only this user can read.
+
+    Every user of a host can read the command line of every process.
+
+    Args:
+        command: `spark-submit`, and its arguments.
+        folder: for the file; only this user can read it.
+    """
+    kept, secrets = list(command[:1]), []
+    arguments = iter(command[1:])
+    for argument in arguments:
+        setting = next(arguments, None) if argument == "--conf" else None
+        if setting is not None and _SECRET.search(setting.partition("=")[0]):
+            secrets.append(setting)
+        else:
+            kept += [argument] if setting is None else [argument, setting]
+    # SUBTLE: of two files Spark reads the last one. Then the secrets are set where PySpark makes the context.
+    if secrets and "--properties-file" not in kept:
+        file = folder / "secrets.properties"
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+            out.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, _, value in map(_parted, secrets))
+        kept[1:1] = ["--properties-file", str(file), "--load-spark-defaults"]
+    return kept
+
+
+def _parted(setting: str) -> tuple[str, str, str]:
+    return setting.partition("=")
+
+
+def _escaped(text: str) -> str:
+    """As a file of Java's properties has it."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[at : at + 2]) for at in range(0, len(units), 2))
+    return "".join(chr(code) if chr(code).isascii() and chr(code).isalnum() else f"\\u{code:04x}" for code in codes)

@@ -31,6 +31,7 @@ from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
 from arcbeam.spark.session import driver, heap, interpreter, sparklog
 from arcbeam.spark.session.launch import launching
+from arcbeam.spark.session.listening import Listening, on_loopback
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -127,6 +128,7 @@ def new_session(options: SessionOptions) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder
     master = options.master or _DEFAULT_MASTER
+    listening = Listening()
     if options.remote:
         starts_java = options.remote.startswith("local")
         if not starts_java:
@@ -140,14 +142,16 @@ def new_session(options: SessionOptions) -> SparkSession:
         require_java()
         local = _LOCAL.fullmatch(options.remote or master) is not None
         heaped = heap.settings(chosen) if local else {}
-        chosen = {**_OWN_SETTINGS, **heaped, **chosen, **sparklog.settings(chosen, local=local)}
+        listening = on_loopback(options.remote or master, chosen)
+        logged = sparklog.settings(chosen, local=local)
+        chosen = {**_OWN_SETTINGS, **heaped, **listening.settings, **chosen, **logged}
     for key, value in chosen.items():
         builder = builder.config(key, value)
     try:
         with (
             _uninterrupted(),
             warnings.catch_warnings(),
-            launching() if starts_java else contextlib.nullcontext(),
+            launching(listening.environ) if starts_java else contextlib.nullcontext(),
         ):
             if starts_java:
                 # A Connect server that is started here has all settings from its beginning; PySpark sets them again.

@@ -1,0 +1,89 @@
+"""Where the sockets of a session of our own listen: on this machine's loopback address, with authentication.
+
+Owns the settings, and the environment of the JVM, of a session whose driver and executors are all on this machine.
+Spark's own default is the machine's outside address without authentication: whoever reaches the port of Spark's RPC can
+send it objects to deserialize. What the user has set anywhere comes first. Sessions of the user's and clusters are not
+touched: their executors must reach the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from arcbeam.spark.session.sparklog import conf_folder
+
+LOOPBACK = "127.0.0.1"
+
+ADDRESSES = ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME")
+"""Environment variables by which a user chooses the address."""
+
+_ON_LOOPBACK = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # Of a Connect server that the session starts; other sessions ignore it.
+    "spark.connect.grpc.binding.address": LOOPBACK,
+}
+_AUTHENTICATE, _SECRET = "spark.authenticate", "spark.authenticate.secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """What makes a session listen on loopback only.
+
+    Attributes:
+        settings: of the session.
+        environ: of its JVM, beside this process's environment.
+    """
+
+    settings: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+def on_loopback(master: str, chosen: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Listening:
+    """What keeps the sockets of a session on this machine, which starts a JVM.
+
+    Args:
+        master: of the session.
+        chosen: the user's settings of the session.
+        environ: of Spark (default: this process's environment).
+
+    Returns:
+        Nothing for a master elsewhere. No addresses if the user names one in the environment.
+    """
+    env = os.environ if environ is None else environ
+    if not is_on_this_machine(master):
+        return Listening()
+    defaults = _defaults(env)
+
+    def is_set(key: str) -> bool:
+        return key in chosen or key in env.get("PYSPARK_SUBMIT_ARGS", "") or key in defaults
+
+    settings, variables = {}, {}
+    if not any(env.get(name) for name in ADDRESSES):
+        settings = {key: value for key, value in _ON_LOOPBACK.items() if not is_set(key)}
+        # For what has no setting: the UI, and all of a local cluster's processes.
+        variables = {ADDRESSES[0]: LOOPBACK}
+    if not is_set(_AUTHENTICATE):
+        settings[_AUTHENTICATE] = "true"
+        # Within one JVM Spark makes a secret itself.
+        if master.startswith("local-cluster") and not is_set(_SECRET):
+            settings[_SECRET] = secrets.token_hex(32)
+    return Listening(settings, variables)
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether driver and executors of a master are all processes of this machine."""
+    return re.match(r"local(-cluster)?(\[|$)", master) is not None
+
+
+def _defaults(env: Mapping[str, str]) -> frozenset[str]:
+    """Names of the settings in Spark's file of defaults."""
+    with contextlib.suppress(OSError):
+        text = (conf_folder(env) / "spark-defaults.conf").read_text(encoding="utf-8", errors="replace")
+        return frozenset(re.findall(r"^\s*(spark\.[^\s=:]+)", text, re.MULTILINE))
+    return frozenset()

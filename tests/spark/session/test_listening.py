@@ -1,0 +1,165 @@
+"""The sockets of a job, a server and their Spark session are reachable from this machine only by default."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.spark.session.listening import on_loopback
+from tests.spark.session import listeners
+
+pytestmark = pytest.mark.contract("OPS-05")
+
+KEYS = ("spark.driver.host", "spark.driver.bindAddress", "spark.connect.grpc.binding.address")
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*,4]", "local-cluster[2,1,1024]"])
+def test_local_session_listens_on_loopback_with_authentication(master: str, tmp_path: Path) -> None:
+    made = on_loopback(master, {}, {"SPARK_CONF_DIR": str(tmp_path)})
+    assert [made.settings[key] for key in KEYS] == ["127.0.0.1"] * 3
+    assert made.settings["spark.authenticate"] == "true"
+    assert made.environ == {"SPARK_LOCAL_IP": "127.0.0.1"}
+
+
+def test_local_cluster_gets_a_secret_each_time(tmp_path: Path) -> None:
+    environ = {"SPARK_CONF_DIR": str(tmp_path)}
+    one, other = (on_loopback("local-cluster[1,1,1024]", {}, environ).settings for _ in range(2))
+    assert len(one["spark.authenticate.secret"]) == 64
+    assert one["spark.authenticate.secret"] != other["spark.authenticate.secret"]
+    assert "spark.authenticate.secret" not in on_loopback("local[2]", {}, environ).settings
+
+
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "localhost"])
+def test_cluster_is_left_alone(master: str) -> None:
+    made = on_loopback(master, {}, {})
+    assert made.settings == made.environ == {}
+
+
+@pytest.mark.parametrize("key", [*KEYS, "spark.authenticate"])
+def test_setting_of_the_user_wins(key: str, tmp_path: Path) -> None:
+    environ = {"SPARK_CONF_DIR": str(tmp_path)}
+    assert key not in on_loopback("local", {key: "0.0.0.0"}, environ).settings
+    submitted = {**environ, "PYSPARK_SUBMIT_ARGS": f"--conf {key}=0.0.0.0 pyspark-shell"}
+    assert key not in on_loopback("local", {}, submitted).settings
+    (tmp_path / "spark-defaults.conf").write_text(f"# {key}x\n {key}  0.0.0.0\n")
+    assert key not in on_loopback("local", {}, environ).settings
+
+
+@pytest.mark.parametrize("name", ["SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"])
+def test_address_in_the_environment_wins(name: str, tmp_path: Path) -> None:
+    made = on_loopback("local", {}, {"SPARK_CONF_DIR": str(tmp_path), name: "192.0.2.1"})
+    assert made.settings == {"spark.authenticate": "true"}
+    assert made.environ == {}
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "outer"),
+    [("127.8.0.1", 1, False), ("::1", 1, False), ("::ffff:127.0.0.1", 1, False), ("0.0.0.0", 1, True), ("::", 1, True)],
+)
+def test_what_counts_as_outside(address: str, port: int, outer: bool) -> None:
+    assert bool(listeners.outside({(address, port): "java"})) is outer
+
+
+PIPELINES = '''
+"""Runs pipelines, one of which lists the sockets that listen while it runs."""
+import json
+import os
+import sys
+
+import apache_beam as beam
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.window import FixedWindows
+
+from tests.spark.session import listeners
+
+root, file = int(sys.argv[1]) or os.getpid(), sys.argv[2]
+
+def look(mode):
+    with open(file, "a") as out:
+        found = [[*key, command] for key, command in listeners.listening(root).items()]
+        out.write(json.dumps([mode, found]) + "\\n")
+
+def run(mode, source, *options):
+    with beam.Pipeline(argv=[*sys.argv[3:], *options]) as p:
+        keyed = p | source | beam.WindowInto(FixedWindows(1)) | beam.WithKeys(0)
+        keyed | beam.GroupByKey() | beam.Map(lambda _: look(mode))
+
+run("batch", beam.Create([1, 2]))
+run("streaming", TestStream().add_elements([1]).advance_watermark_to_infinity(), "--streaming")
+'''
+
+LOCAL = ["--runner=arcbeam.ArcbeamRunner", "--metrics_address=0", "--spark_conf=spark.ui.enabled=true"]
+"""With all that can be made to listen."""
+
+
+def run(tmp_path: Path, *options: str, root: int = 0) -> dict[str, dict[tuple[str, int], str]]:
+    """What listened while pipelines ran, by their modes."""
+    script, file = tmp_path / "pipelines.py", tmp_path / "found"
+    script.write_text(PIPELINES)
+    command = [sys.executable, str(script), str(root), str(file), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return {mode: {(host, port): command for host, port, command in found} for mode, found in lines}
+
+
+def check(found: dict[str, dict[tuple[str, int], str]]) -> None:
+    assert set(found) == {"batch", "streaming"}
+    for mode, each in found.items():
+        assert any("java" in command for command in each.values()), f"{mode}: Spark was not looked at"
+        assert listeners.outside(each) == [], mode
+
+
+def test_no_socket_of_a_local_job_is_reachable_from_outside(tmp_path: Path) -> None:
+    found = run(tmp_path, *LOCAL, "--spark_master=local[2]")
+    check(found)
+    # RPC, block manager, UI, gateway; the driver's own: metrics, accumulators.
+    for mode, each in found.items():
+        java = [command for command in each.values() if "java" in command]
+        assert len(java) >= 4, mode
+        assert len(each) - len(java) >= 3, mode
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["--spark_master=local-cluster[2,1,1024]", "--spark_remote=local[2]"])
+def test_no_socket_of_other_local_sessions_is_reachable_from_outside(tmp_path: Path, where: str) -> None:
+    check(run(tmp_path, *LOCAL, where))
+
+
+@pytest.mark.long
+def test_no_socket_of_a_server_and_its_jobs_is_reachable_from_outside(tmp_path: Path) -> None:
+    with serving(tmp_path) as (endpoint, pid):
+        options = ["--runner=PortableRunner", f"--job_endpoint={endpoint}"]
+        check(run(tmp_path, *options, root=pid))
+
+
+@pytest.mark.long
+def test_socket_is_reachable_from_outside_if_the_user_says_so(tmp_path: Path) -> None:
+    found = run(tmp_path, *LOCAL, "--spark_master=local[2]", "--spark_conf=spark.driver.bindAddress=0.0.0.0")
+    assert len(listeners.outside(found["batch"])) == 2
+
+
+@contextmanager
+def serving(tmp_path: Path) -> Iterator[tuple[str, int]]:
+    """A job server of its own process: its address, and its id."""
+    command = [str(Path(sys.executable).with_name("arcbeam")), "serve", "--port=0", f"--folder={tmp_path / 'server'}"]
+    command += ["--", "--spark_master=local[2]"]
+    with open(tmp_path / "log", "w") as log:
+        server: Any = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ))
+    try:
+        said = server.stdout.readline()
+        address = re.search(r"[\w.]+:\d+", said)
+        assert address, (said, (tmp_path / "log").read_text()[-3000:])
+        yield address[0], server.pid
+    finally:
+        server.terminate()
+        server.wait(120)
