@@ -32,7 +32,7 @@ from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.steps.telling.status import Status
-from arcbeam.store.blobs.filesystems import user_folder
+from arcbeam.store.blobs.filesystems import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Answer, Asked, Said
@@ -184,8 +184,7 @@ class Job:
             JobCancelledError: `cancel` was called.
         """
         options, started = self._options, time.monotonic()
-        # By user: another's folder could not be written to.
-        root = options.arcbeam_temp or str(user_folder() / "jobs")
+        root = options.arcbeam_temp or str(own_folder("jobs"))
         location = JobLocation.under(root, self.id)
         if location.folder is not None:
             sweep(location.folder.parent)

@@ -21,6 +21,7 @@ from arcbeam.spark.tasks.keptprelude import prelude_of, record_of
 from arcbeam.spark.tasks.shipping import Archive, Prelude, ship
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.private import open_new
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.opening import no_savepoint
@@ -107,7 +108,8 @@ def restored_prelude(spark: Any, blobs: DurableBlobs, program: Program) -> Prelu
         path = archive_path(file.name)
         if not path.exists():
             partial = path.with_suffix(".fetched")
-            with open(partial, "wb") as target:
+            partial.unlink(missing_ok=True)
+            with open_new(partial) as target:
                 programs.fetch(blobs, file, target.write)
             partial.rename(path)
     ship(spark, tuple(Archive(archive_path(name), prelude.platform) for name in prelude.archives))

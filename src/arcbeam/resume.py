@@ -17,7 +17,7 @@ from arcbeam.program import KeptProgram, restored_prelude, stored_program
 from arcbeam.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
-from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.backends import check_owner, open_blobs
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.savepoints import place_of
 from arcbeam.translate.proto import parsed, plan_of
@@ -42,6 +42,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     """
     folder, savepoint = place_of(path, savepoint)
     url = JobLocation(folder).url
+    check_owner(url)
     blobs = open_blobs(url)
     program = stored_program(blobs, savepoint)
     more = given_as(

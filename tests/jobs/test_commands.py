@@ -26,6 +26,7 @@ from arcbeam.jobs import commands
 from arcbeam.jobs.client import JobSummary
 from arcbeam.jobs.execution import JobEvents, JobState, Submission
 from arcbeam.jobs.server import JobServer, ServerSettings
+from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, connected, serving
 
 pytestmark = pytest.mark.contract("OPS-02")
@@ -147,6 +148,7 @@ def test_no_server() -> None:
 
 def test_tokens(tmp_path: Path, fake: Fake) -> None:
     (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
     with serving(tmp_path / "jobs", fake, token="s3cret") as (server, _):
         at = f"--endpoint={server.endpoint}"
         stranger = invoke("jobs", at)
@@ -158,9 +160,20 @@ def test_tokens(tmp_path: Path, fake: Fake) -> None:
 def test_bad_token_files(tmp_path: Path) -> None:
     for content in (b"", b"\n", b"two\nlines", b"\xff"):
         (tmp_path / "token").write_bytes(content)
+        (tmp_path / "token").chmod(0o640)
         with pytest.raises(SetupError, match="token file"):
             commands.token_of(tmp_path / "token")
     assert commands.token_of(None) is None
+
+
+@pytest.mark.contract("OPS-06")
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660])
+def test_token_file_of_all_users_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(mode)
+    with pytest.raises(SetupError) as raised:
+        commands.token_of(tmp_path / "token")
+    check_message("token-file-readable", str(raised.value), TMP=tmp_path, MODE=f"{mode:04o}")
 
 
 def test_serve_refuses_a_port_in_use(tmp_path: Path, client: Client) -> None:

@@ -24,6 +24,7 @@ from google.protobuf.message import DecodeError
 from arcbeam.errors import InvalidPipelineError, JobNotFoundError, SubmissionError
 from arcbeam.jobs.execution import FileKind, JobState, StagedFile
 from arcbeam.jobs.lifecycle import Jobs
+from arcbeam.store.blobs.private import make_folder, open_new
 
 _LOG = logging.getLogger("arcbeam.jobs")
 
@@ -132,7 +133,7 @@ class StagingServicer(artifact_grpc.ArtifactStagingServiceServicer):  # type: ig
             raise SubmissionError(f"the files of job '{token}' cannot be staged: it is {record.state}")
         pipeline = runner_pb.Pipeline.FromString(self._jobs.registry.pipeline(token))
         folder = self._jobs.folder(token)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder)
         files: dict[tuple[str, str], StagedFile] = {}  # (name, sha256): environments often need the same files
         for environment, artifacts in declared(pipeline).items():
             yield artifact_pb.ArtifactRequestWrapper(
@@ -159,7 +160,7 @@ def _receive(responses: Iterator[Any], folder: Path) -> _Received:
     path = folder / f".part-{uuid.uuid4().hex}"
     digest = hashlib.sha256()
     try:
-        with path.open("xb") as file:
+        with open_new(path) as file:
             while True:
                 response = _next(responses)
                 data = response.get_artifact_response.data
@@ -205,7 +206,7 @@ def _placed(
         taken = any(other == name for other, _ in files)
         path = folder / received.sha256[:12] / name if taken else folder / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             os.replace(received.path, path)
         except OSError as e:
             received.path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -185,11 +186,16 @@ def token_of(file: Path | None) -> str | None:
     """The token in a file, without surrounding white space.
 
     Raises:
-        SetupError: the file cannot be read, or is not one line of printable ASCII.
+        SetupError: the file cannot be read, other users can read it, or it is not one line of printable ASCII.
     """
     if file is None:
         return None
     try:
+        if (mode := stat.S_IMODE(file.stat().st_mode)) & (stat.S_IRWXO | stat.S_IWGRP):
+            raise SetupError(
+                f"other users can read or change the token file {file} (mode {mode:04o})",
+                f"run `chmod 600 {file}`; for a secret that Kubernetes mounts, set defaultMode: 0400",
+            )
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as e:
         raise SetupError(f"cannot read the token file {file}: {e}") from e

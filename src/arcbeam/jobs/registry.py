@@ -7,6 +7,7 @@ which is `lifecycle`'s.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from arcbeam.errors import JobNotFoundError, SetupError
 from arcbeam.jobs.execution import TERMINAL, JobState, Level
 from arcbeam.model import texts
+from arcbeam.store.blobs.private import check_ours, make_folder, make_private, new_file
 
 VERSION = 1
 """Of the schema; kept in the file's `user_version`."""
@@ -125,8 +127,12 @@ class Registry:
         self._changed = threading.Condition(self._lock)
         self._version = 0  # grows with every write; what `wait` compares
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            make_folder(path.parent)
+            check_ours(path.parent)
+            with contextlib.suppress(FileExistsError):
+                os.close(new_file(path))
+            check_ours(path)
+            make_private(path)
             self._db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as e:
             raise SetupError(f"cannot open the job registry {path}: {e}", "choose another folder") from e

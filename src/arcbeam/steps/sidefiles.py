@@ -22,6 +22,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import SideData
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.private import make_folder, open_new
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
 
@@ -62,7 +63,7 @@ class SideFileWriter:
         """Adds whole encoded elements to a window."""
         with _writing(self._path):
             if self._chunks is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path.parent)
                 self._chunks = ChunkFileWriter(self._path)
             self.windows.add(window)
             self._chunks.append(window, chunk)
@@ -71,7 +72,7 @@ class SideFileWriter:
         """Adds whole encoded values to a key."""
         with _writing(self._path):
             if self._keys is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(self._path.parent)
                 self._keys = KeyFileWriter(self._path)
             self.windows.add(window)
             self._keys.put(window, key, values)
@@ -228,8 +229,8 @@ def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]
     path = folder / f"copy-{uuid.uuid4().hex}"
     try:
         with _writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb") as copy:
+            make_folder(path.parent)
+            with open_new(path) as copy:
                 for data in pieces(blobs, file.name, file.size):
                     copy.write(data)
         yield path

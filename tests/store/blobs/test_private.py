@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from arcbeam.store.blobs.backends import check_owner
+from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.blobs.private import check_ours, group_rights, make_private
+from arcbeam.store.blobs.private import NotOursError, check_ours, group_rights, make_private
+from tests.golden import check_message
 
 pytestmark = pytest.mark.contract("OPS-06")
 
@@ -99,14 +102,23 @@ def test_files_of_libraries_become_private(tmp_path: Path) -> None:
 def test_own_files_are_believed(tmp_path: Path) -> None:
     check_ours(tmp_path)
     (tmp_path / "a").touch()
+    (tmp_path / "a").chmod(0o644)
     check_ours(tmp_path / "a")
     with pytest.raises(FileNotFoundError):
         check_ours(tmp_path / "gone")
 
 
+def test_folder_that_all_can_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(NotOursError):
+        check_ours(tmp_path)
+    tmp_path.chmod(0o1777)
+    check_ours(tmp_path)
+
+
 def test_symbolic_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(PermissionError):
+    with pytest.raises(NotOursError):
         check_ours(tmp_path / "link")
 
 
@@ -115,9 +127,32 @@ def test_files_of_another_user_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "folder"):
         path.touch() if path.name == "file" else path.mkdir()
         os.chown(path, _OTHER_USER, -1)
-        with pytest.raises(PermissionError):
+        with pytest.raises(NotOursError):
             check_ours(path)
         assert [p.name for p in tmp_path.rglob(".owner-*")] == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_job_in_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    check_owner(str(folder))
+    check_owner("s3://bucket/job")
+    folder.mkdir()
+    folder.chmod(0o755)
+    (tmp_path / "link").symlink_to(folder)
+    check_owner(str(tmp_path / "link"))
+    os.chown(folder, _OTHER_USER, -1)
+    for url in (str(folder), f"file://{folder}", str(tmp_path / "link")):
+        with pytest.raises(StoreError):
+            check_owner(url)
+    with pytest.raises(StoreError) as raised:
+        check_owner(str(folder))
+    check_message("job-folder-of-another-user", str(raised.value), FOLDER=folder)
+    os.chown(folder, 0, -1)
+    folder.chmod(0o777)
+    with pytest.raises(StoreError) as raised:
+        check_owner(str(folder))
+    check_message("job-folder-writable-by-all", str(raised.value), FOLDER=folder)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
@@ -132,5 +167,5 @@ def test_files_of_another_user_in_a_shared_folder_are_believed(tmp_path: Path) -
     os.chown(path, _OTHER_USER, -1)
     check_ours(path)
     path.chmod(0o666)
-    with pytest.raises(PermissionError):
+    with pytest.raises(NotOursError):
         check_ours(path)

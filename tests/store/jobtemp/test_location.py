@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import stat
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 from pyarrow import fs
 
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.blobs.filesystems import RemoteBlobs
+from arcbeam.store.blobs.filesystems import RemoteBlobs, own_folder
 from arcbeam.store.blobs.hadoop import HadoopBlobs
+from arcbeam.store.jobtemp.framefile import FrameFileWriter
 from arcbeam.store.jobtemp.location import JobLocation
+from tests.golden import check_message
 from tests.store.backends import Local, location_of
 
 
@@ -156,3 +160,67 @@ def test_a_remote_file_is_downloaded_once(tmp_path: Path) -> None:
     assert handler.opened == 1
     assert locations[0].local_copy("side/1/a").read_bytes() == b"data" * 1000
     assert list((tmp_path / "cache" / "j" / "scratch").iterdir()) == []
+
+
+@pytest.mark.contract("OPS-06")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_location_of_another_user_is_not_read(tmp_path: Path) -> None:
+    JobLocation(str(tmp_path / "job")).put_bytes("plan", b"x")
+    os.chown(tmp_path / "job", 54_321, -1)
+    location = JobLocation(str(tmp_path / "job"))
+    for use in (
+        lambda: location.get_bytes("plan"),
+        lambda: location.local_copy("plan"),
+        lambda: location.put_bytes("plan", b"y"),
+        lambda: location.put_file(tmp_path / "file", "plan"),
+        location.scratch_file,
+    ):
+        with pytest.raises(StoreError) as raised:
+            use()
+    with pytest.raises(StoreError) as raised:
+        location.get_bytes("plan")
+    check_message("location-of-another-user", str(raised.value), TMP=tmp_path)
+
+
+@pytest.mark.contract("OPS-06")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("theirs", ["", "jobs"])
+def test_own_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: str) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = own_folder("jobs")
+    assert folder == tmp_path / f"arcbeam-{os.getuid()}" / "jobs"
+    for path in (folder, folder.parent):
+        path.chmod(0o755)
+    own_folder("jobs")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder.parent)] == [0o700, 0o700]
+    os.chown(folder.parent / theirs, 54_321, -1)
+    with pytest.raises(StoreError) as raised:
+        own_folder("jobs")
+    check_message(f"temporary-folder-of-another-user{'-jobs' if theirs else ''}", str(raised.value), TMP=tmp_path)
+
+
+@pytest.mark.contract("OPS-06")
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_location_is_private(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        location = JobLocation(str(tmp_path / "new" / "job"))
+        path = location.scratch_file()
+        path.write_bytes(b"x")
+        location.put_file(path, "side/3/x")
+        location.put_bytes("plan", b"x")
+        frames = FrameFileWriter(location, "frames")
+        frames.append(b"x")
+        frames.close()
+        remote = RemoteBlobs(
+            HadoopBlobs(fs.PyFileSystem(Local()), str(tmp_path / "hdfs"), "hdfs"), tmp_path / "c" / "d"
+        )
+        remote.put("plan", b"x")
+        remote.local_copy("plan")
+        remote.scratch()
+    finally:
+        os.umask(before)
+    made = [path for folder in ("new", "c") for path in (tmp_path / folder, *(tmp_path / folder).rglob("*"))]
+    assert len(made) > 8
+    for path in made:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from arcbeam.store.blobs.filesystems import user_folder
+from arcbeam.store.blobs.filesystems import own_folder
 from arcbeam.store.shards.cache import HostCache
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _MOST_JOBS = 8
 
 def copies_folder() -> Path:
     """Where the copies of state are on this host."""
-    return user_folder() / "copies"
+    return own_folder("copies")
 
 
 @dataclass(frozen=True, slots=True)

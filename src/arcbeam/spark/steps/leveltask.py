@@ -91,8 +91,6 @@ class _JobHere:
         self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = {}
         self._copies: dict[int, SideCopies] = {}
         folder = copies_folder()
-        # The system's temporary folder is everybody's.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The driver's opening is there before any step.
         self.files = TaskStore(open_blobs(job.store, made=True), HostCache(folder), folder / "scratch")
 

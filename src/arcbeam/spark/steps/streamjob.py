@@ -54,7 +54,7 @@ from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
 from arcbeam.steps.takeover import TakeOver, take_over
 from arcbeam.steps.telling.status import Status, as_record, in_words, status_of, total_kept, undone
-from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.backends import check_owner, open_blobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Asked
@@ -214,6 +214,7 @@ class StreamRun:
 
     def _run(self) -> End:
         slots = default_parallelism(self._spark)
+        check_owner(self.store)
         blobs = open_blobs(self.store)
         who = f"{socket.gethostname()}:{self._job}"
         # Where a script's clock begins.

@@ -36,6 +36,7 @@ from arcbeam.errors import InvalidPipelineError, SetupError
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, Prelude, ship
+from arcbeam.store.blobs.private import open_new
 
 _LOG = logging.getLogger("arcbeam.artifacts")
 
@@ -334,7 +335,10 @@ def _zip(root: Path, path: Path) -> None:
     pipeline would leave another one in the job's folder.
     """
     partial = path.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with (
+        open_new(partial) as file_of_archive,
+        zipfile.ZipFile(file_of_archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+    ):
         for file in sorted(p for p in root.rglob("*") if p.is_file()):
             name = re.sub(r"\\", "/", str(file.relative_to(root)))
             info = zipfile.ZipInfo.from_file(file, name, strict_timestamps=False)

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from arcbeam.store.blobs.durable import ClearableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.blobs.private import check_ours
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
@@ -68,6 +69,31 @@ def open_blobs(url: str, config: Mapping[str, Any] | None = None, *, made: bool 
         f"'{shown(url)}': nothing here knows '{scheme}://'",
         f"use a folder, or a URL that begins with {', '.join(f'{s}://' for s in (*_OBJECT_STORES, *_HADOOP))}",
     )
+
+
+def check_owner(url: str) -> None:
+    """Refuses a local folder that another user may have filled; what is in a job's folder can run code when it is read.
+
+    Object stores and HDFS have rules of their own for who may write.
+
+    Raises:
+        StoreError: it is another user's, or all users can write to it.
+    """
+    match = _SCHEME.match(url)
+    if match is not None and match[1].lower() != "file":
+        return
+    folder = Path(unquote(urlsplit(url).path)) if match else Path(url)
+    try:
+        # Of a link that the user names, what it leads to counts.
+        check_ours(folder.resolve())
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise StoreError(
+            f"the job in '{folder}' is not resumed: {e.strerror}; who writes there can have code run as this user",
+            "name a folder of your own; or take it over with chown, and the rights of others from it with chmod o-w; "
+            "or share it with a group of yours (chmod g+rwxs,o-w)",
+        ) from e
 
 
 def _of_url(url: str) -> dict[str, str]:

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arcbeam.store.blobs.durable import ClearableBlobs
-from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.blobs.fragments import SCRATCH
+from arcbeam.store.blobs.private import check_ours, make_as_new, make_folder, make_own_folder, open_lock, open_new
 
 _PART_BYTES = 8 << 20
 
@@ -85,12 +87,15 @@ class LocalBlobs(FolderBlobs):
     def __init__(self, root: Path) -> None:
         super().__init__(root, sync=False)
         self._folder = root
+        self._ours = False
 
     def take_file(self, path: Path, name: str) -> None:
         """See `JobBlobs`: a rename; from another file system the file is copied first."""
+        self._check()
         target = self._folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         try:
+            make_as_new(path, target.parent)
             os.replace(path, target)
         except OSError as e:
             if e.errno != errno.EXDEV:
@@ -98,12 +103,23 @@ class LocalBlobs(FolderBlobs):
             self.put_file(name, path)
             path.unlink()
 
+    def get(self, name: str) -> bytes:
+        """See `JobBlobs`."""
+        self._check()
+        return super().get(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `JobBlobs`."""
+        self._check()
+        super().put(name, data)
+
     def open(self, name: str) -> Any:
         """See `JobBlobs`."""
         return open(self.local_copy(name), "rb")
 
     def local_copy(self, name: str) -> Path:
         """See `JobBlobs`: the file itself."""
+        self._check()
         path = self._folder / name
         if not path.is_file():
             self.get_range(name, 0, 0)  # raises
@@ -123,9 +139,17 @@ class LocalBlobs(FolderBlobs):
 
     def scratch(self) -> Path:
         """See `JobBlobs`."""
-        folder = self._folder / ".scratch"
-        folder.mkdir(parents=True, exist_ok=True)
+        self._check()
+        folder = self._folder / SCRATCH
+        make_folder(folder)
         return folder
+
+    def _check(self) -> None:
+        """Refuses a folder that may be another user's work: what is read here is unpickled."""
+        if not self._ours:
+            with contextlib.suppress(FileNotFoundError):
+                check_ours(self._folder)
+                self._ours = True
 
 
 class RemoteBlobs:
@@ -162,8 +186,8 @@ class RemoteBlobs:
         path = self._cache / "files" / name
         if path.exists():
             return path
-        self._private().joinpath("files", name).parent.mkdir(parents=True, exist_ok=True)
-        with open(f"{path}.lock", "wb") as lock:
+        make_folder(self._private().joinpath("files", name).parent)
+        with open_lock(path.with_name(f"{path.name}.lock")) as lock:
             # The lock saves work only: the rename alone keeps readers from seeing half a file.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
@@ -173,7 +197,7 @@ class RemoteBlobs:
     def _download(self, name: str, path: Path) -> None:
         temporary = self.scratch() / uuid.uuid4().hex
         try:
-            with self.open(name) as source, open(temporary, "wb") as copy:
+            with self.open(name) as source, open_new(temporary) as copy:
                 shutil.copyfileobj(source, copy, _PART_BYTES)
             os.replace(temporary, path)
         finally:
@@ -199,15 +223,13 @@ class RemoteBlobs:
     def scratch(self) -> Path:
         """See `JobBlobs`."""
         folder = self._private() / "scratch"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         return folder
 
     def _private(self) -> Path:
         """The cache's folder, made if need be; refused if it is another user's: temporary folders are shared."""
-        self._cache.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._cache.mkdir(mode=0o700, exist_ok=True)
-        if self._cache.parent.stat().st_uid != os.getuid() or self._cache.stat().st_uid != os.getuid():
-            raise PermissionError(errno.EPERM, "another user owns the cache folder", str(self._cache))
+        make_own_folder(self._cache.parent)
+        make_own_folder(self._cache)
         return self._cache
 
 
@@ -219,6 +241,25 @@ def cache_folder(url: str, root: str = "") -> Path:
 def user_folder(root: str = "") -> Path:
     """What is this user's below a folder of everybody's; the system's temporary one if none is named."""
     return Path(root or tempfile.gettempdir()) / f"arcbeam-{os.getuid()}"
+
+
+def own_folder(name: str) -> Path:
+    """A folder of this user's in the system's temporary one, made if need be, that no other user can read.
+
+    Raises:
+        StoreError: another user may have put it there, or it cannot be made.
+    """
+    folder = user_folder() / name
+    try:
+        make_own_folder(folder.parent)
+        make_own_folder(folder)
+    except OSError as e:
+        raise StoreError(
+            f"temporary files cannot be kept in '{folder}': '{e.filename}': {e.strerror}",
+            "remove it, or name another temporary folder in the environment, as TMPDIR; files of a job may also go to "
+            "--arcbeam_temp",
+        ) from e
+    return folder
 
 
 class _Parts(contextlib.AbstractContextManager["_Parts"]):

@@ -15,6 +15,7 @@ import os
 import stat
 import uuid
 from pathlib import Path
+from typing import BinaryIO
 
 _GROUP = stat.S_IRWXG
 _DEFAULT_ACL = "system.posix_acl_default"
@@ -83,6 +84,26 @@ def new_file(path: Path) -> int:
     return file
 
 
+def open_new(path: Path, buffering: int = -1) -> BinaryIO:
+    """Make a file and open it for reading and writing, as a stream.
+
+    Raises:
+        OSError: it cannot be made; FileExistsError if it exists.
+    """
+    return open(path, "w+b", buffering, opener=lambda _, flags: new_file(path))
+
+
+def open_lock(path: Path) -> BinaryIO:
+    """Open a file that only serves to be locked; it is made if it is missing.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(new_file(path))
+    return open(path, "r+b", buffering=0)
+
+
 def make_private(path: Path) -> None:
     """Takes the rights of all others, and of the group if the folder around it is not shared, from what is ours.
 
@@ -106,6 +127,22 @@ def make_as_new(path: Path, folder: Path) -> None:
         os.chmod(path, wanted)
 
 
+class NotOursError(PermissionError):
+    """A file or folder may be another user's work. The text says why."""
+
+
+def make_own_folder(path: Path) -> None:
+    """Makes a folder that this user alone uses; one that exists is checked, and the rights of others are taken away.
+
+    Raises:
+        NotOursError: another user may have put it there.
+        OSError: it cannot be made.
+    """
+    make_folder(path)
+    check_ours(path)
+    make_private(path)
+
+
 def check_ours(path: Path) -> None:
     """Refuses a file or folder that another user may have put there, before anything of it is believed.
 
@@ -115,14 +152,15 @@ def check_ours(path: Path) -> None:
 
     Raises:
         FileNotFoundError: there is nothing.
-        PermissionError: it is not ours; the text says whose it is.
+        NotOursError: it is not ours, or a folder where all users can replace files.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise PermissionError(errno.EPERM, "it is a symbolic link, which another user may have put there", str(path))
-    if found.st_uid in (os.geteuid(), 0) or _shared_with_us(path, found) or _owns_what_we_make(path, found):
-        return
-    raise PermissionError(errno.EPERM, f"it belongs to another user ({_name(found.st_uid)})", str(path))
+        raise NotOursError(errno.EPERM, "it is a symbolic link, which another user may have put there", str(path))
+    if not (found.st_uid in (os.geteuid(), 0) or _shared_with_us(path, found) or _owns_what_we_make(path, found)):
+        raise NotOursError(errno.EPERM, f"it belongs to another user ({_name(found.st_uid)})", str(path))
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise NotOursError(errno.EPERM, "all users can write to it", str(path))
 
 
 def _shared_with_us(path: Path, found: os.stat_result) -> bool:

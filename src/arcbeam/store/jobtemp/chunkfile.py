@@ -23,6 +23,7 @@ from zlib import crc32
 
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
+from arcbeam.store.blobs.private import open_new
 
 MAGIC = b"arcside\0"
 """Its first bytes."""
@@ -45,7 +46,7 @@ class ChunkFileWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "xb", buffering=1 << 20)  # noqa: SIM115 - lives as long as the writer
+        self._file = open_new(path, 1 << 20)
         self._file.write(file_header(MAGIC, VERSION))
         self._end = HEADER_BYTES
         self._index: dict[bytes, array[int]] = {}

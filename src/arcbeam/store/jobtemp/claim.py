@@ -17,6 +17,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+from arcbeam.store.blobs.private import make_folder
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOG = logging.getLogger("arcbeam.store")
@@ -42,10 +43,10 @@ class Claim:
         if folder is None or not boot:
             return
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             # SUBTLE: locked before it has its name, so that nobody finds it unlocked.
             unnamed = folder / f"{LOCK}-{uuid.uuid4().hex}"
-            self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
             os.write(self._file, boot)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             unnamed.rename(folder / LOCK)

@@ -21,6 +21,7 @@ from zlib import crc32
 
 from arcbeam.store.blobs.errors import LostFileError, StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
+from arcbeam.store.blobs.private import open_new
 from arcbeam.store.jobtemp.location import JobLocation
 
 _MAGIC = b"arcframe"
@@ -48,7 +49,7 @@ class FrameFileWriter:
         self._finalizer.atexit = False
         self._frames = 0
         try:
-            self._file = open(self._path, "xb", buffering=1 << 20)  # noqa: SIM115 - lives as long as the writer
+            self._file = open_new(self._path, 1 << 20)
             self._file.write(file_header(_MAGIC, VERSION))
         except OSError as e:
             raise self._unwritten(e) from e

@@ -96,6 +96,7 @@ class KeyFileWriter:
             metasync=False,
             meminit=False,
             map_size=_FIRST_MAP_BYTES,
+            mode=0o600,
         )
         # Window and key; of an entry that is taken over as it is, its own key, and the full one if that is long.
         self._current: tuple[bytes, bytes] | None = None

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from arcbeam.store.blobs.backends import below, open_blobs, shown
 from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
 from arcbeam.store.blobs.filesystems import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
+from arcbeam.store.blobs.private import NotOursError
 
 _LOG = logging.getLogger("arcbeam.store")
 
@@ -210,6 +211,12 @@ class JobLocation:
             return LostFileError(
                 f"'{name}' is missing in the temporary location '{self}'",
                 "on a cluster, --arcbeam_temp names a folder or URL that the driver and every executor reach",
+            )
+        if isinstance(error, NotOursError):
+            return StoreError(
+                f"'{name}' cannot be {verb} in the temporary location '{self}': {error.strerror}",
+                "files of a job are used only where no other user can have put them: see that driver and executors run "
+                "as one user, or share the folder with a group (chmod g+rwxs)",
             )
         why = str(error if isinstance(error, OSError) else error.__cause__ or error.message).split("\n", 1)[0]
         return StoreError(

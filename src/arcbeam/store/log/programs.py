@@ -22,6 +22,7 @@ from typing import BinaryIO
 
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
+from arcbeam.store.blobs.private import open_new
 from arcbeam.store.manifest.names import program_file_name
 from arcbeam.store.manifest.programfile import Program, ProgramFile, decode, encode
 
@@ -136,7 +137,7 @@ def copy_through(scratch: Path, target: DurableBlobs, name: str, fetch: Callable
     """
     path = scratch / uuid.uuid4().hex
     try:
-        with open(path, "xb") as copy:
+        with open_new(path) as copy:
             fetch(copy)
         target.put_file(name, path)
     except OSError as e:

@@ -22,6 +22,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.backends import below, shown
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.blobs.private import make_folder
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import (
     UnreadableHead,
@@ -212,7 +213,7 @@ def copy_savepoint(
     # A copy that was cut off has no manifest, nor an epoch.
     if newest_epoch(target) or _first_manifest(target, manifest.step):
         raise StoreError(f"'{target}' holds a job already", "copy the savepoint to an empty place")
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_folder(scratch)
     for shard in manifest.shards:
         for file in shard.files:
             programs.copy_through(scratch, target, file.name, partial(_fetch, source, file))

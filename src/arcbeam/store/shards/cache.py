@@ -35,6 +35,7 @@ import lmdb
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
+from arcbeam.store.blobs.private import NotOursError, check_ours, make_folder, make_one_folder, open_lock
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards import space
@@ -113,7 +114,7 @@ class HostCache:
         try:
             self._private(folder)
             kept = _kept(folder, written_name(written))
-            kept.parent.mkdir(exist_ok=True)
+            make_one_folder(kept.parent)
         except OSError as e:
             raise StoreError(f"'{folder}' cannot be written: {e}", "see that the disk has room") from e
         return publish(
@@ -139,14 +140,19 @@ class HostCache:
         """Makes a folder; the root is refused if it is another user's, since temporary folders are shared."""
         if folder.is_dir():
             return
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._root.stat().st_uid != os.getuid():
-            raise StoreError(f"'{self._root}' is another user's", "choose another folder for the copies of state")
+        try:
+            make_folder(self._root)
+            check_ours(self._root)
+        except NotOursError as e:
+            raise StoreError(
+                f"copies of state cannot be kept in '{self._root}': {e.strerror}",
+                "remove it, or give the workers another temporary folder (TMPDIR)",
+            ) from e
         if _OF_A_BOOT.fullmatch(self._copies.name):  # else this system does not tell its boots
             for other in self._root.iterdir():
                 if other != self._copies and _OF_A_BOOT.fullmatch(other.name):
                     shutil.rmtree(other, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
         """Brings a copy to a version. The caller holds the lock."""
@@ -269,6 +275,7 @@ class _Database:
             meminit=False,
             readahead=False,
             max_readers=1024,
+            mode=0o600,
         )
         self.readers = 0
 
@@ -419,7 +426,7 @@ _databases = _Databases()
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    with open(path, "wb") as file:
+    with open_lock(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

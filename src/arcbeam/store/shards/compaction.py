@@ -15,6 +15,7 @@ from typing import Protocol
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.private import make_folder
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.shards.shardfile import Block, ShardFileReader, write_shard_file
 
@@ -53,7 +54,7 @@ def publish(
         StoreError: it cannot be written.
     """
     name, kind = written_name(written), FileKind(written.kind)
-    scratch.mkdir(parents=True, exist_ok=True)
+    make_folder(scratch)
     path = scratch / uuid.uuid4().hex
     try:
         summary = write_shard_file(path, kind, blocks)

@@ -30,6 +30,7 @@ from arcbeam.model.files import OWNER, FileKind, Owned
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.blobs.localfile import read_range
+from arcbeam.store.blobs.private import open_new
 
 VERSION = 1
 _MAGIC = b"arcshard"
@@ -108,7 +109,7 @@ def write_shard_file(path: Path, kind: FileKind, blocks: Iterable[Block]) -> Sum
         StoreError: a key or value is too long.
         OSError: the disk is full, or so.
     """
-    with open(path, "xb", buffering=1 << 20) as file:
+    with open_new(path, 1 << 20) as file:
         return _Writer(file, kind).written(blocks)
 
 
