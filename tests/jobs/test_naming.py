@@ -45,6 +45,16 @@ def test_the_script_whose_functions_are_called() -> None:
     assert script_of(pipeline_of(function_of("/jobs/nightly.py"))) == "nightly"
 
 
+@pytest.mark.parametrize("folder", ["arcbeam", "apache_beam", "apache_beam/examples"])
+def test_script_in_folder_named_like_library_is_named(folder: str) -> None:
+    assert script_of(pipeline_of(function_of(f"/jobs/{folder}/nightly.py"))) == "nightly"
+
+
+@pytest.mark.parametrize("file", ["/x/apache_beam/transforms/core.py", "/x/site-packages/tools.py"])
+def test_library_is_no_script(file: str) -> None:
+    assert script_of(pipeline_of(function_of(file))) == ""
+
+
 def test_functions_of_modules_are_no_scripts() -> None:
     assert script_of(pipeline_of(len)) == ""
     assert script_of(pipeline_of(function_of("<stdin>"))) == ""

@@ -11,14 +11,16 @@ import pickletools
 import zlib
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+import apache_beam
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-_NOT_SCRIPTS = frozenset({"apache_beam", "site-packages", "dist-packages"})
-"""Folders of what is around a script's functions: the SDK wraps them in some of its own."""
+_SDK = Path(apache_beam.__file__).parent
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of libraries, on whatever machine the pipeline was made."""
 _MOST_TRANSFORMS = 100
 _MOST_BYTES = 1 << 18
 """Of a pickled function; a name for people is worth no more."""
@@ -40,10 +42,23 @@ def script_of(pipeline: Any) -> str:
         except Exception:
             continue  # of another SDK, or malformed: not what names are for
         files = [PurePath(word) for word in words if word.endswith(".py")]
-        scripts = [file for file in files if file.is_absolute() and not _NOT_SCRIPTS.intersection(file.parts)]
+        scripts = [file for file in files if file.is_absolute() and not _is_library(file)]
         if scripts and "__main__" in words:
             return scripts[0].stem
     return ""
+
+
+def _is_library(file: PurePath) -> bool:
+    """Return whether a file is a library's; the SDK wraps a script's functions in some of its own.
+
+    Where the SDK is on the machine that made the pipeline is unknown; which files the SDK has is known. So a script in
+    a folder called `apache_beam` is a script.
+    """
+    parts = file.parts
+    if _INSTALLED.intersection(parts):
+        return True
+    places = (n for n, part in enumerate(parts) if part == _SDK.name)
+    return any(_SDK.joinpath(*parts[place + 1 :]).is_file() for place in places)
 
 
 def _words(payload: bytes) -> Iterator[str]:

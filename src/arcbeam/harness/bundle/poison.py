@@ -6,8 +6,10 @@ nothing before: no transform keeps the element that it is at.
 
 from __future__ import annotations
 
-import re
-from types import FrameType
+from collections.abc import Mapping
+from functools import partial
+from inspect import getclosurevars, isfunction, ismethod
+from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
 from apache_beam.transforms import core
@@ -21,7 +23,7 @@ class Poison(NamedTuple):
     element: Any
 
 
-_NOT_THE_USERS = re.compile(r"(^|/)(arcbeam/|apache_beam/)")
+_MOST_WRAPPERS = 10
 
 
 def poison_of(error: BaseException) -> Poison | None:
@@ -44,9 +46,9 @@ def poison_of(error: BaseException) -> Poison | None:
 def _passed_by(frame: FrameType, line: int) -> Poison | None:
     """What a frame of ours, or of the SDK's wrappers, calls user code with."""
     code = frame.f_code
-    if code.co_filename == core.__file__:
+    if _is_of(core, frame.f_globals):
         name = "x" if code.co_name == "<lambda>" else ""
-    elif code.co_filename == values.__file__:
+    elif _is_of(values, frame.f_globals):
         name = "value"
     else:
         name = chains.input_at(code, line)
@@ -57,14 +59,40 @@ def _passed_by(frame: FrameType, line: int) -> Poison | None:
 def _passed_to(frame: FrameType, outer: FrameType | None) -> Poison | None:
     """What user code was called with: by its method `process`, or by a function that an operation of ours calls."""
     code, given = frame.f_code, frame.f_locals
-    names = [name for name in code.co_varnames[: code.co_argcount] if name in given]
-    if isinstance(given.get("self"), core.DoFn):
-        return Poison(given[names[1]]) if code.co_name == "process" and len(names) > 1 else None
-    called_by_us = outer is not None and outer.f_code.co_filename == values.__file__
-    if not called_by_us or _NOT_THE_USERS.search(code.co_filename):
+    names = code.co_varnames[: code.co_argcount]
+    if code.co_name == "process" and names and isinstance(given.get(names[0]), core.DoFn):
+        place = 1
+    elif outer is not None and _is_of(values, outer.f_globals) and "value" not in outer.f_locals:
+        place = _place(outer.f_locals.get("self"), code)
+    else:
         return None
-    assert outer is not None
-    names = names[1:] if names[:1] == ["self"] else names
-    if "_map_tuple" in outer.f_code.co_qualname:
-        return Poison(tuple(given[name] for name in names))
-    return Poison(given[names[0]]) if names else None
+    return Poison(given[names[place]]) if 0 <= place < len(names) and names[place] in given else None
+
+
+def _place(op: Any, code: CodeType) -> int:
+    """Return which parameter of the code takes the element; -1 if it is not the code that an operation calls.
+
+    What such code returns is iterated with frames of its own: generator expressions, iterators. They have no element.
+    """
+    called: Any = getattr(op, "user", None)
+    place = 0
+    for _ in range(_MOST_WRAPPERS):
+        if isinstance(called, partial):
+            called, place = called.func, place + len(called.args)
+        elif ismethod(called):
+            called, place = called.__func__, place + 1
+        elif not isfunction(called):
+            called = getattr(called, "__call__", None)  # noqa: B004  # bound to the object, as a method
+        elif called.__code__ is code:
+            return place
+        elif _is_of(core, called.__globals__):
+            # What the SDK wraps a callable object in.
+            called = getclosurevars(called).nonlocals.get("fn")
+        else:
+            called = getattr(called, "__wrapped__", None)
+    return -1
+
+
+def _is_of(module: ModuleType, names: Mapping[str, Any]) -> bool:
+    """Return whether global names are those of a module: itself, or a copy that came with a pickled function."""
+    return names.get("__name__") == module.__name__

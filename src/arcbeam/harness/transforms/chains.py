@@ -313,8 +313,8 @@ def _compiled(members: list[ValueOperation]) -> tuple[Callable[..., _Told], list
     add(tail, f"  if {out} is not None: take({out})" if tail.kind == "flat" else f"  append({out})")
     passed, samples = "".join(f"n{place}, " for place in filters), "".join(f"x{place}, " for place in inner)
     add(tail, f" return ({passed}), ({samples})")
-    scope: dict[str, Any] = {}
-    # The name is one of the harness's files: its frames are left out of what users see.
+    # With the name of this module: frames of the loop are the harness's, and are left out of what users see.
+    scope: dict[str, Any] = {"__name__": __name__}
     exec(compile("\n".join(text), "arcbeam/harness/chain", "exec"), scope)
     _inputs[scope["loop"].__code__] = given_to
     return scope["loop"], lines

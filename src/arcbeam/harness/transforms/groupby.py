@@ -67,7 +67,7 @@ def _key_parts(key_func: Any) -> tuple[Any, list[Any]] | None:
 
 def _compiled(kind: Any, keys: list[Any], values: list[Any] | None) -> Callable[[Any], Any]:
     # As the named tuple does it: the number of parts is known.
-    scope: dict[str, Any] = {"new": partial(tuple.__new__, kind)}
+    scope: dict[str, Any] = {"__name__": __name__, "new": partial(tuple.__new__, kind)}
 
     def called(expr: Any) -> str:
         field = _variables(expr, _FIELD)
@@ -78,7 +78,7 @@ def _compiled(kind: Any, keys: list[Any], values: list[Any] | None) -> Callable[
 
     key = "".join(f"{called(expr)}, " for expr in keys)
     rest = "x" if values is None else f"[{', '.join(map(called, values))}]"
-    # The name is one of the harness's files: its frames are left out of what users see.
+    # With the name of this module: frames of what is compiled are the harness's, and are left out of what users see.
     exec(compile(f"def both(x): return new(({key})), {rest}", "arcbeam/harness/groupby", "exec"), scope)
     both: Callable[[Any], Any] = scope["both"]
     return both

@@ -63,14 +63,14 @@ def tuple_fold_of(combine_fn: Any) -> TupleFold | None:
     """The fold of a `TupleCombineFn`, as in `folds.fold_of`; None if one of its parts is not known."""
     if type(combine_fn) is not combiners.TupleCombineFn or not combine_fn._combiners:
         return None
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"__name__": __name__}
     parts: list[_Part] = []
     for place, part in enumerate(combine_fn._combiners):
         found = _part(part, place, scope)
         if found is None:
             return None
         parts.append(found)
-    # The name is one of the harness's files: its frames are left out of what users see.
+    # With the name of this module: frames of what is compiled are the harness's, and are left out of what users see.
     exec(compile(_text(parts), "arcbeam/harness/tuplefold", "exec"), scope)
     return TupleFold(scope["add"], scope["accumulator"], all(part.compacted for part in parts))
 

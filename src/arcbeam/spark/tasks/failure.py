@@ -31,6 +31,7 @@ from arcbeam.errors import (
 from arcbeam.harness.encoding.codererrors import coder_name, shortened
 from arcbeam.harness.files.filenames import note_file
 from arcbeam.model import texts
+from arcbeam.model.frames import harness_files
 from arcbeam.store.jobtemp.location import JobLocation
 
 _LOST = (
@@ -83,7 +84,8 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
     except Exception as e:
         # Its text, its arguments or its elements are user code that raises or never returns.
         mute = f"{type(error).__name__} (it cannot be described: {texts.said(str, e, _LONGEST_CAUSE)})"
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _HARNESS.search(f.filename)]
+        between = harness_files(error)
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in between]
         return UserCodeError(texts.fit(step), texts.fit(mute), texts.fit("".join(traceback.format_list(frames))))
 
 
@@ -221,22 +223,18 @@ def _missing_module(error: BaseException) -> str:
     return ""
 
 
-_HARNESS = re.compile(
-    r"(^|/)(apache_beam/runners/(?!.*_test\.py)|apache_beam/transforms/core\.py|arcbeam/(spark|harness)/|threading\.py)"
-)
-
-
 def user_traceback(error: BaseException) -> str:
     """An exception's traceback without the harness's frames and without its last line, the error itself.
 
     Causes and contexts are kept. If nothing but harness frames is there, the innermost one stays.
     """
+    between = harness_files(error)
     story = traceback.TracebackException.from_exception(error)
     told: traceback.TracebackException | None = story
     seen: set[int] = set()
     while told is not None and id(told) not in seen:
         seen.add(id(told))
-        frames = [f for f in told.stack if not _HARNESS.search(f.filename)]
+        frames = [f for f in told.stack if f.filename not in between]
         told.stack = traceback.StackSummary.from_list(frames or told.stack[-1:])
         told = told.__cause__ or (None if told.__suppress_context__ else told.__context__)
     lines = list(story.format())
