@@ -88,6 +88,11 @@ class Host:
         """What it said last."""
         return self._log.read_text(errors="replace")[-6000:]
 
+    def signal(self, number: int) -> None:
+        """Sends a signal to it, and to all that it has started."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
     def kill(self) -> None:
         """Ends it, with all that it has started."""
         if self._process is not None and self._process.poll() is None:

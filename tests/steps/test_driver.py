@@ -17,15 +17,17 @@ from arcbeam.engine.progress import (
     JobMachine,
     Propose,
     Published,
+    PublishFailed,
     RunStep,
     ShutDown,
+    StepFailed,
     StepReported,
     TornDown,
 )
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.steps.commits import LogCommits
-from arcbeam.steps.driver import JobDriver, drive
+from arcbeam.steps.driver import TAKEOVER_CHECKS, JobDriver, drive
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.progress import started
 from arcbeam.store.blobs.errors import IndeterminateError, StoreError
@@ -122,6 +124,30 @@ class World:
         self.put(Published(Timestamp(0), step))
 
 
+class Failing(World):
+    """Each try of a step fails. What has failed is in `failed`."""
+
+    def __init__(self, *reports: str, blobs: MemoryBlobs) -> None:
+        self.failed: list[str] = []
+        super().__init__(*reports, blobs=blobs)
+
+    def run(self, order: StepOrder) -> None:
+        self.story.append(f"run {order.plan.step}")
+        self.failed.append("step")
+        self.put(StepFailed(Timestamp(0), order.plan.step, order.plan.attempt, "the copy is ahead", again=True))
+
+
+class Unpublished(Failing):
+    """Each try to publish fails."""
+
+    run = World.run
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        super().publish(step, committables)
+        self.failed.append("publish")
+        self.todo[-1] = PublishFailed(Timestamp(0), step, "the sink does not answer")
+
+
 def _ran(*reports: str) -> World:
     world = World(*reports)
     world.play()
@@ -189,7 +215,6 @@ def test_an_unknown_outcome_is_asked_for_again_when_the_clock_says_so() -> None:
     while world.log.pending is None:
         world.driver.handle(world.todo.pop(0))
     world.driver.handle(world.todo.pop(0))
-    assert world.driver.wake is not None
     world.blobs.faults = Faults()
     world.play()
     assert world.driver.end is not None
@@ -230,21 +255,67 @@ def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
     assert world.driver.end.state is EndState.DONE
 
 
-@pytest.mark.contract("STORE-03")
-def test_who_waits_notices_that_another_driver_has_the_job() -> None:
-    blobs = MemoryBlobs()
-    world = World("due 500", blobs=blobs)
-    while world.driver.wake is None:
-        world.driver.handle(world.todo.pop(0))
-    world.driver.handle(ClockTold(Timestamp(100)))
-    assert world.todo == [], "nobody has"
-    other = opened(blobs)
-    world.driver.handle(ClockTold(Timestamp(200)))
+def _overtaken(world: World, blobs: MemoryBlobs) -> str:
+    """Another driver takes the job over; why the first one ends."""
+    other = opened(blobs, driver="host7", finish=True)
     world.play()
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.FAILED
     assert f"step {other.head.step} is of epoch 2, this driver has epoch 1" in world.driver.end.why
+    assert "host7, since" in world.driver.end.why
+    return world.driver.end.why
+
+
+@pytest.mark.contract("STORE-03")
+def test_idle_driver_notices_a_takeover_within_seconds() -> None:
+    blobs = MemoryBlobs()
+    world = World("due 3600000000", blobs=blobs)
+    while world.log.head.step == 0 or world.todo:
+        world.driver.handle(world.todo.pop(0))
+    taken = len(world.taken)
+    for _ in range(3):
+        assert world.driver.wake is not None
+        assert world.driver.wake - world.time <= TAKEOVER_CHECKS
+        world.time = world.driver.wake
+        world.driver.handle(ClockTold(world.time))
+    assert len(world.taken) == taken, "the machine did not ask for the time"
+    began = world.time
+    _overtaken(world, blobs)
+    assert world.time - began <= TAKEOVER_CHECKS + 10
     assert world.story == ["run 1", "tear down join rates read"]
+
+
+@pytest.mark.contract("STORE-03")
+def test_driver_of_a_long_step_notices_a_takeover() -> None:
+    blobs = MemoryBlobs()
+    world = World(blobs=blobs)
+    world.driver.handle(world.todo.pop(0))
+    world.todo.clear()  # the step runs and runs
+    _overtaken(world, blobs)
+    assert world.story == ["run 1", "abandon 1.0", "tear down join rates read"]
+
+
+@pytest.mark.contract("STORE-03")
+@pytest.mark.parametrize("failures", [0, 1, SETTINGS.retry.times])
+def test_fenced_driver_tries_nothing_again(failures: int) -> None:
+    blobs = MemoryBlobs()
+    world = Failing(blobs=blobs)
+    while len(world.failed) <= failures:
+        world.driver.handle(world.next(world.driver.wake) or ClockTold(world.time))
+    runs = world.story.count("run 1")
+    _overtaken(world, blobs)
+    assert world.story.count("run 1") == runs
+
+
+@pytest.mark.contract("STORE-03")
+def test_fenced_driver_publishes_nothing_again_after_the_last_commit() -> None:
+    blobs = MemoryBlobs()
+    world = Unpublished("nothing left with sink", blobs=blobs)
+    while not world.failed:
+        world.driver.handle(world.todo.pop(0))
+    assert world.log.head.mode is CommitMode.DONE
+    _overtaken(world, blobs)
+    assert world.story.count("publish 1: 1") == 1
 
 
 def test_driving_ends_when_it_is_told_to() -> None:

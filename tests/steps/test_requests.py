@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from arcbeam.engine.progress import ClockTold, Command, End, EndState, Event, JobMachine, Mode, StepFailed
+from arcbeam.engine.progress import Command, End, EndState, Event, JobMachine, Mode, StepFailed
 from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
@@ -388,11 +388,10 @@ def test_a_driver_that_was_fenced_out_leaves_requests_to_the_one_who_did() -> No
 @pytest.mark.contract("STORE-03")
 def test_a_driver_that_waits_and_is_overtaken_leaves_requests_too() -> None:
     blobs = MemoryBlobs()
-    world = Steered("due 500", blobs=blobs)
-    while world.driver.wake is None:
+    world = Steered("due 3600000000", blobs=blobs)
+    while world.log.head.step == 0 or world.todo:
         world.driver.handle(world.todo.pop(0))
     following = Steered("nothing left", blobs=blobs)
-    world.driver.handle(ClockTold(Timestamp(100)))
     world.play()
     asked = files.ask(blobs, Asked.CANCEL, "", NOW)
     world.desk.look()

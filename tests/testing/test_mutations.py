@@ -55,6 +55,8 @@ SEEDS = {
     "what has moved to another level stays where it was": 2,
     "state that is left at the level where it was": 2,
     "a copy built upon that is of before its level went": 565,
+    "a takeover that is checked for only after failed tries": 11,
+    "a takeover that is checked for only now and then": 3,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""
 

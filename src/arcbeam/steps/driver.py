@@ -1,14 +1,15 @@
 """The driver of a job: the machine's commands are carried out, here and nowhere else.
 
-Owns what each command means to those around: commits, cluster, sinks. Must not know when anything is to be done (the
-machine does), nor what runs tasks and keeps files.
+Owns what each command means to those around: commits, cluster, sinks; and when to check whether another driver has
+taken the job over. Must not know when anything else is to be done (the machine does), nor what runs tasks and keeps
+files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from arcbeam.engine.progress import (
     Abandon,
@@ -16,6 +17,7 @@ from arcbeam.engine.progress import (
     ClockTold,
     Command,
     CommitDecided,
+    CommitRefused,
     End,
     Event,
     Finalize,
@@ -24,19 +26,27 @@ from arcbeam.engine.progress import (
     Phase,
     Propose,
     Publish,
+    PublishFailed,
     ReadScript,
     Resolve,
     RunStep,
+    StepFailed,
     TearDown,
     WaitUntil,
     Warn,
 )
-from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.steps.seams import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
 from arcbeam.store.blobs.errors import StoreError
 
 _SWEEP_EVERY = 10
 """Steps between two sweeps: each lists the job's folder."""
+
+TAKEOVER_CHECKS: Final = Duration(4_000_000)
+"""Time between two checks for a takeover while nothing fails: each reads one name in the job's folder."""
+
+_FAILED_TRIES = (StepFailed, PublishFailed, CommitRefused)
+"""Events after which the machine tries again."""
 
 
 class JobDriver:
@@ -55,9 +65,9 @@ class JobDriver:
         watch: who wants to know.
         sweep_every: steps between two sweeps.
         script: has the job's script, if it has one.
+        takeover_checks: time between two checks for a takeover.
 
     Attributes:
-        wake: when the clock is to be told; None: only an event goes on.
         end: how the job has ended; None while it goes on.
     """
 
@@ -73,22 +83,53 @@ class JobDriver:
         *,
         sweep_every: int = _SWEEP_EVERY,
         script: Scripted | None = None,
+        takeover_checks: Duration = TAKEOVER_CHECKS,
     ) -> None:
         self.machine = machine
         self._commits, self._cluster, self._sinks = commits, cluster, sinks
         self._inbox, self._clock, self._watch = inbox, clock, watch
         self._sweep_every, self._script = sweep_every, script
         self._proposed: Propose | None = None
-        self.wake: Timestamp | None = None
+        self._takeover_checks = takeover_checks
+        self._next_check = shifted(clock.now(), takeover_checks)
+        # When the machine wants to know the time.
+        self._wake: Timestamp | None = None
         self.end: End | None = None
 
+    @property
+    def wake(self) -> Timestamp | None:
+        """When `handle` is to be called with a `ClockTold`, if no event comes before; None: only an event matters."""
+        if not self._may_be_overtaken():
+            return self._wake
+        return self._next_check if self._wake is None else min(self._wake, self._next_check)
+
     def handle(self, event: Event) -> None:
-        """Takes in an event, and carries out what follows."""
+        """Takes in an event, and carries out what follows.
+
+        Checks before for a takeover, if the event is a failed try or the last check was a while ago. A fenced driver
+        shares the copies of state on its host with the driver that took over, which are ahead of it. So its tasks fail
+        before it proposes anything: no conflict tells it.
+        """
         # SUBTLE: it says when it happened, and has waited since. What follows is of now.
         now = self._clock.now()
-        event = replace(event, at=now)
-        if self.wake is not None and now >= self.wake:
-            self.wake = None
+        if isinstance(event, _FAILED_TRIES) or now >= self._next_check:
+            self._check_takeover(now)
+        if isinstance(event, ClockTold) and (self._wake is None or now < self._wake):
+            return
+        self._take_in(replace(event, at=now))
+
+    def _may_be_overtaken(self) -> bool:
+        return self.machine.phase in (Phase.STEPPING, Phase.CLOSING)
+
+    def _check_takeover(self, now: Timestamp) -> None:
+        self._next_check = shifted(now, self._takeover_checks)
+        # SUBTLE: before the event: the last of many failed tries would end the job for a reason that is none.
+        if self._may_be_overtaken() and (who := self._commits.overtaken()):
+            self._take_in(Overtaken(now, who))
+
+    def _take_in(self, event: Event) -> None:
+        if self._wake is not None and event.at >= self._wake:
+            self._wake = None
         commands = self.machine.handle(event)
         self._watch.handled(event, commands)
         for command in commands:
@@ -96,18 +137,11 @@ class JobDriver:
             self._carry_out(command)
         if isinstance(event, CommitDecided):
             self._sweep(event.step)
-        elif isinstance(event, ClockTold) and not any(isinstance(each, RunStep | Propose) for each in commands):
-            self._look_around()
-
-    def _look_around(self) -> None:
-        """Who waits for hours would not notice before its next commit that another driver has the job."""
-        if self.machine.phase is Phase.STEPPING and (who := self._commits.overtaken()):
-            self._inbox.put(Overtaken(self._clock.now(), who))
 
     def _carry_out(self, command: Command) -> None:
         match command:
             case WaitUntil(moment):
-                self.wake = moment
+                self._wake = moment
             case RunStep(plan):
                 self._cluster.run(self._commits.order(plan))
             case Abandon(step, attempt):

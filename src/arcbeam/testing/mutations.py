@@ -21,7 +21,7 @@ from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.plan import markers
 from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.reports import TaskReport
-from arcbeam.engine.progress import JobMachine, JobStarted, Mode, committing, machine, resting
+from arcbeam.engine.progress import Event, JobMachine, JobStarted, Mode, committing, machine, resting
 from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
@@ -42,9 +42,10 @@ from arcbeam.engine.watermarks.sketches import with_more
 from arcbeam.engine.watermarks.stages import Times
 from arcbeam.model.files import SideFile
 from arcbeam.model.observers import Policy
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.steps import progress, proposals
+from arcbeam.steps.driver import JobDriver
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.mistakes_of_the_store import OF_THE_STORE, Mutation
 from arcbeam.testing.simulate.__main__ import seeds_of
@@ -369,6 +370,25 @@ def _told_taken_back() -> AbstractContextManager[object]:
     return patch.object(Times, "upstream_of", of_producers)
 
 
+def _takeover_checked_when_it_fails() -> AbstractContextManager[object]:
+    init = JobDriver.__init__
+
+    def seldom(self: JobDriver, *of: Any, **more: Any) -> None:
+        init(self, *of, **more, takeover_checks=Duration(1 << 50))
+
+    return patch.object(JobDriver, "__init__", seldom)
+
+
+def _takeover_checked_when_idle() -> AbstractContextManager[object]:
+    handle = JobDriver.handle
+
+    def unless_it_failed(self: JobDriver, event: Event) -> None:
+        with patch("arcbeam.steps.driver._FAILED_TRIES", ()):
+            handle(self, event)
+
+    return patch.object(JobDriver, "handle", unless_it_failed)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a marker ignored": _marker_ignored,
@@ -408,6 +428,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "all sources begin again with one that joins": _begins_again,
     "a source that joins never begins": _never_begins,
     "what a stage was told taken back for a source that joins": _told_taken_back,
+    "a takeover that is checked for only after failed tries": _takeover_checked_when_it_fails,
+    "a takeover that is checked for only now and then": _takeover_checked_when_idle,
     **OF_THE_STORE,
 }
 """The mistakes by name."""

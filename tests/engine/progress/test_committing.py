@@ -132,19 +132,19 @@ def test_who_is_overtaken_ends_at_once_whatever_is_on_its_way() -> None:
         start                       -> run 1.0
         reports due 50              -> propose 1 running
         committed                   -> wait 50
-        overtaken                   -> tear down sum rates read; wait 100
+        overtaken                   -> tear down sum rates read; wait 20
     """)
     driver.say("torn down")
     assert driver.end is not None
     assert driver.end.why == "another driver took the job over: host7"
     play("""
         start                       -> run 1.0
-        overtaken                   -> abandon 1.0; tear down sum rates read; wait 100
+        overtaken                   -> abandon 1.0; tear down sum rates read; wait 20
     """)
     play("""
         start                       -> run 1.0
         reports more                -> propose 1 running
-        overtaken                   -> tear down sum rates read; wait 100
+        overtaken                   -> tear down sum rates read; wait 20
         conflict                    -> -
     """)
 
@@ -157,7 +157,7 @@ def test_a_conflict_ends_the_job_and_a_refusal_is_tried_again() -> None:
         clock 10                    -> propose 1 running
         committed                   -> run 2.0
         reports more                -> propose 2 running
-        conflict                    -> tear down sum rates read; wait 110
+        conflict                    -> tear down sum rates read; wait 30
         torn down                   -> failed
     """)
     assert driver.end is not None

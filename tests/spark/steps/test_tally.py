@@ -125,7 +125,7 @@ def test_what_a_refused_run_has_counted_is_not_committed_by_a_suspension_in_its_
     while world.log.head.step == 0:
         world.driver.handle(world.todo.pop(0))
     world.refused = {2}
-    while world.driver.wake is None:
+    while world.todo:
         world.driver.handle(world.todo.pop(0))
     world.desk.ask(Asked.SUSPEND, "pause")
     world.play()

@@ -26,6 +26,7 @@ from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import epoch_name, manifest_name
 from arcbeam.store.manifest.values import Abandoned, JobShape, Kind, OutputWatermark, Pin, StageShape, StageWatermarks
 from arcbeam.testing import Faults, UnreliableBlobs
+from tests.golden.texts import check_message
 from tests.store.samples import SHAPE, delta, opened, read_head
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "store.md"
@@ -127,13 +128,19 @@ def test_who_is_fenced_out_is_told_by_whom(memory: DurableBlobs) -> None:
     assert isinstance(first.propose(first.draft(Timestamp(1))), Conflict)
     error = first.fenced()
     assert error is not None
-    assert str(error) == (
-        "another driver (host-b, process 9) took over the job in 'memory://': step 1 is of epoch 2, this driver has "
-        "epoch 1\n  what to do: end this driver, it can commit nothing any more; if the other was started by mistake, "
-        "stop it and start again"
-    )
+    check_message("job-taken-over", str(error))
     with pytest.raises(FencedError, match="host-b"):
         first.propose(first.draft(Timestamp(1)))
+
+
+@pytest.mark.parametrize("record", [b"", b"{}", b'{"driver": "", "time": 0}', b'{"driver": "x", "time": 1e99}'])
+def test_unreadable_epoch_record_leaves_error_without_name(record: bytes, memory: DurableBlobs) -> None:
+    first = opened(memory, driver="host-a")
+    other = opened(memory, driver="host-b")
+    memory.put(epoch_name(other.epoch), record)
+    error = first.overtaken()
+    assert error is not None
+    assert "host-b" not in str(error)
 
 
 @pytest.mark.contract("STORE-03")

@@ -71,11 +71,11 @@ def proposed(state: JobState, step: int) -> Proposal:
 def conflicted(state: JobState, who: str) -> None:
     """Another driver has the step: this one can commit nothing any more."""
     state.proposal = None
-    ending.fail(state, taken_over(who))
+    ending.overtaken(state, taken_over(who))
 
 
 def taken_over(who: str) -> str:
-    """Why a job fails here that goes on elsewhere."""
+    """Why a job ends here that another driver runs."""
     return f"another driver took the job over: {who}"
 
 

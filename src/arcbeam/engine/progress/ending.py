@@ -36,6 +36,11 @@ def fail(state: JobState, why: str) -> None:
     break_off(state, Mode.FAILING, End(EndState.FAILED, why))
 
 
+def overtaken(state: JobState, why: str) -> None:
+    """Another driver runs the job: this one is not in its way for longer than it must be."""
+    break_off(state, Mode.FAILING, End(EndState.FAILED, why), hasty=True)
+
+
 def failed(state: JobState, what: type[Command], why: str) -> int | None:
     """Counts and tells a failure that may be tried again.
 
@@ -50,11 +55,17 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
     return failures
 
 
-def break_off(state: JobState, mode: Mode, end: End) -> None:
+def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> None:
     """Ends the job without another commit, and without publishing.
 
     If only its last calls are left, it ends as it was to end; who cancels it then wants no more than that it does so
     soon.
+
+    Args:
+        state: of the job.
+        mode: what it is heading for.
+        end: how it ends.
+        hasty: teardown has less time.
     """
     if state.phase in (Phase.SHUTTING_DOWN, Phase.TEARING_DOWN):
         if mode is Mode.CANCELLING:
@@ -69,7 +80,7 @@ def break_off(state: JobState, mode: Mode, end: End) -> None:
     state.mode, state.end = mode, end
     state.running = state.cut = state.publishing = state.finalizing = None
     state.later.clear()
-    _tear_down(state)
+    _tear_down(state, hasty=hasty)
 
 
 def _hasten(state: JobState) -> None:
@@ -133,9 +144,11 @@ def _closing(state: JobState) -> None:
         state.ask(CallShutdown(_forwards(state), state.deadline))
 
 
-def _tear_down(state: JobState) -> None:
+def _tear_down(state: JobState, *, hasty: bool = False) -> None:
     state.phase = Phase.TEARING_DOWN
     state.set_deadline()
+    if hasty:
+        state.deadline = shifted(state.now, state.settings.haste)
     assert state.deadline is not None
     state.ask(TearDown(_backwards(state), state.deadline))
 

@@ -125,7 +125,7 @@ class JobMachine:
                 committing.conflicted(state, who)
             case on.Overtaken(_, who):
                 # What is proposed by now will be answered, too.
-                ending.fail(state, committing.taken_over(who))
+                ending.overtaken(state, committing.taken_over(who))
             case on.CommitUnknown(_, step, why):
                 committing.unknown(state, committing.proposed(state, step), why)
             case on.CommitRefused(_, step, why):

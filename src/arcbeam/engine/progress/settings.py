@@ -82,7 +82,8 @@ class Settings:
         retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
         grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a step in which
             stages prepare for that, before it is told that it takes long.
-        haste: how long teardown may take from when the job is cancelled while it ends, if that is sooner.
+        haste: how long teardown may take from when the job is cancelled while it ends, if that is sooner; and when
+            another driver has taken the job over.
     """
 
     budget: StepBudget = _BUDGET
@@ -90,4 +91,4 @@ class Settings:
     patience: Patience = _PATIENCE
     retry: Retry = _RETRY
     grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # a number to everybody but the type checker
-    haste: Duration = Duration(5 * _SECOND)  # noqa: RUF009
+    haste: Duration = Duration(3 * _SECOND)  # noqa: RUF009

@@ -121,6 +121,8 @@ class SparkCluster:
         self._shutters: dict[str, Graceful] | None = None
         # Nobody waits for `shutdown` any more.
         self._hastened = threading.Event()
+        # The driver does not wait for teardown any more.
+        self._closed = threading.Event()
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
@@ -277,7 +279,9 @@ class SparkCluster:
             last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
             order = [self._job.placing.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders
-            told = tear_down_workers(self._spark, self._job.id, holders, self._slots, last, order, seconds)
+            told = tear_down_workers(
+                self._spark, self._job.id, holders, self._slots, last, order, seconds, self._closed.is_set
+            )
             errors = tuple(told.errors)
         except Exception as e:
             # The session may be gone, and with it all workers.
@@ -289,6 +293,7 @@ class SparkCluster:
         """Nothing more will be run; what runs is given up, and has ended when this returns, or nearly so."""
         self._give_up()
         self._hastened.set()
+        self._closed.set()
         self._publishing.close()
         for worker in (self._worker, self._publisher):
             ended = threading.Thread(target=worker.shutdown, kwargs={"cancel_futures": True}, daemon=True)

@@ -273,6 +273,8 @@ class StreamRun:
         assert end is not None
         match end.state:
             case EndState.FAILED:
+                if (fenced := log.fenced()) is not None:
+                    raise fenced
                 # An error of a step that was to be run again is not why.
                 if cluster.failure is not None and str(cluster.failure) in end.why:
                     raise cluster.failure

@@ -20,6 +20,7 @@ import json
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from arcbeam.model.timestamps import Timestamp
@@ -397,22 +398,32 @@ def _create(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Indet
     return Unknown(manifest, unclear)
 
 
+_ONE_DRIVER = (
+    "nothing, if that was intended: the job runs there, and this driver has committed nothing since; else stop the "
+    "other driver, and resume the job here"
+)
+
+
 def _taking_over(blobs: DurableBlobs, epoch: int) -> FencedError:
     return FencedError(
-        f"another driver is taking over the job in '{blobs}' (epoch {epoch + 1}, this one has {epoch})",
-        "let one driver run the job",
+        f"another driver{_of_epoch(blobs, epoch + 1)} is taking over the job in '{blobs}': it began epoch {epoch + 1}, "
+        f"this driver has epoch {epoch}",
+        _ONE_DRIVER,
     )
 
 
 def _fenced(blobs: DurableBlobs, epoch: int, found: Manifest) -> FencedError:
-    who = ""
-    try:
-        record = json.loads(blobs.get(epoch_name(found.epoch)))
-        who = f" ({record['driver']})" if record.get("driver") else ""
-    except (StoreError, ValueError, TypeError):
-        pass  # it is for people, and the error stands without it
     return FencedError(
-        f"another driver{who} took over the job in '{blobs}': step {found.step} is of epoch {found.epoch}, "
-        f"this driver has epoch {epoch}",
-        "end this driver, it can commit nothing any more; if the other was started by mistake, stop it and start again",
+        f"another driver{_of_epoch(blobs, found.epoch)} took over the job in '{blobs}': step {found.step} is of epoch "
+        f"{found.epoch}, this driver has epoch {epoch}",
+        _ONE_DRIVER,
     )
+
+
+def _of_epoch(blobs: DurableBlobs, epoch: int) -> str:
+    """Who began an epoch, and when, in brackets; "" if that is unknown: the error is right without it."""
+    with contextlib.suppress(StoreError, ValueError, TypeError, KeyError, OverflowError, OSError):
+        record = json.loads(blobs.get(epoch_name(epoch)))
+        since = datetime.fromtimestamp(record["time"] // 1_000_000, UTC).isoformat(sep=" ")
+        return f" ({record['driver'] or 'unnamed'}, since {since.replace('+00:00', ' UTC')})"
+    return ""

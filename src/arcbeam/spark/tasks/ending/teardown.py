@@ -77,6 +77,7 @@ def tear_down_workers(
     before: Callable[[], None] | None = None,
     order: Sequence[str] = (),
     seconds: float = 60.0,
+    given_up: Callable[[], bool] = lambda: False,
 ) -> TeardownTold:
     """Tears a finished job down.
 
@@ -89,6 +90,7 @@ def tear_down_workers(
         before: called in each worker, before anything is torn down there.
         order: ids of the job's stages: in each worker they are torn down so.
         seconds: that it may take. Workers whose DoFns have not answered by then are ended.
+        given_up: whether the driver does not wait for it any more. Its Spark job may wait for an executor for ever.
     """
     began = time.monotonic()
     deadline, until = began + _SECONDS, began + seconds
@@ -103,12 +105,13 @@ def tear_down_workers(
         )
         try:
             rows = collected_unless(
-                spark, frame, f"{job}-teardown", f"{job}: teardown", lambda: time.monotonic() >= until
+                spark, frame, f"{job}-teardown", f"{job}: teardown", lambda: given_up() or time.monotonic() >= until
             )
             left -= {str(row[0]) for row in rows}
             errors += [f"{row[1]} ({row[0]})" for row in rows if row[1]]
         except TimeoutError:
-            errors.append(f"it has taken more than {round(seconds, 1):g} s, and is given up: its workers are ended")
+            took = time.monotonic() - began
+            errors.append(f"it has taken more than {round(took, 1):g} s, and is given up: its workers are ended")
             return TeardownTold(left, errors)
         except Exception as e:
             _LOG.debug("teardown of %s could not run: %s", job, e)

@@ -20,6 +20,7 @@ from arcbeam.engine.progress import (
     Command,
     CommitConflicted,
     CommitDecided,
+    CommitRefused,
     DrainRequested,
     DriverFailed,
     End,
@@ -44,9 +45,9 @@ from arcbeam.engine.progress import (
     Warn,
 )
 from arcbeam.model.commits import Committable
-from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.timestamps import Duration, Timestamp, shifted
 from arcbeam.steps.commits import LogCommits
-from arcbeam.steps.driver import JobDriver
+from arcbeam.steps.driver import TAKEOVER_CHECKS, JobDriver
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.progress import started
 from arcbeam.steps.seams import Decision
@@ -58,8 +59,10 @@ from arcbeam.testing.simulate.judging.records import Broken
 from arcbeam.testing.simulate.playing.cluster import USER_ERROR, Cluster, Outcome
 from arcbeam.testing.simulate.playing.jobs import Job
 
-_REASONS = ("took the job over", "in a row", USER_ERROR)
+_OVERTAKEN = "took the job over"
+_REASONS = (_OVERTAKEN, "in a row", USER_ERROR)
 """Why a job may fail."""
+_FAILED_TRIES = (StepFailed, PublishFailed, CommitRefused)
 _ASKED = {
     DrainRequested: Mode.DRAINING,
     SuspendRequested: Mode.SUSPENDING,
@@ -72,6 +75,9 @@ class Surroundings(Protocol):
     """What a driver has around it."""
 
     now: Timestamp
+
+    def is_overtaken(self, driver: Driver) -> bool:
+        """Whether a later driver has committed its opening, and the store would say so."""
 
     def before(self, driver: Driver, command: Command) -> None:
         """A command is about to be carried out. `Killed` may come out of it."""
@@ -96,6 +102,9 @@ class Surroundings(Protocol):
 
     def gives_up(self) -> bool:
         """Whether nobody waits for the step that runs, though it will report."""
+
+    def stalls(self) -> int:
+        """Seconds for which the step that is to run waits for its cluster, while another driver has begun; 0: none."""
 
     def took(self) -> int:
         """How long the next thing takes, in microseconds."""
@@ -137,7 +146,9 @@ class Driver:
         self._events: list[tuple[int, int, Event]] = []
         self._order = count()
         self._torn: set[bytes] = set()
-        self._broken_off = self._shut_down = self._prepared = False
+        # A step that waits for its cluster, and until when.
+        self._stalled: tuple[Timestamp, StepOrder] | None = None
+        self._broken_off = self._shut_down = self._prepared = self._must_know = False
         self._commits = LogCommits(self.log, self.job.layout, self.job.readers, self.warn, keep=self.keep)
         self._driver = JobDriver(self.machine, self._commits, self, self, self, self, self, sweep_every=2)
         self.tell_later(started(self.log.head, self.job.layout, self.around.now), 0)
@@ -162,6 +173,8 @@ class Driver:
         times = [Timestamp(self._events[0][0])] if self._events else []
         if self._driver.wake is not None:
             times.append(self._driver.wake)
+        if self._stalled is not None:
+            times.append(self._stalled[0])
         return min(times, default=None)
 
     def tell_later(self, event: Event, after: int) -> None:
@@ -175,6 +188,10 @@ class Driver:
     def advance(self) -> None:
         """Takes in what happens next, and carries out what follows."""
         now = self.around.now
+        if self._stalled is not None and self._stalled[0] <= now:
+            order, self._stalled = self._stalled[1], None
+            self._run(order)
+            return
         event = heapq.heappop(self._events)[2] if self._events and self._events[0][0] <= now else ClockTold(now)
         open_to = self.machine.phase is Phase.STEPPING and self.machine.mode is Mode.RUNNING
         try:
@@ -189,6 +206,15 @@ class Driver:
                 self.cluster.end_late()
             self.around.committed(self)
 
+    def check_fenced(self, since: Timestamp) -> None:
+        """It ends in time, if it was overtaken at that moment, and the store has kept its word since."""
+        if self._may_go_on() and self.around.now - since > TAKEOVER_CHECKS:
+            raise Broken(f"{self.name} does not know that another driver took the job over at {since}")
+
+    def _may_go_on(self) -> bool:
+        """Whether it does more than to end; not while only the store can tell how a proposal went."""
+        return not self.over and self.machine.phase in (Phase.STEPPING, Phase.CLOSING) and self.log.pending is None
+
     # `Clock`, `Inbox`.
 
     def now(self) -> Timestamp:
@@ -197,16 +223,18 @@ class Driver:
 
     def put(self, event: Event) -> None:
         """See `seams.Inbox`: what the store has answered."""
-        assert isinstance(event, Decision | Overtaken)
+        assert isinstance(event, Decision)
         if isinstance(event, DriverFailed):
             raise Broken(f"{self.name} cannot propose: {event.why}")
+        self._decided(event, event.step)
+        self._answer(event)
+
+    def _decided(self, event: Event, step: int) -> None:
         conflict = self.log._conflict
         if isinstance(event, CommitConflicted | Overtaken) and conflict and conflict.found.epoch == self.log.epoch:
             raise Broken(f"{self.name} is fenced out by itself, at step {conflict.found.step}")
         self.around.outcome(type(event).__name__)
-        step = event.step if isinstance(event, Decision) else self.log.head.step + 1
         self.around.tell(f"{self.name}: {type(event).__name__} (step {step})")
-        self._answer(event)
 
     def _answer(self, event: Event) -> None:
         self.tell_later(event, self.around.took())
@@ -216,6 +244,12 @@ class Driver:
     def handled(self, event: Event, commands: Sequence[Command]) -> None:
         """See `seams.Watch`: nothing is committed, published or shut down behind an error; no whole step is refused."""
         self.machine.validate()
+        if isinstance(event, Overtaken):
+            self._decided(event, self.log.head.step + 1)
+        if isinstance(event, _FAILED_TRIES) and self.around.is_overtaken(self) and self.log.pending is None:
+            self._must_know = True
+            if self._may_go_on():
+                raise Broken(f"{self.name} tries again, and another driver has the job: {event}")
         self.around.handled(self, event, commands)
         reports = event.reports if isinstance(event, StepReported) else ()
         torn = bool(self._torn & {report.token for report in reports})
@@ -239,6 +273,8 @@ class Driver:
             case End(state, why):
                 if state is EndState.FAILED and not any(reason in why for reason in _REASONS):
                     raise Broken(f"{self.name} fails: {why}")
+                if state is EndState.FAILED and self._must_know and _OVERTAKEN not in why:
+                    raise Broken(f"{self.name} does not name the driver that took the job over: {why}")
                 if self._shut_down != (state in (EndState.DONE, EndState.DRAINED)):
                     raise Broken(
                         f"{self.name} is {state.value}, and shutdown was {'' if self._shut_down else 'not '}called"
@@ -269,6 +305,13 @@ class Driver:
         if self._prepared and not plan.prepare:
             self.around.outcome("preparing made new work")
         self._prepared = bool(plan.preparing)
+        if seconds := self.around.stalls():
+            self._stalled = shifted(self.around.now, Duration(seconds * 1_000_000)), order
+        else:
+            self._run(order)
+
+    def _run(self, order: StepOrder) -> None:
+        plan = order.plan
         outcome: Outcome = self.cluster.run(self.job, order)
         took = self.around.took()
         if outcome.why:
@@ -289,6 +332,7 @@ class Driver:
 
     def abandon(self, step: int, attempt: int) -> None:
         """See `seams.Cluster`: what runs has run."""
+        self._stalled = None
 
     def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
         """See `seams.Cluster`."""

@@ -49,6 +49,7 @@ class Mischief:
         self._unclear: list[Faults] = []
         self._publishing_fails = self._deaths_at_the_end = 0
         self._report_again = self._gives_up = False
+        self._stalls = 0
 
     def of_task(self) -> Fault | None:
         """The fault of the next attempt of a task, if any."""
@@ -78,6 +79,10 @@ class Mischief:
         """What the store does at the moment."""
         return self._storm
 
+    def is_fair(self) -> bool:
+        """Whether the store keeps its word, and is going to at the next commits."""
+        return self._storm == _FAIR and not self._unclear
+
     def clear_up(self) -> None:
         """The storm is over."""
         self._storm, self._storm_until = _FAIR, -1
@@ -103,6 +108,13 @@ class Mischief:
         if gives_up:
             self._note(FaultKind.GIVEN_UP)
         return gives_up
+
+    def stalls(self) -> int:
+        """Seconds for which the next step waits, while a second driver has begun; 0: it does not."""
+        seconds, self._stalls = self._stalls, 0
+        if seconds:
+            self._second(FaultKind.STALLED)
+        return seconds
 
     def _strike(self, fault: Fault, driver: Driver, number: int) -> None:
         self._tell(f"FAULT: {fault.kind.value}")
@@ -131,6 +143,8 @@ class Mischief:
                 self._report_again = True
             case FaultKind.GIVEN_UP:
                 self._gives_up = True
+            case FaultKind.STALLED:
+                self._stalls = fault.number
             case FaultKind.HOST_LOST:
                 self._note(fault.kind)
                 self._lose(fault.number)

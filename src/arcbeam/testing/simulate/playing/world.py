@@ -35,7 +35,7 @@ from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.values import Manifest, Pin
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.testing.blobs import MemoryBlobs
-from arcbeam.testing.faults import UnreliableBlobs
+from arcbeam.testing.faults import Faults, UnreliableBlobs
 from arcbeam.testing.simulate.judging.records import Broken, Part
 from arcbeam.testing.simulate.judging.reference import honest
 from arcbeam.testing.simulate.judging.watching import Watcher
@@ -91,6 +91,8 @@ class World:
         self._tokens = count()
         self._left_behind: list[Callable[[], object]] = []
         self._rewind: str = ""
+        # The newest epoch with a manifest, and since when every driver can know of it.
+        self._epoch, self._since = 0, self.now
         self._asked: Counter[RequestKind] = Counter()
         self._copies: list[Callable[[], World]] = []
 
@@ -116,6 +118,7 @@ class World:
             self.now = max(self.now, at)
             living[number].advance()
             self.watcher.look()
+            self._check_fenced(living)
             if self.watcher.commits > _MOST_STEPS:
                 raise Broken(f"the job has not ended behind {_MOST_STEPS} steps")
         self._settle()
@@ -127,6 +130,15 @@ class World:
                 world.run()
             finally:
                 world.close()
+
+    def _check_fenced(self, living: Sequence[Driver]) -> None:
+        """Drivers that were overtaken end in time."""
+        head = self.watcher.head
+        if head is not None and (head.epoch > self._epoch or not self._mischief.is_fair()):
+            self._epoch, self._since = head.epoch, self.now
+        for driver in living:
+            if driver.log.epoch < self._epoch:
+                driver.check_fenced(self._since)
 
     def close(self) -> None:
         """Lets go of what hosts have open."""
@@ -248,6 +260,12 @@ class World:
 
     # `Surroundings` of a driver.
 
+    def is_overtaken(self, driver: Driver) -> bool:
+        """See `Surroundings`."""
+        self.watcher.look()
+        head = self.watcher.head
+        return head is not None and head.epoch > driver.log.epoch and driver.blobs.faults == Faults()
+
     def before(self, driver: Driver, command: Command) -> None:
         """See `Surroundings`."""
         self._mischief.before(driver, command)
@@ -288,6 +306,10 @@ class World:
     def gives_up(self) -> bool:
         """See `Surroundings`."""
         return self._mischief.gives_up()
+
+    def stalls(self) -> int:
+        """See `Surroundings`."""
+        return self._mischief.stalls()
 
     def took(self) -> int:
         """See `Surroundings`."""

@@ -21,7 +21,7 @@ from arcbeam.testing.simulate.scenario.special import EVENTS, HEAVY, WAITING
 
 _OF_TASKS = sorted(OF_TASKS - {FaultKind.USER_ERROR}, key=lambda kind: kind.name)
 _AT_THE_END = FaultKind.DRIVER_DIES_AT_THE_END
-_RARE = frozenset({_AT_THE_END, FaultKind.GIVEN_UP})
+_RARE = frozenset({_AT_THE_END, FaultKind.GIVEN_UP, FaultKind.STALLED})
 _OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
 
 
@@ -47,7 +47,11 @@ def plain_scenario_of(seed: int) -> Scenario:
         looks=chance.choice(looks),
         keep=chance.choice((1, 3, 10)),
         real_cache=chance.random() < 0.05,
-        faults=(*_faults(chance), *_rare_faults(random.Random(f"rare {seed}"))),
+        faults=(
+            *_faults(chance),
+            *_rare_faults(random.Random(f"rare {seed}")),
+            *_stalls(random.Random(f"stalled {seed}")),
+        ),
         requests=_requests(chance),
         exchanges=_exchanges(random.Random(f"exchanges {seed}")),
     )
@@ -109,6 +113,11 @@ def _rare_faults(chance: random.Random) -> Iterator[Fault]:
     if chance.random() < 0.05:
         for _ in range(6):
             yield from _faults(chance)
+
+
+def _stalls(chance: random.Random) -> Iterator[Fault]:
+    if chance.random() < 0.15:
+        yield Fault(FaultKind.STALLED, chance.randint(0, 40), chance.choice((1, 3, 20)))
 
 
 def _fault(chance: random.Random, kind: FaultKind) -> Fault:

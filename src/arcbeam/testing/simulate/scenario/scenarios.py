@@ -34,6 +34,7 @@ class FaultKind(Enum):
     HOST_LOST = "a host loses all it has"
     LATE_REPORT = "a step is reported a second time, when it is decided"
     GIVEN_UP = "a step that was given up is reported, when it runs again"
+    STALLED = "a step waits for its cluster while a second driver begins"
 
 
 OF_TASKS = frozenset(
@@ -57,7 +58,7 @@ class Fault:
     Attributes:
         at: at that attempt of a task, or that command of a driver, counted over the whole simulation.
         number: of calls until it happens, or which of the attempts counts, or how many commands (proposals, and asking
-            again) it lasts, or how often it happens.
+            again) it lasts, or how often it happens, or how many seconds it lasts.
         blobs: what the store does, in a storm or when it is unclear.
     """
 

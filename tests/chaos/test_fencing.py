@@ -1,0 +1,175 @@
+"""Two drivers of one job on one host: the one that was fenced out ends within seconds, and names the other.
+
+Both share the host's copies of state. More trials than `make test-all` has:
+
+    python -m tests.chaos.test_fencing KIND 20       KIND: one of `KINDS`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.manifest.names import epoch_name
+from arcbeam.store.manifest.values import Kind, Manifest
+from tests.chaos.hosts import Driver, Host
+
+SECONDS: Final = 10.0
+"""In which a fenced driver ends."""
+_PATIENCE: Final = 300.0
+"""Seconds after which a trial is broken off: a session starts on a busy machine."""
+
+
+class Fenced(NamedTuple):
+    """How a fenced driver ended.
+
+    Attributes:
+        seconds: since it could know.
+        names_other: its error names the driver that took over.
+    """
+
+    seconds: float
+    names_other: bool
+
+
+class Duel:
+    """A job that two drivers run, each in a process of its own.
+
+    Args:
+        folder: for all of it.
+        seed: of all chance.
+    """
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder, self._chance = folder, random.Random(seed)
+        self._state = FolderBlobs(folder / "state")
+        self._hosts = [Host(folder / f"host-{n}", "local[2,8]") for n in range(2)]
+        (folder / "trial").mkdir()
+
+    def close(self) -> None:
+        """Ends both processes."""
+        for host in self._hosts:
+            host.kill()
+
+    def beside(self) -> Fenced:
+        """Both begin at nearly the same time."""
+        before = self._epoch()
+        drivers = [self._start(self._hosts[0])]
+        time.sleep(self._chance.choice((0.0, self._chance.uniform(0, 1))))
+        drivers.append(self._start(self._hosts[1]))
+        _wait(lambda: self._epoch() >= before + 2)
+        began = time.monotonic()
+        loser = _wait(lambda: next((n for n in range(2) if drivers[n].poll() is not None), -1) + 1) - 1
+        fenced = self._fenced(time.monotonic() - began, self._hosts[loser])
+        self._cancel(drivers[1 - loser])
+        return fenced
+
+    def stopped(self) -> Fenced:
+        """All processes of one stop, another takes the job over, and the first ones continue."""
+        first = self._start(self._hosts[0])
+        self._wait_for_steps()
+        time.sleep(self._chance.uniform(0, 1))
+        self._hosts[0].signal(signal.SIGSTOP)
+        second = self._start(self._hosts[1])
+        before = self._epoch()
+        _wait(lambda: self._epoch() > before)
+        self._wait_for_steps()
+        self._hosts[0].signal(signal.SIGCONT)
+        began = time.monotonic()
+        first.wait(_PATIENCE)
+        fenced = self._fenced(time.monotonic() - began, self._hosts[0])
+        self._cancel(second)
+        return fenced
+
+    def _start(self, host: Host) -> Driver:
+        options = [f"--checkpoint_dir={self._folder / 'state'}", "--shards=3"]
+        return host.start(self._folder / "trial", str(self._folder / "out"), options)
+
+    def _head(self) -> Manifest | None:
+        with contextlib.suppress(FileNotFoundError):
+            newest = read_newest(self._state)
+            return None if newest is None else known(newest)
+        return None
+
+    def _epoch(self) -> int:
+        head = self._head()
+        return 0 if head is None else head.epoch
+
+    def _record(self) -> dict[str, str]:
+        record: dict[str, str] = json.loads(self._state.get(epoch_name(self._epoch())))
+        return record
+
+    def _wait_for_steps(self) -> None:
+        """Waits for a step of the newest driver."""
+        _wait(lambda: (head := self._head()) is not None and head.kind is Kind.STEP)
+
+    def _fenced(self, seconds: float, host: Host) -> Fenced:
+        return Fenced(seconds, f"another driver ({self._record()['driver']}, since " in host.tail())
+
+    def _cancel(self, driver: Driver) -> None:
+        now = Timestamp(time.time_ns() // 1000)
+        requests.ask(self._state, requests.Asked.CANCEL, "", now)
+        driver.wait(_PATIENCE)
+
+
+def _wait(over: Callable[[], int]) -> int:
+    """Waits for something, and returns it."""
+    until = time.monotonic() + _PATIENCE
+    while not (found := over()):
+        if time.monotonic() > until:
+            raise subprocess.TimeoutExpired("a trial", _PATIENCE)
+        time.sleep(0.02)
+    return found
+
+
+KINDS: Final[dict[str, Callable[[Duel], Fenced]]] = {"beside": Duel.beside, "stopped": Duel.stopped}
+
+
+def trials(kind: str, count: int, folder: Path) -> Iterator[Fenced]:
+    """So many trials on one job."""
+    duel = Duel(folder, seed=count)
+    try:
+        for _ in range(count):
+            yield KINDS[kind](duel)
+    finally:
+        duel.close()
+
+
+@pytest.mark.long
+@pytest.mark.contract("STORE-03")
+@pytest.mark.parametrize("kind", KINDS)
+def test_fenced_driver_ends_in_time_and_names_the_other(kind: str, tmp_path: Path) -> None:
+    found = list(trials(kind, 2, tmp_path))
+    assert all(each.names_other and each.seconds < SECONDS for each in found), found
+
+
+def main(kind: str, count: int) -> None:
+    """Prints each trial, and how many went well."""
+    with tempfile.TemporaryDirectory(prefix="fencing-", dir=os.environ.get("TMPDIR")) as folder:
+        well = 0
+        for number, fenced in enumerate(trials(kind, count, Path(folder)), 1):
+            well += fenced.names_other and fenced.seconds < SECONDS
+            named = "names" if fenced.names_other else "DOES NOT NAME"
+            sys.stdout.write(f"{kind} {number}: ended after {fenced.seconds:.1f} s, {named} the other\n")
+            sys.stdout.flush()
+        sys.stdout.write(f"{well} of {count} fenced drivers ended within {SECONDS:g} s and named the other\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
