@@ -82,14 +82,13 @@ class Duel:
 
     def stopped(self) -> Fenced:
         """All processes of one stop, another takes the job over, and the first ones continue."""
+        before = self._epoch()
         first = self._start(self._hosts[0])
-        self._wait_for_steps()
+        self._wait_for_steps(before)
         time.sleep(self._chance.uniform(0, 1))
         self._hosts[0].signal(signal.SIGSTOP)
         second = self._start(self._hosts[1])
-        before = self._epoch()
-        _wait(lambda: self._epoch() > before)
-        self._wait_for_steps()
+        self._wait_for_steps(before + 1)
         self._hosts[0].signal(signal.SIGCONT)
         began = time.monotonic()
         first.wait(_PATIENCE)
@@ -115,9 +114,9 @@ class Duel:
         record: dict[str, str] = json.loads(self._state.get(epoch_name(self._epoch())))
         return record
 
-    def _wait_for_steps(self) -> None:
-        """Waits for a step of the newest driver."""
-        _wait(lambda: (head := self._head()) is not None and head.kind is Kind.STEP)
+    def _wait_for_steps(self, after: int) -> None:
+        """Waits for a step of a driver of a later epoch."""
+        _wait(lambda: (head := self._head()) is not None and head.epoch > after and head.kind is Kind.STEP)
 
     def _fenced(self, seconds: float, host: Host) -> Fenced:
         return Fenced(seconds, f"another driver ({self._record()['driver']}, since " in host.tail())
