@@ -26,7 +26,7 @@ pytestmark = pytest.mark.contract("STORE-05")
 
 def program(name: str = "words") -> Program:
     options = {"shards": 3, "runner": "x", "checkpoint_dir": "s3://key:secret@b/job", "made": object()}
-    return kept_program(name, b"proto", options, Prelude()).program
+    return kept_program(name, b"", options, Prelude()).program
 
 
 def test_what_says_how_a_run_begins_is_not_kept() -> None:

@@ -7,6 +7,7 @@ first. How it is kept is the store's (`store.log.programs`).
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from arcbeam.store.log import programs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.programfile import Program
+from arcbeam.translate.fingerprints import fingerprints
+from arcbeam.translate.proto import parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude
     files = {name: archive_path(name) for name in prelude.archives}
     wanted = {name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)}
     described = tuple(programs.described(name, path) for name, path in files.items())
-    program = Program(name, pipeline, wanted, record_of(prelude), described, asdict(Versions.here()))
+    transforms = fingerprints(parsed(pipeline), time.time())
+    program = Program(name, pipeline, wanted, record_of(prelude), described, asdict(Versions.here()), transforms)
     return KeptProgram(program, files)
 
 

@@ -103,7 +103,7 @@ def test_state_without_a_stage_is_given_up_when_that_is_allowed_and_for_good() -
 
 
 @pytest.mark.contract("END-01", "END-06")
-@pytest.mark.parametrize("mode", [CommitMode.RUNNING, CommitMode.SUSPENDED, CommitMode.DONE])
+@pytest.mark.parametrize("mode", [CommitMode.RUNNING, CommitMode.SUSPENDED])
 def test_what_nobody_can_publish_any_more_is_refused_by_name_or_given_up_by_name(mode: CommitMode) -> None:
     blobs = begun()
     log = taken(blobs, plan()).log

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.fingerprint import changes
 from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.steps.placing import ports_of, side_number, side_ports, without_sides
@@ -18,7 +19,14 @@ from arcbeam.steps.progress import Progress, progress_of, times_of
 from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError
+from arcbeam.store.log import programs
+from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import JobShape, Manifest, OutputWatermark, StageShape, StageWatermarks
+
+_SHOWN = 8
+"""So many differences of a pipeline are in an error."""
+_VERSIONS = ("python", "beam")
+"""What the bytes of code depend on, beside what its author wrote."""
 
 
 def left(head: Manifest, shape: JobShape, publishers: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -160,6 +168,40 @@ def with_outputs(plan: Plan, head: Manifest) -> Manifest:
         head,
         watermarks=tuple(fitting),
         side_files=tuple(file for file in head.side_files if file.channel in sides),
+    )
+
+
+def refuse_another_pipeline(
+    head: Manifest, shape: JobShape, program: Program | None, renamed: Mapping[str, str], blobs: DurableBlobs
+) -> None:
+    """A job that has ended runs nothing, so a submission of another pipeline would succeed without having run.
+
+    Args:
+        head: of the job, by the names that the pipeline has.
+        shape: what the pipeline asks of the state.
+        program: what was submitted; None: that is unknown, and stages are compared.
+        renamed: new names, by those that the job's program has.
+        blobs: the job's folder.
+
+    Raises:
+        IncompatibleStateError: the pipeline is another one.
+    """
+    had = programs.readable(blobs, head.program)
+    if program is not None and had is not None and had.transforms:
+        same = all(had.versions.get(each) == program.versions.get(each) for each in _VERSIONS)
+        differing = list(changes(had.transforms, program.transforms, renamed, compares_code=same))
+    else:
+        before, now = ({of.stage for of in each.stages} for each in (head.shape, shape))
+        differing = [f"stage '{name}' is {'missing' if name in before else 'new'}" for name in sorted(before ^ now)]
+    if not differing:
+        return
+    more = [f"and {len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
+    raise IncompatibleStateError(
+        f"the job in '{blobs}' is {head.mode} (step {head.step}), and the pipeline is not the one that it ran:\n"
+        + "\n".join(f"  - {line}" for line in [*differing[:_SHOWN], *more])
+        + "\nNothing was run, and the folder is unchanged",
+        "give this pipeline a folder of its own with --checkpoint_dir; or, to continue the ended job with this "
+        "pipeline and the state that it left, add --force_resume",
     )
 
 

@@ -290,8 +290,9 @@ class RequestDesk:
         if blobs is None or self._fenced:
             return
         self._tell(blobs)
-        if end is None or end.state in (EndState.FAILED, EndState.CANCELLED):
-            assert head is not None
+        assert head is not None
+        # Of a job that has ended a commit says it, and nothing is written by a driver that finds it so.
+        if head.mode not in ENDED and (end is None or end.state in (EndState.FAILED, EndState.CANCELLED)):
             state = EndState.FAILED if end is None else end.state
             leave_note(blobs, EndNote(head.epoch, state.value.upper(), why if end is None else end.why))
 

@@ -15,6 +15,7 @@ from arcbeam.model.plan import Plan
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.fitting import (
     left,
+    refuse_another_pipeline,
     refuse_exchanged_sources,
     refuse_renamed_writers,
     refuse_side_inputs_of_the_past,
@@ -46,7 +47,7 @@ class TakeOver:
 
     Attributes:
         savepoint: go on from there, and leave behind what came later; "": from where the job is.
-        force: go on though it was drained, or is done.
+        force: go on though it was drained, or is done; without it, a job that has ended accepts only its own pipeline.
         renamed: stages that are called otherwise now: new names, by those that the job knows.
         shards: that it must have; None: those that it has.
         program: what runs it from here on, to be kept in its folder; None: as before.
@@ -85,7 +86,10 @@ class Taken:
 
 
 def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, now: Timestamp, driver: str) -> Taken:
-    """Takes a job over, or begins it. One that has ended is opened to finish what was left of its end.
+    """Takes a job over, or begins it.
+
+    Of a job that has ended, the last step may not be published yet. A driver with the same pipeline does that and
+    writes nothing into the folder: the log that it gets has the job's own head.
 
     Args:
         plan: of the pipeline.
@@ -96,7 +100,7 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         driver: who this is, for people.
 
     Raises:
-        IncompatibleStateError: the pipeline does not fit what is there.
+        IncompatibleStateError: the pipeline does not fit what is there; or the job has ended, and ran another one.
         StoreError: see `StepLog.open`.
     """
     newest = read_newest(blobs)
@@ -114,6 +118,10 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         nonlocal dropped, moved, idle
         refuse_renamed_writers(origin, how.renamed, blobs)
         now_called = renamed(origin, how.renamed, publishers)
+        # A job that has ended is only finished, unless it goes on in spite of that.
+        goes_on = origin.mode not in ENDED or how.force
+        if not goes_on:
+            refuse_another_pipeline(now_called, shape, how.program, how.renamed, blobs)
         now_called = with_side_inputs(now_called, shape, blobs)
         gone, lost = left(now_called, shape, publishers)
         if how.drop:
@@ -121,11 +129,9 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         elif lost:
             # What state there is without a stage is among the differences.
             raise misfit(blobs, origin, [*differences(now_called.shape, shape), *lost.values()])
-        # A job that has ended is only finished, unless it goes on in spite of that.
-        goes_on = origin.mode not in ENDED or how.force
         if goes_on and not how.drop:
             refuse_exchanged_sources(plan, now_called, blobs)
-        moved = moves(now_called.shape, shape, progress_of(now_called).numbers)
+        moved = moves(now_called.shape, shape, progress_of(now_called).numbers) if goes_on else ()
         fitting = with_outputs(plan, now_called)
         if goes_on:
             refuse_what_is_too_late(plan, fitting, blobs)
@@ -135,7 +141,6 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
         return fitting
 
     def filled(opening: Manifest) -> Manifest:
-        # Also of a job that is only finished: it may be gone on with by force, and the opening says where its state is.
         if not moved:
             return opening
         with tempfile.TemporaryDirectory(prefix="arcbeam-moved-") as scratch:

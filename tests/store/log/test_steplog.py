@@ -29,6 +29,11 @@ from arcbeam.testing import Faults, UnreliableBlobs
 from tests.golden.texts import check_message
 from tests.store.samples import SHAPE, delta, opened, read_head
 
+
+def files(blobs: DurableBlobs) -> dict[str, bytes]:
+    return {info.name: blobs.get(info.name) for info in blobs.list("")}
+
+
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "store.md"
 SCRIPTS = re.findall(r"```commits\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
@@ -309,18 +314,34 @@ def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
 
 @pytest.mark.contract("END-01", "END-02")
 @pytest.mark.parametrize("mode", [CommitMode.DONE, CommitMode.DRAINED])
-def test_an_ended_job_is_opened_to_finish_it(memory: DurableBlobs, mode: CommitMode) -> None:
+def test_finishing_an_ended_job_writes_nothing(memory: DurableBlobs, mode: CommitMode) -> None:
     log = opened(memory)
     committables = (Committable("write", b"part"),)
     log.propose(log.draft(Timestamp(1), mode=mode, committables=committables))
-    for _ in range(2):  # who finishes it may die, too
-        log = opened(memory, finish=True)
-        assert (log.head.mode, log.head.kind, log.head.committables) == (mode, Kind.OPENING, committables)
+    head, before = log.head, files(memory)
+    for _ in range(2):  # the driver that finishes it may die, too
+        log = opened(memory, finish=True, program=lambda epoch, before: "another")
+        assert (log.head, log.epoch, files(memory)) == (head, head.epoch, before)
+        assert log.head.committables == committables
         with pytest.raises(InvalidManifestError, match="has ended"):
             log.propose(log.draft(Timestamp(2)))
     with pytest.raises(StoreError, match="has ended"):
         opened(memory)
     assert opened(memory, finish=True, force=True).head.mode == CommitMode.RUNNING, "who forces it goes on"
+
+
+def test_job_that_ends_during_opening_is_finished(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    ended = log.draft(Timestamp(1), mode=CommitMode.DONE)
+
+    def program(epoch: int, before: str) -> str:
+        """The driver before makes its last commit when this one is about to begin its epoch."""
+        if log.head is not ended:
+            log.propose(ended)
+        return ""
+
+    assert opened(memory, finish=True, program=program).head == ended
+    assert opened(memory, finish=True).head == ended
 
 
 def test_nothing_follows_the_last_step_of_a_job(memory: DurableBlobs) -> None:
@@ -356,14 +377,11 @@ def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> N
     if why == "damaged":
         memory.put(manifest_name(1), memory.get(manifest_name(1))[:-3])
 
-    def files() -> dict[str, bytes]:
-        return {info.name: memory.get(info.name) for info in memory.list("")}
-
-    before = files()
+    before = files(memory)
     shape = replace(SHAPE, shards=8) if why == "shape" else SHAPE
     with pytest.raises(StoreError):
         StepLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
-    assert files() == before
+    assert files(memory) == before
     assert log.is_newest(), "or the driver that runs would never delete anything again"
 
 

@@ -45,6 +45,10 @@ class FencedError(StoreError):
     """Another driver has taken over the job; this one must end, and has committed nothing since."""
 
 
+class JobEndedError(StoreError):
+    """The job is done or was drained: it has no next step."""
+
+
 class DecidedStepError(StoreError):
     """A task came too late: its step was decided without it. What it does counts for nothing."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.blobs.errors import IncompatibleStateError, StoreError
+from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError, StoreError
 from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
 from arcbeam.store.manifest.values import ENDED, Abandoned, JobShape, Kind, Manifest, differences
 
@@ -24,7 +24,6 @@ class Asked:
     now: Timestamp
     savepoint: str = ""
     force: bool = False
-    finish: bool = False
     program: str = ""
     adapt: Callable[[Manifest], Manifest] = lambda origin: origin
 
@@ -38,7 +37,8 @@ def opening(
 
     Raises:
         IncompatibleStateError: the state does not fit the pipeline.
-        StoreError: the job has ended; there is no such savepoint; a manifest that is needed cannot be read.
+        JobEndedError: the job has ended, and is not to go on all the same.
+        StoreError: there is no such savepoint; a manifest that is needed cannot be read.
     """
     if newest is None:
         if asked.savepoint:
@@ -55,33 +55,53 @@ def opening(
         if pin.step != head.step:
             origin = read_manifest(blobs, pin.step)
     was, origin = origin, asked.adapt(origin)
-    # A savepoint is opened to go on from it, whatever it was made for.
-    finishing = origin.mode in ENDED and asked.finish and was is newest and not asked.force
-    if origin.mode in ENDED and not asked.force and not finishing:
-        raise StoreError(
+    if origin.mode in ENDED and not asked.force:
+        raise JobEndedError(
             f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with. Its "
             "sources are at their end, so nothing more is read; all its windows and timers have fired, so whatever "
             "came now would be late",
             "begin a new job in another folder; or go back to a savepoint from before; or, if you want it to go on all "
             "the same (its end was not meant, the pipeline has more to do), give --force_resume",
         )
-    wrong = differences(origin.shape, asked.shape)
-    if wrong:
-        raise misfit(blobs, origin, wrong)
-    stages = {of.stage for of in asked.shape.stages}
+    origin = _fitting(blobs, origin, asked)
     abandoned = origin.abandoned
     if was is not newest:
         abandoned += (Abandoned(origin.step + 1, newest.step),)
     return replace(
         held(origin, newest, Timestamp(max(asked.now, head.time)), epoch, token),
         job=head.job,
-        mode=origin.mode if finishing or origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
-        shape=asked.shape,
-        watermarks=tuple(of for of in origin.watermarks if of.stage in stages),
+        mode=origin.mode if origin.mode == CommitMode.DRAINING else CommitMode.RUNNING,
         pins=head.pins,
         abandoned=abandoned,
         program=asked.program or origin.program,
     )
+
+
+def ended(blobs: DurableBlobs, newest: Manifest | UnreadableHead | None, asked: Asked) -> Manifest | None:
+    """The head of a job that has ended, as a driver uses that only publishes what the head has; nothing is written.
+
+    Returns:
+        None: there is more to do, for the job has not ended, is to go on by force, or from a savepoint.
+
+    Raises:
+        IncompatibleStateError: the state does not fit the pipeline.
+    """
+    if not isinstance(newest, Manifest) or newest.mode not in ENDED or asked.force or asked.savepoint:
+        return None
+    return _fitting(blobs, asked.adapt(newest), asked)
+
+
+def _fitting(blobs: DurableBlobs, origin: Manifest, asked: Asked) -> Manifest:
+    """The manifest with the pipeline's shape.
+
+    Raises:
+        IncompatibleStateError: the state does not fit that.
+    """
+    wrong = differences(origin.shape, asked.shape)
+    if wrong:
+        raise misfit(blobs, origin, wrong)
+    stages = {of.stage for of in asked.shape.stages}
+    return replace(origin, shape=asked.shape, watermarks=tuple(of for of in origin.watermarks if of.stage in stages))
 
 
 def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> IncompatibleStateError:

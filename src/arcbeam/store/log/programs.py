@@ -55,7 +55,7 @@ def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path], epoch
     Returns:
         The name of the program's file, for the opening.
     """
-    had = _readable(blobs, before)
+    had = readable(blobs, before)
     there = {} if had is None else {file.sha256: file for file in had.files}
     files: list[ProgramFile] = []
     for file in program.files:
@@ -73,7 +73,7 @@ def keep(blobs: DurableBlobs, program: Program, paths: Mapping[str, Path], epoch
     return name
 
 
-def _readable(blobs: DurableBlobs, name: str) -> Program | None:
+def readable(blobs: DurableBlobs, name: str) -> Program | None:
     """A program; None if it is none, or cannot be read."""
     try:
         return read(blobs, name) if name else None

@@ -30,6 +30,7 @@ from arcbeam.store.blobs.errors import (
     FencedError,
     IndeterminateError,
     InvalidManifestError,
+    JobEndedError,
     MissingFileError,
     StoreError,
 )
@@ -41,8 +42,9 @@ from arcbeam.store.log.chain import (
     has_begun,
     newest_epoch,
     read_manifest,
+    read_newest,
 )
-from arcbeam.store.log.opening import Asked, opening
+from arcbeam.store.log.opening import Asked, ended, opening
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import epoch_name, floor_name, manifest_name
 from arcbeam.store.manifest.values import JobShape, Kind, Manifest, contradictions
@@ -132,8 +134,9 @@ class StepLog:
             savepoint: go on from this savepoint; what came after it is abandoned. That is possible also if the newest
                 manifest cannot be read. Empty: from the head.
             force: go on even if the job has ended.
-            finish: open the job also if it has ended, but not to go on: its last commit may not be published, nor the
-                last calls of user code made. The opening keeps how it has ended, and nothing can be proposed on it.
+            finish: accept also a job that has ended. Its last commit may not be published, nor the last calls of user
+                code made. Then nothing is written: no epoch begins, the log has the job's last step as its head, and
+                nothing can be proposed on it.
             program: puts what runs the job from here on into the folder, and gives the name of its file; "": as before.
                 It is told the epoch, and the program of the manifest that is followed; see `programs.keep`. Called
                 when the job is not refused, so who is leaves nothing there; and before the epoch begins, so who cannot
@@ -148,17 +151,32 @@ class StepLog:
         Raises:
             FencedError: a later driver took over meanwhile.
             IncompatibleStateError: the state does not fit `shape`.
-            StoreError: the job has ended (drained or done), or there is no such savepoint.
+            JobEndedError: the job has ended (drained or done).
+            StoreError: there is no such savepoint.
             DamagedFileError, NewerFormatError: the newest manifest, or the savepoint's, cannot be read.
             MissingFileError: files of a job are there, and none of its manifests.
             IndeterminateError: the store does not answer; opening again is safe.
         """
-        asked = Asked(shape, now, savepoint, force, finish, "", adapt)
+        asked = Asked(shape, now, savepoint, force, "", adapt)
 
         def first(newest: Manifest | UnreadableHead | None, program: str, epoch: int, token: str) -> Manifest:
             return opening(blobs, newest, replace(asked, program=program), epoch, token)
 
-        return cls.take(blobs, first, now, driver=driver, program=program, fill=fill, token=token)
+        if finish and (log := cls._of_ended(blobs, asked, token)):
+            return log
+        try:
+            return cls.take(blobs, first, now, driver=driver, program=program, fill=fill, token=token)
+        except JobEndedError:
+            # The driver before this one may have made its last commit meanwhile.
+            if finish and (log := cls._of_ended(blobs, asked, token)):
+                return log
+            raise
+
+    @classmethod
+    def _of_ended(cls, blobs: DurableBlobs, asked: Asked, token: Callable[[], str]) -> StepLog | None:
+        """The log of a job that has ended, if nothing more is asked than its end."""
+        head = ended(blobs, read_newest(blobs), asked)
+        return None if head is None else cls(blobs, head.epoch, floor_below(blobs, head.epoch), head, token)
 
     @classmethod
     def take(

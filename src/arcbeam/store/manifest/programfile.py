@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from arcbeam.model.fingerprint import Fingerprint
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.manifest.names import PROGRAMS, program_name
@@ -53,6 +54,7 @@ class Program:
         worker: what a worker does before it runs the pipeline's code; JSON's values.
         files: for the workers.
         versions: of Python, Beam and arcbeam, by these names: what the pipeline's code was pickled with.
+        transforms: what identifies each of the pipeline's; empty if an earlier version of arcbeam kept the program.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Program:
     worker: Mapping[str, Any] = field(default_factory=dict, repr=False)
     files: tuple[ProgramFile, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    transforms: Mapping[str, Fingerprint] = field(default_factory=dict, repr=False)
 
 
 def encode(program: Program, epoch: int) -> tuple[str, bytes]:
@@ -77,6 +80,7 @@ def encode(program: Program, epoch: int) -> tuple[str, bytes]:
         "worker": dict(program.worker),
         "files": [asdict(file) for file in program.files],
         "versions": dict(program.versions),
+        "transforms": {name: [of.urn, of.inputs, of.content] for name, of in program.transforms.items()},
     }
     content = json.dumps(record, sort_keys=True).encode()
     body = zlib.compress(content)
@@ -116,9 +120,14 @@ def decode(data: bytes, name: str, where: object) -> Program:
             record["worker"],
             tuple(ProgramFile(**{"blob": f"{PROGRAMS}/files/{file['sha256']}", **file}) for file in record["files"]),
             record["versions"],
+            {name: _fingerprint(*of) for name, of in record.get("transforms", {}).items()},
         )
     except (ValueError, KeyError, TypeError, zlib.error) as e:
         raise _damaged(name, where, f"its content is not a program's: {type(e).__name__}: {e}") from e
+
+
+def _fingerprint(urn: str, inputs: list[str], content: str) -> Fingerprint:
+    return Fingerprint(urn, tuple(inputs), content)
 
 
 def _damaged(name: str, where: object, what: str) -> DamagedFileError:

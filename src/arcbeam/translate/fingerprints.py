@@ -1,0 +1,108 @@
+"""What identifies each transform of a pipeline from submission to submission.
+
+Owns which parts of a pipeline's proto count. Must not know what is made of a difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+from apache_beam.portability import common_urns, python_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.model.fingerprint import Fingerprint, plain
+from arcbeam.translate import phases
+from arcbeam.translate.pickles import digest
+
+_PARTS = common_urns.combine_components
+_COMBINES = frozenset(
+    {
+        common_urns.composites.COMBINE_GLOBALLY.urn,
+        common_urns.composites.COMBINE_PER_KEY.urn,
+        _PARTS.COMBINE_GROUPED_VALUES.urn,
+        _PARTS.COMBINE_PER_KEY_PRECOMBINE.urn,
+        _PARTS.COMBINE_PER_KEY_MERGE_ACCUMULATORS.urn,
+        _PARTS.COMBINE_PER_KEY_EXTRACT_OUTPUTS.urn,
+        _PARTS.COMBINE_PER_KEY_CONVERT_TO_ACCUMULATORS.urn,
+    }
+)
+_READ = common_urns.deprecated_primitives.READ.urn
+_COMPOSITES = frozenset({python_urns.GENERIC_COMPOSITE_TRANSFORM, python_urns.PICKLED_TRANSFORM})
+"""What has one of these and no parts hands its input on."""
+
+
+def fingerprints(pipeline: Any, now: float) -> dict[str, Fingerprint]:
+    """The fingerprint of each transform that consists of no others, by its full name, without the lines of lambdas.
+
+    Display data, environments, coders, the job's name and its options do not count; see `pickles` for code and values.
+
+    Args:
+        pipeline: `beam_runner_api_pb2.Pipeline`; not changed.
+        now: when it was submitted, in seconds since 1970: values that were read from the clock then do not count.
+    """
+    components = pipeline.components
+    names: dict[str, Any] = {}
+    for transform in sorted(_leaves(pipeline), key=lambda transform: _order(transform.unique_name)):
+        first = name = plain(transform.unique_name)
+        number = 2
+        while name in names:
+            name, number = f"{first}#{number}", number + 1
+        names[name] = transform
+    producers: dict[str, str] = {}
+    for name, transform in names.items():
+        for tag, pcoll in transform.outputs.items():
+            producers[pcoll] = name if len(transform.outputs) == 1 else f"{name} ({tag})"
+    return {
+        name: Fingerprint(
+            transform.spec.urn,
+            tuple(sorted(producers.get(pcoll, "") for pcoll in transform.inputs.values())),
+            sha256("\0".join(_content(components, transform, now)).encode()).hexdigest(),
+        )
+        for name, transform in names.items()
+    }
+
+
+def _leaves(pipeline: Any) -> Iterator[Any]:
+    for transform in pipeline.components.transforms.values():
+        if not transform.subtransforms and transform.spec.urn not in _COMPOSITES:
+            yield transform
+
+
+def _order(name: str) -> tuple[str | int, ...]:
+    """In this order lambdas of one script stay when lines come and go before them."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))
+
+
+def _content(components: Any, transform: Any, now: float) -> Iterator[str]:
+    """What counts of a transform beside its kind and inputs, in an order of its own."""
+    spec = transform.spec
+    payload = phases.par_do_payload(transform)
+    if payload is not None:
+        yield digest(payload.do_fn.payload, now)
+        for tag, side in sorted(payload.side_inputs.items()):
+            yield f"{tag} {side.access_pattern.urn} {digest(side.view_fn.payload, now)}"
+        for name, state in sorted(payload.state_specs.items()):
+            yield f"{name} {state.WhichOneof('spec')}"
+        for name, timer in sorted(payload.timer_family_specs.items()):
+            yield f"{name} {timer.time_domain}"
+        yield f"{payload.requires_time_sorted_input} {payload.requires_stable_input} {payload.requests_finalization}"
+    elif spec.urn in _COMBINES:
+        yield digest(runner_pb.CombinePayload.FromString(spec.payload).combine_fn.payload, now)
+    elif spec.urn == _READ:
+        yield digest(runner_pb.ReadPayload.FromString(spec.payload).source.payload, now)
+    else:
+        yield digest(spec.payload, now)
+    for tag, pcoll in sorted(transform.outputs.items()):
+        strategy = components.windowing_strategies[components.pcollections[pcoll].windowing_strategy_id]
+        trigger = strategy.trigger.SerializeToString(deterministic=True).hex()
+        how = (
+            strategy.accumulation_mode,
+            strategy.allowed_lateness,
+            strategy.output_time,
+            strategy.closing_behavior,
+            strategy.on_time_behavior,
+        )
+        yield f"{tag} {strategy.window_fn.urn} {digest(strategy.window_fn.payload, now)} {trigger} {how}"
