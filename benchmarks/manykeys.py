@@ -46,7 +46,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
 from arcbeam.engine.rows.keyspace import Kind, part
-from arcbeam.model.hashing import key_hash
+from arcbeam.model.rows import key_hash
 from arcbeam.spark.steps import cluster
 from arcbeam.spark.steps.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs

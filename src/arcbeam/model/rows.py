@@ -1,11 +1,13 @@
 """What travels through Spark: rows of opaque blobs, and the reports that come back as rows.
 
-Owns the row's shape and the report's wire form. Leaf: standard library only; knows neither Arrow nor the SDK.
+Owns the row's shape, the hash that decides a key's shard, and the report's wire form. Leaf: standard library only;
+knows neither Arrow nor the SDK.
 """
 
 from __future__ import annotations
 
 import pickle
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -16,6 +18,16 @@ REPORT = -1
 """Channel of a row whose blob is a `BundleReport`."""
 RESIDUAL = -2
 """Channel of a row whose blob holds residual restrictions, to be run in the next round."""
+key_hash = zlib.crc32
+"""Unsigned 32-bit hash of an encoded key; its shard is `key_hash(key) % shards`.
+
+Stable across processes, hosts and versions, because files and other tasks rely on it.
+"""
+
+
+def buckets_per_shard(shards: int) -> int:
+    """How many buckets the keys of one shard fall into: about 4,096 in all, at least 16 each."""
+    return max(16, 4096 // max(1, shards))
 
 
 class Row(NamedTuple):

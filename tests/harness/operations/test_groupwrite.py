@@ -23,9 +23,8 @@ from arcbeam.errors import CoderError
 from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.frames import BLOB_BYTES, key_groups, records
-from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
-from arcbeam.model.rows import Row
+from arcbeam.model.rows import Row, buckets_per_shard, key_hash
 from tests.harness.drive import Collect, Driven
 from tests.harness.operations.rig import MIB, Rig, globally, pairs
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.model.files import SideFile
-from arcbeam.model.hashing import key_hash
+from arcbeam.model.rows import key_hash
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp import chunkfile, keyfile, sidefiles
 from arcbeam.store.jobtemp.location import JobLocation

@@ -27,8 +27,8 @@ from arcbeam.harness.encoding.opaque import Encodings, IsOpaque, opacity
 from arcbeam.harness.encoding.windowcoder import WindowBytes
 from arcbeam.harness.operations.blockoperation import LONGEST
 from arcbeam.harness.operations.write import Write
-from arcbeam.model.hashing import buckets_per_shard, key_hash
 from arcbeam.model.plan import Routing
+from arcbeam.model.rows import buckets_per_shard, key_hash
 from arcbeam.model.urns import WriteSpec
 
 _PLAIN = (int, float, str, bytes, bool, type(None))

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import lmdb
 
-from arcbeam.model.hashing import key_hash
+from arcbeam.model.rows import key_hash
 from arcbeam.store.blobs.errors import StoreError
 
 VERSION = 1

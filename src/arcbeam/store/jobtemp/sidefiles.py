@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import lmdb
 
 from arcbeam.model.files import SideFile
-from arcbeam.model.hashing import key_hash
+from arcbeam.model.rows import key_hash
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
