@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -93,7 +94,8 @@ class FileSystemStaging(Staging):
 
     def put(self, name: str, data: bytes, staged: str) -> None:
         """See `Staging`."""
-        writing = self._begun(staged)
+        # SUBTLE: a file of its own. Another process may be at the same one, and write into what this one has renamed.
+        writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
         self.publish([replace(writing.finish(), name=name)])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
+from arcbeam.model.disk.durable import make_durable, sync_folder
 
 _BUFFER: Final = 1 << 20
 """Bytes of a file that are written at once."""
@@ -23,25 +25,41 @@ _BUFFER: Final = 1 << 20
 class LocalStaging(Staging):
     """See `Staging`."""
 
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        # The attempt in whose time the folder of its files was made durable. Such a file keeps sweeps from removing the
+        # folder, until the attempt is over.
+        self._durable_for: Attempt | None = None
+
     def begin(self, attempt: Attempt, name: str = "") -> Writing:
         """See `Staging`."""
-        return self._begun(staged_name(attempt))
+        return self._begun(staged_name(attempt), attempt)
 
-    def _begun(self, staged: str) -> Writing:
+    def _begun(self, staged: str, attempt: Attempt | None = None) -> _Local:
         full = self.full(staged)
         while True:
             os.makedirs(os.path.dirname(full), exist_ok=True)
             # A sweep removes a folder that is empty, perhaps between these two.
             with contextlib.suppress(FileNotFoundError):
-                return _Local(full, staged)
+                return _Local(self, full, staged, attempt)
+
+    def make_durable(self, folder: str, attempt: Attempt) -> None:
+        """Makes the names in a folder durable in which an attempt has staged a file, and that of the folder."""
+        sync_folder(folder)
+        if self._durable_for != attempt:
+            # SUBTLE: also if it was there before. Whoever made it may have died, or not be that far.
+            sync_folder(os.path.dirname(folder))
+            sync_folder(self.path)
+            make_durable(self.path)
+            self._durable_for = attempt
 
     def publish(self, files: Sequence[Staged]) -> None:
         """See `Staging`."""
-        folders: set[str] = set()
+        folders = {os.path.dirname(self.full(file.name)) for file in files}
+        for folder in sorted(folders):
+            os.makedirs(folder, exist_ok=True)
         for file in files:
             target, staged = self.full(file.name), self.full(file.staged)
-            folder = os.path.dirname(target)
-            _make_durable(folder, folders)
             try:
                 os.replace(staged, target)
             except FileNotFoundError:
@@ -49,11 +67,13 @@ class LocalStaging(Staging):
                     self.missing(staged, target)
         # One that was published before, by who died then, may not be durable yet either.
         for folder in sorted(folders):
-            _sync(folder)
+            sync_folder(folder)
+            make_durable(folder)
 
     def put(self, name: str, data: bytes, staged: str) -> None:
         """See `Staging`."""
-        writing = self._begun(staged)
+        # SUBTLE: a file of its own. Another process may be at the same one, and write into what this one has renamed.
+        writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
         self.publish([replace(writing.finish(), name=name)])
 
@@ -67,9 +87,15 @@ class LocalStaging(Staging):
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Staging`."""
+        folders = set()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(self.full(name))
+            folders.add(os.path.dirname(self.full(name)))
+        # Whoever has them deleted forgets them then.
+        for folder in sorted(folders):
+            with contextlib.suppress(FileNotFoundError):
+                sync_folder(folder)
 
     def leftovers(self, job: str = "") -> Iterator[Leftover]:
         """See `Staging`."""
@@ -105,10 +131,12 @@ class LocalStaging(Staging):
 
 
 class _Local(Writing):
+    """A file that is being staged; of an attempt, or (None) on its way to its name."""
+
     held = _BUFFER
 
-    def __init__(self, full: str, staged: str) -> None:
-        self._full, self._staged = full, staged
+    def __init__(self, place: LocalStaging, full: str, staged: str, attempt: Attempt | None) -> None:
+        self._place, self._full, self._staged, self._attempt = place, full, staged, attempt
         self._file = open(full, "wb", buffering=_BUFFER)  # noqa: SIM115  # closed when it is staged
 
     def write(self, data: bytes) -> None:
@@ -119,7 +147,8 @@ class _Local(Writing):
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        _sync(os.path.dirname(self._full))
+        if self._attempt is not None:
+            self._place.make_durable(os.path.dirname(self._full), self._attempt)
         return Staged(self._staged, self.size)
 
     def abandon(self) -> None:
@@ -134,26 +163,3 @@ def _listed(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _make_durable(folder: str, synced: set[str]) -> None:
-    """Makes a folder, and notes it and those that have become new as to be synced."""
-    if folder in synced:
-        return
-    above = folder
-    while not os.path.isdir(above):
-        synced.add(above)
-        above = os.path.dirname(above) or "."
-    synced.update((above, folder))
-    os.makedirs(folder, exist_ok=True)
-
-
-def _sync(folder: str) -> None:
-    """What was renamed into a folder stays there, whatever happens to the host."""
-    number = os.open(folder or ".", os.O_RDONLY)
-    try:
-        # Some network file systems know no fsync of folders.
-        with contextlib.suppress(OSError):
-            os.fsync(number)
-    finally:
-        os.close(number)

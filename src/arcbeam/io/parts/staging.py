@@ -157,7 +157,7 @@ class Staging(ABC):
         Args:
             name: of it, below the path.
             data: what is in it.
-            staged: where it may be on its way, a name of `staged_name`; again and again the same.
+            staged: where it may be on its way, a name of `staged_name`, or one that begins with it.
         """
 
     @abstractmethod

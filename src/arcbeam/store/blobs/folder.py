@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from arcbeam.model.disk.durable import forget, make_durable, sync_folder
 from arcbeam.store.blobs.durable import BlobInfo, checked, missing
 from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.blobs.fragments import SCRATCH, Fragment, tidy
@@ -74,19 +75,23 @@ class FolderBlobs:
         """See `DurableBlobs`: a hard link, which is refused where the name exists."""
         target = self._root / checked(name)
         with self._writing(name, size=len(data)):
-            if target.exists():
-                return False
-            scratch = self._written(data)
-            try:
-                self._made(target.parent)
-                try:
-                    os.link(scratch.path, target)
-                except FileExistsError:
-                    return False
-            finally:
-                scratch.remove()
-                scratch.close()
+            created = not target.exists() and self._link(self._written(data), target)
+        # SUBTLE: also a name that exists. Whoever gave it may have died, or failed, before it was durable; and what
+        # follows from it may be durable sooner.
         self._sync_folder(target.parent, name)
+        return created
+
+    def _link(self, scratch: Fragment, target: Path) -> bool:
+        """Gives a scratch file a name, if nothing has that; whether it did."""
+        try:
+            self._made(target.parent)
+            try:
+                os.link(scratch.path, target)
+            except FileExistsError:
+                return False
+        finally:
+            scratch.remove()
+            scratch.close()
         return True
 
     def list(self, prefix: str, after: str = "") -> Iterator[BlobInfo]:
@@ -131,6 +136,8 @@ class FolderBlobs:
     def _scratch(self) -> Path:
         folder = self._root / SCRATCH
         self._there = self._there or self._root.is_dir()
+        if not self._there:
+            forget(self._root)
         (make_one_folder if self._there else make_folder)(folder)
         self._there = True
         return folder
@@ -214,31 +221,25 @@ class FolderBlobs:
         self._sync_folder(target.parent, name)
 
     def _made(self, folder: Path) -> None:
-        """Makes a folder, and sees that its name is durable, too."""
-        if folder.is_dir():
-            return
-        if folder == self._root:
-            # It was there a moment ago.
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
-        self._made(folder.parent)
-        make_one_folder(folder)
-        self._synced(folder.parent)
+        """Makes a folder, and sees that its name is durable, too, whoever made it."""
+        if not folder.is_dir():
+            if folder == self._root:
+                # It was there a moment ago.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+            self._made(folder.parent)
+            forget(folder)
+            make_one_folder(folder)
+        if self._sync:
+            make_durable(folder)
 
     def _sync_folder(self, folder: Path, name: str) -> None:
         try:
-            self._synced(folder)
+            if self._sync:
+                sync_folder(folder)
         except OSError as e:
             raise IndeterminateError(
                 f"'{name}' in '{self}' may not be durable: {e}", "see that the disk is well, and start again"
             ) from e
-
-    def _synced(self, path: Path) -> None:
-        if self._sync:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
 
     @contextlib.contextmanager
     def _reading(self, name: str) -> Iterator[None]:

@@ -1,0 +1,1 @@
+"""What all packages need of a local disk. Standard library only."""

@@ -1,0 +1,66 @@
+"""Names of files and folders that survive a power failure: fsync of folders.
+
+Owns when the name of a folder is on the disk. A file is safe when it was synced itself (`os.fsync`), the folder that
+has its name was (`sync_folder`), and so were the names of that folder and of those above it (`make_durable`). Knows
+nothing of what files hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of network file systems that have no fsync of folders: their servers do it on their own."""
+
+_durable: set[tuple[str, int, int]] = set()
+"""Folders (path, device, inode) whose names this process has synced, up to the root of their file system."""
+
+
+def sync_folder(folder: Path | str) -> None:
+    """Sync the names in a folder: what was made, renamed or removed there stays so.
+
+    Raises:
+        OSError: the folder is missing, or the disk failed.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    except OSError as e:
+        if e.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(number)
+
+
+def make_durable(folder: Path | str) -> None:
+    """Sync the name of a folder, and of those above it, up to the root of the file system; once in a process.
+
+    Whoever made the folder may have died before it synced its name, or may be about to. Folders above it that this user
+    cannot read were not made by us, and are left out.
+
+    Raises:
+        OSError: the folder is missing, or the disk failed.
+    """
+    path, made = os.path.realpath(folder), []
+    found = os.stat(path)
+    while (key := (path, found.st_dev, found.st_ino)) not in _durable:
+        made.append(key)
+        above = os.path.dirname(path)
+        around = os.stat(above)
+        if above == path or around.st_dev != found.st_dev:
+            break
+        try:
+            sync_folder(above)
+        except PermissionError:
+            break
+        path, found = above, around
+    _durable.update(made)
+
+
+def forget(folder: Path | str) -> None:
+    """Forget that the name of a folder was synced: it is about to be made anew, perhaps with its old inode."""
+    path = os.path.realpath(folder)
+    for key in [key for key in _durable if key[0] == path or key[0].startswith(path + os.sep)]:
+        _durable.discard(key)

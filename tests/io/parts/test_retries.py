@@ -1,0 +1,321 @@
+"""Publishers of part files that die, pause or lose the power at each of their operations, and are called again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apache_beam.io.filesystem import BeamIOError
+
+from arcbeam.io.parts.formats import Text
+from arcbeam.io.parts.naming import GLOBAL, Template
+from arcbeam.io.parts.packs import Roll
+from arcbeam.io.parts.places import staging_for
+from arcbeam.io.parts.publisher import PublishParts
+from arcbeam.io.parts.staging import Staging
+from arcbeam.io.parts.successes import success_of
+from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
+from arcbeam.model.attempts import here
+from tests.chaos.power import Recording, each_outcome
+from tests.io.parts.jobs import JOB, attempt
+
+pytestmark = [
+    pytest.mark.contract("END-06"),
+    # A process that is killed closes nothing.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+Names = Callable[[], list[str]]
+
+
+class Killed(BaseException):
+    """In place of kill -9."""
+
+
+class Turns:
+    """Counts the operations of one process on a place.
+
+    Args:
+        at: before which of them something happens; none if it has fewer.
+        what: happens then. If it raises `Killed`, no operation of the process happens any more.
+    """
+
+    def __init__(self, at: int = -1, what: Callable[[], None] = lambda: None) -> None:
+        self.at, self.what, self.count = at, what, 0
+        self._dead = self._busy = False
+
+    def __call__(self) -> None:
+        if self._dead:
+            raise Killed
+        if self._busy:
+            return  # that is another process
+        self.count += 1
+        if self.count == self.at:
+            self._busy = True
+            try:
+                self.what()
+            except Killed:
+                self._dead = True
+                raise
+            finally:
+                self._busy = False
+
+
+class Counted:
+    """An object of which each call of a method is an operation."""
+
+    def __init__(self, inner: Any, turns: Turns) -> None:
+        self._inner, self._turns = inner, turns
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if name in ("scheme", "exceptions", "get_paginator") or not callable(found):
+            return found
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self._turns()
+            return found(*arguments, **options)
+
+        return call
+
+
+@contextmanager
+def counted(staging: Staging, turns: Turns) -> Iterator[None]:
+    """While this is active, operations of the staging are counted."""
+    for name in ("_s3", "_files"):
+        if hasattr(staging, name):
+            inner = getattr(staging, name)
+            setattr(staging, name, Counted(inner, turns))
+            yield
+            setattr(staging, name, inner)
+            return
+    recording = Recording(Path(staging.path).parent)
+    recording.before = turns
+    with recording:
+        yield
+
+
+def die() -> None:
+    raise Killed
+
+
+class Place:
+    """Part files of a job below a path: each call stages or publishes as a process of its own."""
+
+    def __init__(self, staging: Staging, options: dict[str, Any], *, stepwise: bool = True) -> None:
+        self.staging, self.stepwise = staging, stepwise
+        template = Template("{shard}-{part}", destinations=False, shards=None)
+        self.work = Work(staging.path, Text(), template, Roll(), options)
+        self.files: list[PartFile] = []
+
+    def stage(self, step: int, token: str, tasks: int = 2, *, lost: bool = False) -> list[Plain]:
+        """What an attempt of a step stages: a file by each task, and that its window is over; its committables.
+
+        Args:
+            step: of the job; for a bounded pipeline 0 is used, and this is the number of the run.
+            token: of the attempt.
+            tasks: how many there are.
+            lost: whether it is not committed.
+        """
+        at = step if self.stepwise else 0
+        made = []
+        for task in range(tasks):
+            with attempt(at, (task,), token):
+                assert here.attempt is not None
+                shard = (step, task) if self.stepwise else (task,)
+                writer = PartWriter(self.work, self.staging, here.attempt, GLOBAL, "", shard, 0, named=True)
+                writer.add_records([f"{step:05d} {task} {'x' * 40}"])
+                made.append(writer.finish())
+        if lost:
+            return []
+        if not self.stepwise:
+            self.files = []
+        self.files += made
+        with attempt(at, (0,), token):
+            own = [file for file in self.files if file.step == at]
+            over = success_of("_SUCCESS", self.files, own)
+        return [*(file.plain() for file in made if self.stepwise), over]
+
+    def publish(self, committables: Sequence[Plain], turns: Turns | None = None) -> bool:
+        """A call of a new publisher; whether it was done, and neither killed nor, beside another one, an error."""
+        publisher = PublishParts(self.work, sweeps=True)
+        publisher.setup()
+        (staging,) = publisher._stagings.values()
+        try:
+            with counted(staging, turns or Turns()), warnings.catch_warnings():
+                # Nothing may be missing, however often it is published.
+                warnings.simplefilter("error")
+                publisher.publish(committables)
+        except Killed:
+            return False
+        except (BeamIOError, OSError):
+            # One of two that rename the same; it is called again.
+            if turns is None:
+                raise
+            return False
+        return True
+
+    def sweep(self, step: int) -> None:
+        self.staging.sweep(JOB, step if self.stepwise else 0)
+
+    def seen(self, names: Names) -> dict[str, str]:
+        """What readers see. Every file must be whole."""
+        found = {name: (self.staging.get(name) or b"").decode() for name in names()}
+        over = found.pop("_SUCCESS", None)
+        # Runs of a bounded pipeline replace the files of those before, one by one.
+        if over and self.stepwise:
+            for each in json.loads(over)["files"]:
+                assert len(found.get(each["name"], "")) == each["bytes"], f"{each} is not there"
+        assert over != "", "_SUCCESS is empty"
+        for name, text in found.items():
+            step, task, rest = text.split()
+            assert rest == "x" * 40, name
+            assert name == (f"{int(step):05d}-{int(task):05d}-00000" if self.stepwise else f"{int(task):05d}-00000")
+        return found
+
+
+@pytest.fixture(params=[True, False], ids=["steps", "bounded"])
+def place(request: pytest.FixtureRequest, staging: Staging) -> Place:
+    """A place of every kind, of a job in steps and of one that is bounded."""
+    if not request.param and staging.path.startswith("elsewhere://"):
+        pytest.skip("a rename onto a name that is taken takes two there, and a list can be lost in between")
+    options = request.getfixturevalue("s3_options") if staging.path.startswith("s3://") else {}
+    return Place(staging, options, stepwise=request.param)
+
+
+def again_and_again(place: Place, names: Names, first: int, second: int, number: int) -> tuple[bool, bool]:
+    """A publisher pauses before its operation `first`; another one is killed before `second`; the first goes on.
+
+    Then Spark's next attempt, the driver's next try, and the next driver publish the same.
+
+    Returns:
+        Whether each of them had so many operations.
+    """
+    step, tasks = 2 * number + 1, 2 + number % 2
+    place.stage(step, f"lost-{number}", lost=True)
+    committables = place.stage(step, f"t{number}", tasks)
+    other = Turns(second, die)
+
+    def meanwhile() -> None:
+        place.publish(committables, other)
+
+    paused = Turns(first, meanwhile)
+    place.publish(committables, paused)
+    place.seen(names)
+    killed = Turns(first, die)
+    place.publish(committables, killed)
+    place.seen(names)
+    for _ in range(2):
+        assert place.publish(committables)
+    assert {f"{step:05d} {task} {'x' * 40}\n" for task in range(tasks)} <= set(place.seen(names).values())
+    place.sweep(step)
+    assert list(place.staging.leftovers()) == []
+    assert len(place.seen(names)) == len(place.files)
+    return paused.count >= first, other.count >= second
+
+
+def test_publisher_that_pauses_or_dies_leaves_whole_files(place: Place, names: Names) -> None:
+    """Each operation of the first, and one of the other; of S3, which is slow here, some of them."""
+    slow = place.staging.names_first
+    chance = random.Random(3)
+    for number, first in enumerate(itertools.count(1, 7 if slow else 1)):
+        had, _ = again_and_again(place, names, first, chance.randrange(1, 30), number)
+        if not had:
+            break
+    assert first > 4
+
+
+@pytest.mark.long
+def test_publishers_that_pause_and_die_leave_whole_files(place: Place, names: Names) -> None:
+    """Each pair of operations; of S3 each of the first, and one of the other."""
+    slow, number, chance = place.staging.names_first, 0, random.Random(4)
+    for first in itertools.count(1):
+        had = other_had = True
+        for second in [chance.randrange(1, 40)] if slow else itertools.count(1):
+            had, other_had = again_and_again(place, names, first, second, number := number + 1)
+            if not had or not other_had:
+                break
+        if not had:
+            break
+    assert number > 20
+
+
+def test_older_publisher_does_not_undo_a_newer_step(place: Place, names: Names) -> None:
+    """One that pauses at each of its operations, while two more steps are committed and published."""
+    if not place.stepwise:
+        pytest.skip("a bounded pipeline has no steps")
+    for number, at in enumerate(itertools.count(1, 7 if place.staging.names_first else 1)):
+        step = 10 * number + 1
+        old = place.stage(step, f"old{number}")
+
+        def meanwhile(step: int = step, number: int = number, old: list[Plain] = old) -> None:
+            assert place.publish(old)
+            for later in (1, 2):
+                assert place.publish(place.stage(step + later, f"new{number}-{later}"))
+                place.sweep(step + later)
+
+        paused = Turns(at, meanwhile)
+        place.publish(old, paused)
+        seen = place.seen(names)
+        if paused.count < at:
+            break
+        assert len(seen) == len(place.files)
+        assert list(place.staging.leftovers()) == []
+
+
+@pytest.mark.contract("STORE-09")
+@pytest.mark.parametrize("stepwise", [True, False], ids=["steps", "bounded"])
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["sampled", "all"])
+def test_power_failure_leaves_whole_files(tmp_path: Path, *, whole: bool, stepwise: bool) -> None:
+    """What is committed is in a manifest elsewhere: after the failure it is published again, and is there once."""
+    disk = tmp_path / "disk"
+    (disk / "above").mkdir(parents=True)
+    path = disk / "above" / "a" / "out"
+    recording = Recording(disk)
+    with recording:
+        place = Place(staging_for(str(path), {}), {}, stepwise=stepwise)
+        for step in (1, 2, 3):
+            place.stage(step, f"lost{step}", lost=True)
+            committables = place.stage(step, f"t{step}", tasks=4 - step)
+            files = list(place.files)
+            recording.note(("committed", step, committables, files))
+            publisher = PublishParts(place.work, sweeps=True)
+            publisher.setup()
+            publisher.publish(committables)
+            recording.note(("published", step, committables, files))
+            publisher.sweep(JOB, step if stepwise else 0)
+
+    def promised(folder: Path, notes: Sequence[Any]) -> None:
+        root = folder / "above" / "a" / "out"
+        now = Place(staging_for(str(root), {}), {}, stepwise=stepwise)
+
+        def names() -> list[str]:
+            found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+            return sorted(name for name in found if not name.startswith("."))
+
+        seen = now.seen(names) if root.exists() else {}
+        committed = [note for note in notes if note[0] == "committed"]
+        if not committed:
+            assert not seen
+            return
+        _, step, committables, files = committed[-1]
+        for note in notes:
+            if note[0] == "published" and (stepwise or note[1] == step):
+                for file in note[3]:
+                    assert file.staged.name in seen, "it was published"
+        own = json.loads(json.dumps(committables).replace(str(path), str(root)))
+        assert now.publish(own)
+        now.sweep(step)
+        assert sorted(now.seen(names)) == sorted(file.staged.name for file in files)
+        assert now.staging.get("_SUCCESS") is not None
+        assert all(each.step > step for each in now.staging.leftovers())
+
+    outcomes = tmp_path / "outcomes"
+    outcomes.mkdir()
+    assert each_outcome(recording, outcomes, promised, 3000 if whole else 200, extremes=whole) > 40

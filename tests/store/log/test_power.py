@@ -1,0 +1,160 @@
+"""A job's folder after a power failure at any moment: what was reported is there, whole, and the job resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import Shard
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import programs, requests
+from arcbeam.store.log.chain import read_newest
+from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.savepoints import pinned, unpinned
+from arcbeam.store.log.steplog import Committed
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.programfile import Program
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.store.shards.cache import HostCache
+from arcbeam.store.shards.compaction import compact, worth_merging
+from tests.chaos.power import Recording, each_outcome
+from tests.store.samples import opened, version
+
+pytestmark = pytest.mark.contract("STORE-09")
+
+
+class Run:
+    """A driver whose steps count up to their own number in two shards, and report what they have committed."""
+
+    def __init__(self, folder: Path, scratch: Path, recording: Recording | None = None) -> None:
+        scratch.mkdir(exist_ok=True)
+        self.scratch, self.recording = scratch, recording
+        self.cache = HostCache(scratch / "cache")
+        script = scratch / "script.py"
+        script.write_text("the script")
+        self.blobs = FolderBlobs(folder)
+
+        def kept(epoch: int, before: str) -> str:
+            program = Program("job", b"pipeline", files=(programs.described("script.py", script),))
+            return programs.keep(self.blobs, program, {"script.py": script}, epoch, before)
+
+        self.log = opened(self.blobs, program=kept)
+        self.report("committed", self.log.head.step)
+
+    def report(self, *what: Any) -> None:
+        if self.recording is not None:
+            self.recording.note(what)
+
+    def step(self, **changes: Any) -> None:
+        log, shards = self.log, []
+        number = log.head.step + 1
+        for shard in (0, 1):
+            at = version(log.head, 1, shard)
+            view = self.cache.view(log.blobs, at)
+            view.put(b"count", b"%d" % (counted(view) + 1))
+            view.put(b"n%06d" % number, b"x" * 30)
+            delta = self.cache.publish(log.blobs, at, Written(1, shard, number, log.epoch, "a", "delta"), view, number)
+            view.close()
+            assert delta is not None
+            files = at.files
+            if (first := worth_merging(files)) is not None:
+                merged = Written(1, shard, number, log.epoch, "m", "snapshot")
+                files = compact(log.blobs, self.scratch, files, first, merged)
+            shards.append(Shard(1, shard, (*files, delta)))
+        self.commit(shards=tuple(shards), committables=(Committable("write", b"part"),), **changes)
+
+    def commit(self, name: str = "", given_up: str = "", **changes: Any) -> None:
+        draft = self.log.draft(Timestamp(self.log.head.step + 1), **changes)
+        if given_up:
+            self.report("given up", given_up)
+            draft = unpinned(draft, given_up)
+        if name:
+            draft = pinned(draft, name)
+        assert isinstance(self.log.propose(draft), Committed)
+        self.report("committed", draft.step)
+        for pin in draft.pins:
+            self.report("savepoint", pin.name, pin.step)
+
+    def sweep(self) -> None:
+        Sweeper(self.log, keep=1).sweep()
+
+
+def counted(view: Any) -> int:
+    """What it counts; and that is how many there are."""
+    count = int(view.get(b"count") or b"0")
+    assert count == sum(1 for _ in view.scan(b"n", b"o"))
+    return count
+
+
+def scenario(folder: Path, scratch: Path, recording: Recording) -> None:
+    """Two drivers, a savepoint that is kept and one that is given up, requests, merged files, sweeps; a suspension."""
+    run = Run(folder, scratch / "one", recording)
+    run.step()
+    asked = requests.ask(run.blobs, Asked.SAVEPOINT, "safe", Timestamp(1))
+    recording.note(("asked", asked.id))
+    run.step(name="safe")
+    requests.answer(run.blobs, asked.id, Answer(Said.DONE, "", run.log.head.step))
+    recording.note(("answered", asked.id))
+    run.sweep()
+    run.step(name="gone")
+    for _ in range(3):
+        run.step()
+        run.sweep()
+    run.step(given_up="gone")
+    run.sweep()
+    run = Run(folder, scratch / "two", recording)
+    for _ in range(2):
+        run.step()
+        run.sweep()
+    run.step(mode=CommitMode.SUSPENDED)
+
+
+def promised(place: Path, notes: Sequence[Any]) -> None:
+    """What was reported is there, and the job resumes."""
+    blobs = FolderBlobs(place / "above" / "job", sync=False)
+    committed = max((note[1] for note in notes if note[0] == "committed"), default=-1)
+    given_up = {note[1] for note in notes if note[0] == "given up"}
+    newest = read_newest(blobs)
+    if newest is None:
+        assert committed < 0
+    else:
+        assert isinstance(newest, Manifest)
+        assert newest.step >= committed
+        named = {pin.name: pin.step for pin in newest.pins}
+        for _, name, step in (note for note in notes if note[0] == "savepoint"):
+            assert name in given_up or named[name] == step
+        for name in ("", *named):
+            found = inspect(blobs, savepoint=name, check=True)
+            assert (found.damaged, found.problems) == ((), ())
+        asked, answered = ({note[1] for note in notes if note[0] == what} for what in ("asked", "answered"))
+        # A request stays until it is answered, and whoever asked can see the answer.
+        assert asked - answered <= set(requests.waiting(blobs)) | {info.name[8:] for info in blobs.list("answers")}
+    log = opened(blobs, force=True)
+    assert log.head.step > committed
+    log.propose(log.draft(Timestamp(100)))
+    Sweeper(log, keep=1).sweep()
+    for name in ("", *(pin.name for pin in log.head.pins)):
+        assert inspect(blobs, savepoint=name, check=True).problems == ()
+
+
+def recorded(tmp_path: Path) -> Recording:
+    disk = tmp_path / "disk"
+    (disk / "above").mkdir(parents=True)
+    with Recording(disk) as recording:
+        scenario(disk / "above" / "job", tmp_path, recording)
+    return recording
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["sampled", "all"])
+def test_power_failure_loses_nothing_reported(tmp_path: Path, *, whole: bool) -> None:
+    recording = recorded(tmp_path)
+    folder = tmp_path / "outcomes"
+    folder.mkdir()
+    assert each_outcome(recording, folder, promised, 1000 if whole else 120, extremes=whole) > 60
