@@ -15,6 +15,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools import check_sizes
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "arcbeam"
 BESIDE = tuple(ROOT / name for name in ("tests", "benchmarks", "examples", "tools"))
@@ -191,6 +195,9 @@ def main() -> int:
         for line, what in oversized(file.read_text()):
             print(f"{file.relative_to(ROOT)}:{line}: {what}")
             broken += 1
+    for file, line, what in check_sizes.check(PACKAGE):
+        print(f"{file.relative_to(ROOT)}:{line}: {what}")
+        broken += 1
     print(f"house rules: {broken} broken" if broken else "house rules: kept")
     return 1 if broken else 0
 

@@ -16,7 +16,9 @@ from typing import Any, Final
 from apache_beam.transforms.userstate import TimeDomain, TimerSpec
 from apache_beam.utils.timestamp import Timestamp
 
-MOST: Final = 32
+from arcbeam.sizes import threshold
+
+MOST: Final = threshold(32)
 """So many elements of a key may be in its value, which is written anew whenever some come."""
 BEGINNING: Final = -(1 << 63)
 """Before all times, in microseconds."""

@@ -26,12 +26,13 @@ from arcbeam.io.windowfns import told
 from arcbeam.model import texts
 from arcbeam.model.observers import ANNOTATION, CONFIRMED_BY, MOST, PART, Observing, Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
+from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.io")
 
 _EXACT: Final = 4_000_000_000
 """Seconds from 1970 within which a float has microseconds."""
-_FEW: Final = 16
+_FEW: Final = threshold(16)
 """Times fewer than these are quicker one by one than in an array."""
 _BEYOND: Final = 1e13
 """Seconds that are no event time."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from arcbeam.errors import JobNotFoundError, SetupError
 from arcbeam.jobs.execution import TERMINAL, JobState, Level
 from arcbeam.model import texts
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.private import check_ours, make_folder, make_private, new_file
 
 VERSION = 1
@@ -53,7 +54,7 @@ CREATE TABLE metric (
 CREATE INDEX metric_of_job ON metric (job, committed);
 """
 
-_PAGE = 1000
+_PAGE = threshold(1000, 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,11 @@ from arcbeam.engine.progress import (
     Warn,
 )
 from arcbeam.model.timestamps import Duration, Timestamp, shifted
+from arcbeam.sizes import threshold
 from arcbeam.steps.seams import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
 from arcbeam.store.blobs.errors import StoreError
 
-_SWEEP_EVERY = 10
+_SWEEP_EVERY = threshold(10)
 """Steps between two sweeps: each lists the job's folder."""
 
 TAKEOVER_CHECKS: Final = Duration(4_000_000)

@@ -19,6 +19,7 @@ import lmdb
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import memo
 from arcbeam.steps.seams import SideData
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import StoreError
@@ -141,7 +142,7 @@ class SideFileReader:
             channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
         }
         # Of channels where that matters: by window, the files that are read there.
-        self._read: dict[tuple[int, bytes], list[SideFile]] = {}
+        self._read: dict[tuple[int, bytes], list[SideFile]] = memo()
 
     def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
         """See `SideStore`."""

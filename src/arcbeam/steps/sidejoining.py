@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.sizes import threshold
 from arcbeam.steps.sidefiles import fetched, in_order
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.jobtemp.chunkfile import MAGIC, ChunkFile, ChunkFileWriter
@@ -27,7 +28,7 @@ from arcbeam.store.shards.compaction import worth_merging
 
 _F = TypeVar("_F")
 
-_FEWEST = 4
+_FEWEST = threshold(4, 2)
 """Fewer files are not worth a merge."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from zlib import crc32
 
 from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.sizes import threshold
 from arcbeam.steps.seams import Host, SideData
 from arcbeam.steps.sidejoining import join, latest
 from arcbeam.store.blobs.durable import DurableBlobs
@@ -20,7 +21,7 @@ from arcbeam.store.manifest.values import ShardVersion
 from arcbeam.store.shards.compaction import compact
 from arcbeam.store.shards.overlay import Overlay
 
-_PART_BYTES = 1 << 20
+_PART_BYTES = threshold(1 << 20, 64)
 
 
 @dataclass(frozen=True, slots=True)

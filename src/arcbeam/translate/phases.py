@@ -21,6 +21,7 @@ from apache_beam.runners.worker import bundle_processor
 from apache_beam.utils import proto_utils
 
 from arcbeam.model.urns import LATE_ANNOTATION
+from arcbeam.sizes import threshold
 from arcbeam.translate import describe, teststream
 from arcbeam.translate.detours import without_detours
 
@@ -197,7 +198,7 @@ def _break_long_chains(stages: Iterable[Any], context: Any) -> list[Any]:
     return stages
 
 
-_LONGEST_CHAIN = 100
+_LONGEST_CHAIN = threshold(100, 3)
 """Transforms. Each takes four frames or more of a stack of which Python has 1,000, and user code wants some."""
 
 

@@ -28,6 +28,7 @@ from apache_beam.transforms.sideinputs import SIDE_INPUT_PREFIX
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.model.plan import Plan
 from arcbeam.options import ArcbeamOptions
+from arcbeam.sizes import by_identity
 from arcbeam.translate.lower import translate
 
 
@@ -84,7 +85,7 @@ def _looking_once() -> Iterator[None]:
     It goes through the signatures of all methods of a DoFn, and does so four times for each ParDo's proto: without this
     that is three quarters of what a pipeline's proto takes. A pipeline of another thread is looked at no differently.
     """
-    found: dict[int, tuple[Any, Any]] = {}  # with the DoFn itself: an id is its own only while it is there
+    found: dict[int, tuple[Any, Any]] = by_identity()  # with the DoFn itself: an id is its own only while it is there
 
     def look_once(dofn: Any) -> Any:
         if id(dofn) not in found:

@@ -15,8 +15,9 @@ from typing import Any, Protocol, Self
 
 from arcbeam.errors import StateFormatError
 from arcbeam.model.seams import StateView
+from arcbeam.sizes import threshold
 
-TAIL_BYTES = 512
+TAIL_BYTES = threshold(512)
 """A tail longer than that becomes an entry of its own."""
 _SMALL, _LARGE = 0, 1
 _SMALL_HEADS = tuple(bytes((_SMALL, count)) for count in range(256))

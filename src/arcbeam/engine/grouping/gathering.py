@@ -22,14 +22,15 @@ from arcbeam.engine.rows.keyspace import NAME_LIMIT, moment, part, time_of
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, Window
+from arcbeam.sizes import by_identity, cache_size, threshold
 
 Unpack = Callable[[bytes], Iterable[bytes]]
 """Makes elements, encoded, of what `Together.packed` was."""
 
-_MOST_KNOWN: Final = 1000
+_MOST_KNOWN: Final = cache_size(1000)
 """Tuples of windows whose elements come by turns."""
-MOST_PANES: Final = 1000
-MOST_BYTES: Final = 1 << 20
+MOST_PANES: Final = threshold(1000)
+MOST_BYTES: Final = threshold(1 << 20)
 """What goes on at once, about."""
 _SPACE: Final = b"\xff"
 """No key of the grouping's is so long that its rows begin with that."""
@@ -123,7 +124,7 @@ class Gathering:
         # What has come in this step: by window, of each by key.
         self._came: dict[Window, dict[bytes, list[bytes] | AsCame]] = {}
         # By the identity of tuples of windows, with the tuple itself, or another could get it.
-        self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = {}
+        self._takers: dict[int, tuple[tuple[Window, ...], list[dict[bytes, list[bytes] | AsCame]]]] = by_identity()
         # Of windows whose end is passed: whether there is something of them in the state.
         self._waiting: dict[Window, bool] = {}
 

@@ -18,6 +18,7 @@ from arcbeam.engine.grouping.triggers import UNLIMITED, Moment, Trigger
 from arcbeam.engine.grouping.triggerstate import dump, load
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
+from arcbeam.sizes import cache_size
 
 
 class Clocks(NamedTuple):
@@ -75,7 +76,7 @@ class Rules:
             time that no element decides on. Up to there nothing need be known of what comes.
     """
 
-    _MOST_KNOWN = 10_000
+    _MOST_KNOWN = cache_size(10_000)
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy

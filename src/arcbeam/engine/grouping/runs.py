@@ -21,16 +21,17 @@ from typing import Final
 from arcbeam.engine.rows.keyspace import after
 from arcbeam.errors import StateFormatError
 from arcbeam.model.seams import StateView
+from arcbeam.sizes import threshold
 
 VERSION: Final = b"\1"
 """Of all of it."""
-ROW_BYTES: Final = 16 << 10
+ROW_BYTES: Final = threshold(16 << 10)
 """A row of a run is about so long. Of each run that is read, one row is in memory."""
-FAN: Final = 8
+FAN: Final = threshold(8, 2)
 """So many runs of about a size become one, with those of less that have come between them."""
-LARGE: Final = 256 << 10
+LARGE: Final = threshold(256 << 10, 256)
 """A run of so many bytes stays as it is."""
-MANY: Final = 64
+MANY: Final = threshold(64, 3)
 """So many behind the last large one become one, whatever their sizes: where these take turns, few are alike."""
 
 _HEAD: Final = struct.Struct("<II")

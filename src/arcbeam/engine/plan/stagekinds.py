@@ -15,6 +15,7 @@ from arcbeam.engine.state.timers import EXPIRATION
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import Window
+from arcbeam.sizes import threshold
 
 Decode = Callable[[bytes], Window]
 """Makes a window of what its `ordered` gave."""
@@ -75,7 +76,7 @@ class Splittable:
         bound: how many of one root should live in a shard at most.
     """
 
-    bound: int = 1000
+    bound: int = threshold(1000, 3)
 
 
 StageKind = Plain | Grouped | Stateful | Splittable

@@ -11,8 +11,9 @@ from typing import Final
 
 from arcbeam.engine.rows.keyspace import after
 from arcbeam.model.seams import StateView
+from arcbeam.sizes import threshold
 
-_AHEAD: Final = 256
+_AHEAD: Final = threshold(256)
 
 
 _UNKNOWN: Final = b""

@@ -49,6 +49,7 @@ from typing import Final
 from arcbeam.errors import ArcbeamError
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import threshold
 
 FORMAT: Final = 1
 """Version of the layout."""
@@ -56,7 +57,7 @@ FORMAT: Final = 1
 LONGEST: Final = 511
 """No row's key is longer, but for those of groupings."""
 
-KEY_LIMIT: Final = 88
+KEY_LIMIT: Final = threshold(88, 3)
 """Escaped bytes of a user key or a timer's tag that stand in a row's key whole."""
 NAME_LIMIT: Final = 40
 """Of windows, families, holders and outputs."""

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from arcbeam.model.seams import StateView
+from arcbeam.sizes import threshold
 
 TAIL: Final = b"\xff"
-_SEAL = 1024
+_SEAL = threshold(1024)
 """A tail that has grown to so many bytes is sealed."""
-_ROW = 1 << 20
+_ROW = threshold(1 << 20)
 """Values that are appended at once are cut into rows of about this size."""
 _NONE_SEALED = bytes(4)
 _SHORT = tuple(bytes((n,)) for n in range(0x80))

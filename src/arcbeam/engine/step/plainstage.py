@@ -16,11 +16,12 @@ from arcbeam.engine.state.residuals import Residuals
 from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.stagecontext import StageContext
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import threshold
 
-_MOVABLE: Final = 16
+_MOVABLE: Final = threshold(16)
 """So many restrictions of a stage and shard are offered to other shards in each step: they travel in the reports."""
-_MOVABLE_BYTES: Final = 16 << 10
-_MOST_READY: Final = 1000
+_MOVABLE_BYTES: Final = threshold(16 << 10, 64)
+_MOST_READY: Final = threshold(1000)
 """So many restrictions that are due are counted: of what could be split for slots that are idle there are enough."""
 
 

@@ -31,10 +31,11 @@ from arcbeam.engine.watermarks.quiet import heard
 from arcbeam.model.script import AdvanceWatermark, ScriptOver
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import PaneInfo, Window
+from arcbeam.sizes import threshold
 
 SCRIPT_SHARD: Final = 0
 """Where all that a script adds comes in, so that it stays in its order."""
-_TOGETHER: Final = 1000
+_TOGETHER: Final = threshold(1000)
 """Elements of a key that go on from where they were parked are handed over so many at once, at most."""
 _COMMIT: Final = SideInputWindow("commit", b"")
 """What elements wait for whose stage wants its input stable: that the step is real in which they came."""

@@ -19,13 +19,14 @@ from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
 from arcbeam.harness.encoding.bulk import ListBytes
 from arcbeam.harness.encoding.frames import Chunks, KeyGroup, Values, key_groups
 from arcbeam.model.rows import BundleReport, Row
+from arcbeam.sizes import cache_size, threshold
 
-_BATCH = 512
+_BATCH = threshold(512)
 """Groups handed to a bundle at a time."""
-_BATCH_BYTES = 1 << 20
+_BATCH_BYTES = threshold(1 << 20)
 """Encoded values after which a batch of groups is handed over earlier: all of it is decoded at once."""
-_KNOWN_WINDOWS = 10_000
-_EAGER_BYTES = 1 << 20
+_KNOWN_WINDOWS = cache_size(10_000)
+_EAGER_BYTES = threshold(1 << 20)
 """A group smaller than this (encoded) is given to user code as a list, a larger one as a lazy iterable."""
 
 _END = int(MAX_TIMESTAMP.micros)

@@ -13,10 +13,11 @@ from typing import Any
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, buckets, key_groups, records
 from arcbeam.model.rows import Row
+from arcbeam.sizes import threshold
 
-_FEW_BYTES = 64 * 1024
+_FEW_BYTES = threshold(64 * 1024)
 """A key's values up to this size (encoded) are one block."""
-_BUCKET_BYTES = 256 * 1024
+_BUCKET_BYTES = threshold(256 * 1024)
 """All values of a bucket up to this size (encoded) are decoded at once."""
 
 KeyBlock = tuple[bytes, Iterable[Block]]
@@ -103,7 +104,7 @@ class TimeSorted:
     A key larger than the budget is sorted in runs that go to a local file, and merged from there.
     """
 
-    _SLICE = 256
+    _SLICE = threshold(256)
     """Elements of a run that are decoded at a time while runs are merged."""
 
     def __init__(self, coder: BlockCoder, memory: int) -> None:

@@ -34,12 +34,13 @@ from arcbeam.harness.state.timers import Family, KeyTimers, Parked, SetTimer
 from arcbeam.harness.stateful.statefuloperation import StatefulOperation
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.rows import BundleReport, Row
+from arcbeam.sizes import threshold
 
 bags.register()
 
-_KEYS_PER_BUNDLE = 16_384
+_KEYS_PER_BUNDLE = threshold(16_384)
 """The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
-_KEYS = 256
+_KEYS = threshold(256)
 """So many run in one go."""
 _END = int(MAX_TIMESTAMP.micros)
 

@@ -27,12 +27,13 @@ from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups
 from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped, late_operation
 from arcbeam.model.rows import BundleReport, Row
+from arcbeam.sizes import threshold
 
-_BATCH = 512
+_BATCH = threshold(512)
 """Panes handed to a bundle at a time."""
-_BATCH_VALUES = 1 << 16
+_BATCH_VALUES = threshold(1 << 16)
 """Values in panes after which they are handed over earlier."""
-_SLICE = 256
+_SLICE = threshold(256)
 """Elements for which the clock is read once, if a trigger follows it."""
 
 

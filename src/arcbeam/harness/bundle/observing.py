@@ -24,9 +24,10 @@ from arcbeam.harness.operations.blockoperation import BlockOperation
 from arcbeam.harness.transforms.outputs import micros_of
 from arcbeam.model.observers import ANNOTATION, Observing, observer_name
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import threshold
 
 _URN = "arcbeam:transform:observe:v1"
-_SKETCHED = 4096
+_SKETCHED = threshold(4096)
 """Times that are put into a sketch together."""
 _AHEAD = Metrics.counter("arcbeam", "notBelieved")
 """Elements whose times were too far ahead of the clock to be believed."""

@@ -36,6 +36,7 @@ from arcbeam.harness.transforms import batches, chains, claims, combine, precomb
 from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, SideStore
+from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.teardown")
 
@@ -55,7 +56,7 @@ observing.register()
 
 _instructions = itertools.count()
 
-_TIMERS = 32
+_TIMERS = threshold(32)
 """Timers that are fired between two looks at the clock."""
 
 

@@ -18,10 +18,11 @@ from typing import Any
 from apache_beam.runners import common, sdf_utils
 
 from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
+from arcbeam.sizes import threshold
 
 _LOG = logging.getLogger("arcbeam.splitting")
 
-MAX_PIECES = 64
+MAX_PIECES = threshold(64, 2)
 """Into how many pieces one restriction is split at most, however many slots there are."""
 
 _NUDGES = (0.0, 1 / 64, 1 / 8, 1 / 2)

@@ -25,6 +25,7 @@ from apache_beam.coders import coder_impl, row_coder
 from apache_beam.typehints.batch import NumpyBatchConverter
 
 from arcbeam.harness.encoding.untyped import NUMBERS, is_named_tuple, rows_of
+from arcbeam.sizes import threshold
 
 _OF_PYTHON = {
     coders.VarIntCoder: np.dtype(np.int64),
@@ -52,7 +53,7 @@ _OF_PANDAS = {
     "string": ("string",),
 }
 """By Arrow type, dtypes of pandas with just such values, or nulls."""
-_KEPT = 1 << 16
+_KEPT = threshold(1 << 16)
 """Bytes that may be kept alive beside a table's own."""
 
 

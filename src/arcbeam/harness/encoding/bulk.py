@@ -21,10 +21,11 @@ from apache_beam import coders
 from apache_beam.coders import coder_impl, row_coder
 
 from arcbeam.harness.encoding.untyped import FLAT, Listed, Objects, is_named_tuple, rows_of
+from arcbeam.sizes import threshold
 
-FEWEST = 16
+FEWEST = threshold(16)
 """With fewer values, columns cost more than they save."""
-_TRIES = 3
+_TRIES = threshold(3)
 """Lists in a row that may turn out not to fit, before no more is tried."""
 _NOT_A_COUNT = b"\xff\xff\xff\xff"
 """In place of a list's count: what follows is written in bulk."""

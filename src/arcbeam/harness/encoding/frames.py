@@ -22,18 +22,19 @@ from typing import Any, NamedTuple
 from apache_beam.coders import coder_impl
 
 from arcbeam.model.rows import Row
+from arcbeam.sizes import threshold
 
 HEADER = struct.Struct("<IHI")
 _pack = HEADER.pack
 COUNT = struct.Struct(">i")
 """The list coder's count of elements in front of them."""
 
-BLOB_BYTES = 256 * 1024
+BLOB_BYTES = threshold(256 * 1024)
 """A blob is handed over when it has grown past this; one element may be larger."""
 
-_SEGMENT_BYTES = 1 << 20
+_SEGMENT_BYTES = threshold(1 << 20)
 """Payloads of a group are spilled together up to this size, and read back together."""
-_WORTH_SPILLING = 512
+_WORTH_SPILLING = threshold(512)
 """Less than this in memory costs no more than the note of where it is in a file."""
 _LENGTH = struct.Struct("<I")
 

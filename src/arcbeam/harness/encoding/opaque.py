@@ -23,10 +23,11 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from arcbeam.harness.encoding.frames import COUNT
 from arcbeam.harness.encoding.untyped import FLAT, is_named_tuple
+from arcbeam.sizes import threshold
 
 IsOpaque = Callable[[Any], bool]
 
-_LOOKED_AT = 4
+_LOOKED_AT = threshold(4)
 """Of a container the parts that are looked at."""
 _SMALL = FLAT | {
     complex,

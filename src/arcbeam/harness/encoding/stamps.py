@@ -9,8 +9,9 @@ import struct
 from typing import Any, Final, Generic, TypeVar
 
 from arcbeam.harness.encoding.blocks import ONE_BYTE, TIMES, Block, BlockCoder, Each
+from arcbeam.sizes import cache_size
 
-_MOST: Final = 64
+_MOST: Final = cache_size(64)
 """Stamps that are known at once; and so many in a row may be new before only one in as many is looked at."""
 _HEAD: Final = 2
 """Flags, and a number of elements that is one byte."""

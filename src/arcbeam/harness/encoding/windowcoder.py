@@ -15,11 +15,12 @@ from apache_beam.transforms.window import IntervalWindow
 
 from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.model.urns import INTERVAL_WINDOW_URN
+from arcbeam.sizes import by_identity, cache_size
 
 _BYTES = 9
 _pack = struct.Struct(">bqbq").pack
 _LEAST, _MOST = -(1 << 62), 1 << 62
-_MOST_KNOWN = 10_000
+_MOST_KNOWN = cache_size(10_000)
 
 
 class IntervalWindowCoderImpl(coder_impl.StreamCoderImpl):  # type: ignore[misc]  # Beam is untyped
@@ -85,7 +86,7 @@ class WindowBytes:
     def __init__(self, window_coder: Any) -> None:
         self._impl = window_coder.get_impl()
         # With the tuple itself, or another could get its identity.
-        self._known: dict[int, tuple[Any, tuple[bytes, ...]]] = {}
+        self._known: dict[int, tuple[Any, tuple[bytes, ...]]] = by_identity()
         self._windows: dict[bytes, Any] = {}
 
     def of(self, windows: Any) -> tuple[bytes, ...]:

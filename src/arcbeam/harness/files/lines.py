@@ -15,7 +15,9 @@ from apache_beam import coders
 from apache_beam.io import textio
 from apache_beam.io.iobase import RangeTracker
 
-_CHUNK = 1 << 17
+from arcbeam.sizes import threshold
+
+_CHUNK = threshold(1 << 17, 7)
 """Bytes that are read at once; a line may be longer."""
 
 

@@ -22,17 +22,18 @@ from apache_beam.runners.worker import operations
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.model import texts
+from arcbeam.sizes import threshold
 
-LONGEST = 4093
+LONGEST = threshold(4093, 3)
 """Elements in a block that an operation makes. A prime: sizes in a pattern are not always sampled at the same place."""
-PIECE = 251
+PIECE = threshold(251, 2)
 """Elements that are made or gathered between two looks at their size, but for numbers."""
 _KNOWN = frozenset({range, list, tuple, GeneratorType})
 """Types whose iterators are their own."""
 _NUMBERS = frozenset({int, float, bool, type(None)})
-_FEW = 4
+_FEW = threshold(4)
 """Components of a tuple that are looked at one by one."""
-_BYTES = 4 << 20
+_BYTES = threshold(4 << 20)
 """What a block's elements may take, encoded, as far as samples tell."""
 _FIRST = 10
 """Elements that the SDK always samples, and so notices what is wrong with them: they go out one by one."""

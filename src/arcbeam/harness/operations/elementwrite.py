@@ -17,14 +17,15 @@ from arcbeam.harness.encoding.frames import BLOB_BYTES
 from arcbeam.harness.operations.write import STREAMS_BYTES, Write
 from arcbeam.model.plan import Routing
 from arcbeam.model.urns import WriteSpec
+from arcbeam.sizes import threshold
 
-_LONGEST = 2048
-_FEWEST = 16
+_LONGEST = threshold(2048, 2)
+_FEWEST = threshold(16)
 """Elements of a batch; with fewer it costs more to take it whole."""
-_LEAST = 1 << 10
+_LEAST = threshold(1 << 10)
 """Bytes of a batch in a shard; with less it costs less to write its elements."""
-_MOST_HELD = 1 << 18
-_MOST_WINDOWS = 4096
+_MOST_HELD = threshold(1 << 18, 2)
+_MOST_WINDOWS = threshold(4096)
 
 
 class ElementWrite(Write):

@@ -30,6 +30,7 @@ from arcbeam.harness.operations.write import Write
 from arcbeam.model.plan import Routing
 from arcbeam.model.rows import buckets_per_shard, key_hash
 from arcbeam.model.urns import WriteSpec
+from arcbeam.sizes import cache_size
 
 _PLAIN = (int, float, str, bytes, bool, type(None))
 """Types whose size in memory is known."""
@@ -40,7 +41,7 @@ _OBJECT_OVERHEAD = 64
 _PRIME = 7919
 _Stamp = tuple[Any, Any, Any]
 """Time, windows and pane."""
-_MOST_STAMPS = 64
+_MOST_STAMPS = cache_size(64)
 _GROUP_OVERHEAD = 250
 """Bytes that a key (or a window of a key) costs in the tables beside its values."""
 

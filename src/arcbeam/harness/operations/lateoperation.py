@@ -16,8 +16,9 @@ from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import BlockOperation, count_infos
 from arcbeam.io.late import LateElement
 from arcbeam.model.urns import LATE_TAG, LATE_URN
+from arcbeam.sizes import threshold
 
-MOST_TOGETHER = 512
+MOST_TOGETHER = threshold(512)
 """Dropped elements that wait for each other before they go out."""
 
 

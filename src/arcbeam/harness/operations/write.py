@@ -17,8 +17,9 @@ from arcbeam.harness.operations.taskcontext import TaskContext
 from arcbeam.model.rows import Passed, Row
 from arcbeam.model.timestamps import MIN_TIMESTAMP
 from arcbeam.model.urns import WriteSpec
+from arcbeam.sizes import threshold
 
-STREAMS_BYTES = 64 << 20
+STREAMS_BYTES = threshold(64 << 20)
 """What encoded elements may take in memory until there are enough for a blob, over all shards or windows."""
 
 

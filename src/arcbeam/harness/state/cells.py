@@ -13,6 +13,8 @@ from typing import Any
 
 from apache_beam.coders.coder_impl import create_InputStream, create_OutputStream
 
+from arcbeam.sizes import threshold
+
 Cell = list[tuple[int, bytes]]
 """Contents of a cell. Of a bag, in order of arrival: (number of elements, their nested encodings). Of an ordered list,
 ascending and in order of arrival among equals: (sort key, nested encoding of one element)."""
@@ -20,11 +22,11 @@ ascending and in order of arrival among equals: (sort key, nested encoding of on
 ListRange = tuple[int, int] | None
 """Sort keys from the first up to, and without, the second; None: all."""
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = threshold(1 << 20)
 """A write is cut into chunks of about this size, so that reading it needs no more memory."""
-_EAGER_BYTES = 64 * 1024
+_EAGER_BYTES = threshold(64 * 1024)
 """Contents up to this size are decoded at once, larger ones as they are iterated."""
-_FEW = 16
+_FEW = threshold(16)
 """Up to this many new entries of an ordered list are put in their places one by one."""
 
 _sort_key = itemgetter(0)

@@ -25,7 +25,9 @@ from arcbeam.harness.state.cells import (
 )
 from arcbeam.harness.state.statehandler import CellId, StateHandler
 from arcbeam.model.rows import SideStore
+from arcbeam.sizes import threshold
 
+_PARKED_BYTES = threshold(64 << 20)
 _ENTRY_OVERHEAD = 200
 
 
@@ -62,7 +64,7 @@ class InProcessStateHandler(StateHandler):
         channels: Mapping[tuple[str, str], int],
         sides: SideStore | None = None,
         *,
-        parked_bytes: int = 64 << 20,
+        parked_bytes: int = _PARKED_BYTES,
         spill_folder: str | None = None,
     ) -> None:
         super().__init__(channels, sides)

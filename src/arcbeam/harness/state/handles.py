@@ -24,6 +24,7 @@ from apache_beam.utils.timestamp import Timestamp
 from arcbeam.harness.state.bags import Elements
 from arcbeam.harness.state.cells import ListRange, places
 from arcbeam.harness.state.statehandler import CellId
+from arcbeam.sizes import memo
 
 FIRST_KEY, LAST_KEY = -(1 << 63), (1 << 63) - 1
 """Sort keys of ordered lists are from the one on and before the other, in microseconds: the SDK's bounds."""
@@ -372,7 +373,7 @@ class HandleMaker:
 
     def __init__(self) -> None:
         self._fns: dict[Any, Any] = {}
-        self._makers: dict[Any, Callable[[Place], Handle]] = {}
+        self._makers: dict[Any, Callable[[Place], Handle]] = memo()
 
     def make(self, spec: Any, place: Place) -> Handle:
         """A handle on the state that a spec of the SDK's describes."""

@@ -17,14 +17,15 @@ from arcbeam.errors import ArcbeamError
 from arcbeam.harness.encoding.codererrors import coder_error
 from arcbeam.harness.state.cells import ListRange, list_range, whole
 from arcbeam.model.rows import SideStore
+from arcbeam.sizes import cache_size, threshold
 
 CellId = tuple[str, str, bytes]
 """(transform id, state name, encoded window): a cell of one key."""
 
 _T = TypeVar("_T")
-_CACHED_SIDE_BYTES = 1 << 20
+_CACHED_SIDE_BYTES = threshold(1 << 20)
 """Side-input contents up to this encoded size are kept decoded …"""
-_CACHED_SIDES_BYTES = 16 << 20
+_CACHED_SIDES_BYTES = cache_size(16 << 20)
 """… up to this much in all."""
 _ENTRY_OVERHEAD = 200
 

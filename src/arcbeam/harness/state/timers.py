@@ -19,6 +19,7 @@ from apache_beam.transforms.userstate import BaseTimer, Timer
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam.harness.encoding.sdktimes import micros_from
+from arcbeam.sizes import threshold
 
 Slot = tuple["Family", str, int]
 """What one timer of a key is known by: its family, its dynamic tag, and the number of its window."""
@@ -94,7 +95,7 @@ class Parked(NamedTuple):
     order: int
 
 
-_REPLACED = 64
+_REPLACED = threshold(64)
 """So many timers that were replaced may be in a heap, or as many as are pending."""
 
 

@@ -21,11 +21,12 @@ from arcbeam.harness.encoding.stamps import Stamp, Stamps
 from arcbeam.harness.step.windows import Windows, our_pane, their_pane
 from arcbeam.model.rows import Row
 from arcbeam.model.windows import Window
+from arcbeam.sizes import threshold
 
 NO_KEY: Final = b""
-_JOINED_BYTES: Final = 64 * 1024
+_JOINED_BYTES: Final = threshold(64 * 1024)
 """What comes to a key up to this size (encoded) may be one block."""
-_EAGER_BYTES: Final = 1 << 20
+_EAGER_BYTES: Final = threshold(1 << 20)
 """The values of a pane up to this size (encoded) are given to user code as a list, more of them as an iterable."""
 
 

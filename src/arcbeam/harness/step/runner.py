@@ -30,8 +30,9 @@ from arcbeam.model import texts
 from arcbeam.model.commits import Committable
 from arcbeam.model.seams import StateView
 from arcbeam.model.windows import Window
+from arcbeam.sizes import threshold
 
-_FEW: Final = 4
+_FEW: Final = threshold(4)
 """Panes that have a block of their own, on average; with fewer they share one."""
 _stamp: Final = attrgetter("window", "timestamp", "pane")
 

@@ -19,9 +19,10 @@ from arcbeam.harness.step.windows import Windows
 from arcbeam.model.plan import Stage
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
+from arcbeam.sizes import cache_size
 
 _MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
-_MOST_KNOWN = 10_000
+_MOST_KNOWN = cache_size(10_000)
 
 
 class Presence(Protocol):

@@ -26,8 +26,9 @@ from arcbeam.harness.state.statehandler import CellId, StateHandler
 from arcbeam.harness.step.windows import Windows
 from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import threshold
 
-_EAGER_BYTES = 1 << 20
+_EAGER_BYTES = threshold(1 << 20)
 """The contents of a cell up to this size are held as they were when they were read."""
 
 _value = itemgetter(1)

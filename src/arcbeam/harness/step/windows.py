@@ -25,8 +25,9 @@ from arcbeam.model.windows import (
     Timing,
     Window,
 )
+from arcbeam.sizes import by_identity, cache_size
 
-_MOST_KNOWN = 10_000
+_MOST_KNOWN = cache_size(10_000)
 _TIMINGS = {
     PaneInfoTiming.EARLY: Timing.EARLY,
     PaneInfoTiming.ON_TIME: Timing.ON_TIME,
@@ -57,7 +58,7 @@ class Windows:
         self._their_tuples: dict[tuple[Window, ...], tuple[Any, ...]] = {}
         self._ordered: dict[bytes, bytes] = {}
         # With the tuple itself, or another could get its identity.
-        self._tuples: dict[int, tuple[Any, tuple[Window, ...]]] = {}
+        self._tuples: dict[int, tuple[Any, tuple[Window, ...]]] = by_identity()
 
     def ours(self, window: Any) -> Window:
         """The engine's window for one of the SDK's."""

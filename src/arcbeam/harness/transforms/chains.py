@@ -23,10 +23,11 @@ from apache_beam.runners.common import NameContext
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import PIECE, once, piece_behind
 from arcbeam.harness.transforms.values import ValueOperation
+from arcbeam.sizes import threshold
 
-_SHORTEST = 32
+_SHORTEST = threshold(32)
 """Blocks shorter than this are not worth the preparations of a loop."""
-_APART = 32
+_APART = threshold(32, 2)
 """One block in so many goes through the operations one by one: sizes and times are sampled there."""
 
 _numbers = itertools.count()

@@ -18,10 +18,11 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.operations.blockoperation import PIECE, fitting, longest_of
 from arcbeam.harness.transforms.windowing import Windows
+from arcbeam.sizes import cache_size, threshold
 
 _SPECIAL = (TimestampedValue, WindowedValue, TaggedOutput)
-_MOST_KINDS = 1000
-FEW = 4
+_MOST_KINDS = cache_size(1000)
+FEW = threshold(4)
 """Fewer outputs are not worth a block of their own."""
 _MICROS = Timestamp.MICROS_PRECISION
 

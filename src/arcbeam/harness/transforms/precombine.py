@@ -30,13 +30,14 @@ from arcbeam.harness.operations.taskcontext import TaskContext
 from arcbeam.harness.transforms.folds import fold_of, same_key_fold_of
 from arcbeam.harness.transforms.slices import Slices
 from arcbeam.model.urns import PRECOMBINE_URN
+from arcbeam.sizes import threshold
 
-_CHECK_EVERY = 1024
+_CHECK_EVERY = threshold(1024)
 _HARDLY_FEWER = 0.9
 """Accumulators for each element, in a table that has used up its budget, from which on it is not worth having."""
-_PASSING = 1_000_000
+_PASSING = threshold(1_000_000, 2)
 """Elements until that is tried again."""
-_ALONE = 64
+_ALONE = threshold(64)
 """Accumulators that are worth a block of their own."""
 _END = int(MAX_TIMESTAMP.micros)
 _ENTRY_OVERHEAD = 200

@@ -25,9 +25,10 @@ from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
 from arcbeam.harness.encoding.blocks import Block, Each
 from arcbeam.harness.encoding.sdktimes import timestamp_of
 from arcbeam.harness.operations.blockoperation import BlockOperation
+from arcbeam.sizes import cache_size
 
-_MOST_WINDOWS = 100_000
-_MOST_SESSIONS = 4096
+_MOST_WINDOWS = cache_size(100_000)
+_MOST_SESSIONS = cache_size(4096)
 """Each time has its own: a table of many would cost more memory than it saves time."""
 
 

@@ -22,10 +22,11 @@ from arcbeam.io.parts.successes import success_of
 from arcbeam.io.parts.work import PartFile, PartWriter, Plain, Work
 from arcbeam.io.publishing import attempt
 from arcbeam.model.lists import TakesLists
+from arcbeam.sizes import threshold
 
-_MOST_OPEN: Final = 100
+_MOST_OPEN: Final = threshold(100)
 """Files that a task has open at once. The one that was written to longest ago is closed for the next."""
-_MOST_HELD: Final = 128 << 20
+_MOST_HELD: Final = threshold(128 << 20)
 """Bytes that all of them have in memory: of an upload the piece that is not sent, of Parquet the row group. The one
 that has most is closed then; one alone has what its format and `Roll` ask for."""
 

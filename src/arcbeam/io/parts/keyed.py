@@ -36,12 +36,13 @@ from arcbeam.io.publishing import attempt
 from arcbeam.model.lists import TakesLists
 from arcbeam.model.rows import key_hash
 from arcbeam.model.urns import STATE_ANNOTATION
+from arcbeam.sizes import threshold
 
-_RECORDS: Final = 4_096
+_RECORDS: Final = threshold(4_096)
 """Of a chunk, about."""
-_BYTES: Final = 1 << 20
+_BYTES: Final = threshold(1 << 20)
 """Of a chunk, about."""
-_MOST_HELD: Final = 16 << 20
+_MOST_HELD: Final = threshold(16 << 20)
 """Bytes of all chunks that are not full. All go then, for there are as many as destinations, windows and shards."""
 _OVERHEAD: Final = 48
 """Bytes that a record takes beside its own."""

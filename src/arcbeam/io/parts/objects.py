@@ -15,7 +15,6 @@ Nothing is copied, and nobody sees a key before it is complete. The record goes 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any, Final
 from arcbeam.io.parts.naming import STAGING
 from arcbeam.io.parts.staging import Leftover, Staged, Staging, Writing, staged_name, told_by
 from arcbeam.model.attempts import Attempt
+from arcbeam.sizes import remembered
 
 _PIECE: Final = 8 << 20
 """Bytes of one part of an upload; S3 takes 5 MiB at least, and 10,000 of them."""
@@ -226,7 +226,7 @@ class _Upload(Writing):
             self._s3.delete_object(Bucket=self._bucket, Key=self._record)
 
 
-@functools.lru_cache(maxsize=8)
+@remembered(8)
 def _client(options: tuple[tuple[str, Any], ...]) -> Any:
     """boto3's, which threads share; one takes a second to make."""
     from apache_beam.io.aws.clients.s3 import boto3_client

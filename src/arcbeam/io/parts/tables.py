@@ -19,8 +19,9 @@ import pyarrow as pa
 from fastavro.write import Writer
 
 from arcbeam.io.parts.formats import Format, Open, Write
+from arcbeam.sizes import threshold
 
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = threshold(1 << 16)
 """Bytes of a block of an Avro file before it is compressed."""
 
 

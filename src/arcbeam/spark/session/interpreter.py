@@ -7,7 +7,6 @@ workers, and every task would fail there in Spark's own words.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ import sys
 from typing import Any
 
 from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.sizes import remembered
 from arcbeam.spark.session.versions import Versions
 
 _SECONDS = 30.0
@@ -58,7 +58,7 @@ def _same_place(one: str, other: str) -> bool:
         return False
 
 
-@functools.cache
+@remembered()
 def _asked(command: str) -> tuple[str, tuple[str, ...]] | None:
     """The version of an interpreter and what it lacks; None if it does not answer."""
     try:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from dataclasses import dataclass
 from importlib import metadata
 
 from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.sizes import remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Versions:
     arcbeam: str
 
     @staticmethod
-    @functools.cache
+    @remembered()
     def here() -> Versions:
         """Of this process."""
         return Versions(f"{sys.version_info[0]}.{sys.version_info[1]}", _version("apache-beam"), _version("arcbeam"))

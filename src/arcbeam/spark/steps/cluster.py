@@ -31,6 +31,7 @@ from arcbeam.errors import ArcbeamError, DriverLostError, JobCancelledError, Job
 from arcbeam.model.commits import Committable
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.sizes import threshold
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import is_own
 from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
@@ -51,7 +52,7 @@ _CLOSING_SECONDS = 30.0
 _TIME_TO_TELL = 0.9
 """Of the time for the last calls."""
 
-_SWEEP_EVERY = 10
+_SWEEP_EVERY = threshold(10)
 """Publishings between two sweeps of what is staged."""
 
 _AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)

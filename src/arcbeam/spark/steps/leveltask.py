@@ -30,6 +30,7 @@ from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.files import SideFile
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import cache_size, memo
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
@@ -88,7 +89,7 @@ class _JobHere:
 
     def __init__(self, job: StepJob) -> None:
         self.job = job
-        self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = {}
+        self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = memo()
         self._copies: dict[int, SideCopies] = {}
         folder = copies_folder()
         # The driver's opening is there before any step.
@@ -107,7 +108,7 @@ class _JobHere:
         return sides
 
 
-_MOST_JOBS = 4
+_MOST_JOBS = cache_size(4)
 _jobs: OrderedDict[str, _JobHere] = OrderedDict()
 """By the URL of the job's location."""
 

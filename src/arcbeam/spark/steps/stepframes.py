@@ -13,6 +13,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from arcbeam.sizes import threshold
 from arcbeam.spark.session.sessions import is_connect
 from arcbeam.spark.steps.finalizing import Confirmed
 from arcbeam.spark.steps.leveltask import Given, LevelTask, StepJob, property_of
@@ -22,7 +23,7 @@ from arcbeam.steps.order import StepOrder
 
 _ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
 
-_MOST_TOLD = 1 << 18
+_MOST_TOLD = threshold(1 << 18)
 """Bytes. A property travels with each task by itself; what is larger goes into the plan, as a broadcast."""
 
 

@@ -33,6 +33,7 @@ from packaging import utils
 from packaging.requirements import InvalidRequirement, Requirement
 
 from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.sizes import remembered
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, Prelude, ship
@@ -300,7 +301,7 @@ def _leave_out_origins(target: Path) -> None:
         origin.unlink()
 
 
-@functools.cache
+@remembered()
 def _core() -> dict[str, str]:
     """Versions by name of what arcbeam and its dependencies, however indirect, are made of."""
     found: dict[str, str] = {}

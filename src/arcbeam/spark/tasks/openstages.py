@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 from arcbeam.model import texts
+from arcbeam.sizes import cache_size
 from arcbeam.spark.tasks import workerlog
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -24,8 +25,8 @@ _LOG = logging.getLogger("arcbeam.task")
 HOLDERS: Final = "holders/"
 """Names in a job's location that say: there are workers with DoFns whose teardown does something."""
 
-_MOST_OPEN = 16
-_MOST_JOBS = 8
+_MOST_OPEN = cache_size(16)
+_MOST_JOBS = cache_size(8)
 """One that publishes counts as two."""
 _FEW_MODULES = 20
 """So many modules more are not worth another look at all objects."""

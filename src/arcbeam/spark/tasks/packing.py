@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-LEAST_BYTES = 2048
+from arcbeam.sizes import threshold
+
+LEAST_BYTES = threshold(2048)
 """Smaller blobs cost by the row, not by the byte."""
 _WORTH = 0.8
 """A packed blob has at most so much of its bytes."""
-_TRIED_AGAIN = 15
+_TRIED_AGAIN = threshold(15)
 """Behind one that was not worth it, so many go unseen."""
 
 _CODEC = pa.Codec("lz4_raw")

@@ -12,10 +12,12 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-_BATCH_BYTES = 4 << 20
-_BATCH_ROWS = 8192
-_HANDED_OVER_BYTES = 1 << 20
-_QUEUED_BYTES = 32 << 20
+from arcbeam.sizes import threshold
+
+_BATCH_BYTES = threshold(4 << 20)
+_BATCH_ROWS = threshold(8192)
+_HANDED_OVER_BYTES = threshold(1 << 20)
+_QUEUED_BYTES = threshold(32 << 20)
 """What a running bundle may be ahead of the thread that feeds Spark."""
 
 

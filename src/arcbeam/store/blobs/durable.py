@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.errors import MissingFileError
 
 
@@ -94,7 +95,7 @@ def checked(name: str) -> str:
     return name
 
 
-_PART_BYTES = 8 << 20
+_PART_BYTES = threshold(8 << 20, 1 << 16)
 
 
 def pieces(blobs: DurableBlobs, name: str, size: int) -> Iterator[bytes]:

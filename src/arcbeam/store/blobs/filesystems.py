@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import ClearableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.blobs.fragments import SCRATCH
 from arcbeam.store.blobs.private import check_ours, make_as_new, make_folder, make_own_folder, open_lock, open_new
 
-_PART_BYTES = 8 << 20
+_PART_BYTES = threshold(8 << 20, 1 << 16)
 
 
 class JobBlobs(Protocol):

@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from arcbeam.model.disk.durable import forget, make_durable, sync_folder
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import BlobInfo, checked, missing
 from arcbeam.store.blobs.errors import AwayError, DeterminateError, IndeterminateError, MissingFileError, StoreError
 from arcbeam.store.blobs.fragments import SCRATCH, Fragment, tidy
 from arcbeam.store.blobs.localfile import read_range
 from arcbeam.store.blobs.private import group_rights, make_folder, make_one_folder
 
-_PART_BYTES = 1 << 20
+_PART_BYTES = threshold(1 << 20, 64)
 
 
 class FolderBlobs:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.blobs.private import open_new
@@ -34,7 +35,7 @@ _OFFSET = struct.Struct("<Q")
 _TRAILER = struct.Struct("<QQQI")
 _CRC = struct.Struct("<I")
 
-_JOINED_BYTES = 1 << 20
+_JOINED_BYTES = threshold(1 << 20)
 """Adjacent chunks of a window become one up to this size: fewer entries, few enough bytes to hold at once."""
 
 

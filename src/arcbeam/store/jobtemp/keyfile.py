@@ -24,6 +24,7 @@ from zlib import crc32
 import lmdb
 
 from arcbeam.model.rows import key_hash
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.errors import StoreError
 
 VERSION = 1
@@ -39,14 +40,14 @@ _LENGTH = struct.Struct("<I")
 _CHAINED = 1
 _LONG = 2
 
-_MAX_KEY = 511
-_MAX_WINDOW = 64
+_MAX_KEY = threshold(511, 40)
+_MAX_WINDOW = threshold(64)
 _HASHED = 255
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = threshold(256 * 1024)
 """Chunks of one key that come one after the other are joined up to this size."""
-_BATCH_BYTES = 8 << 20
-_BATCH_CHUNKS = 32_768
-_FIRST_MAP_BYTES = 64 << 20
+_BATCH_BYTES = threshold(8 << 20)
+_BATCH_CHUNKS = threshold(32_768)
+_FIRST_MAP_BYTES = threshold(64 << 20, 1 << 16)
 
 
 def _window(window: bytes) -> bytes:

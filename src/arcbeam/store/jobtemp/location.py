@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.backends import below, open_blobs, shown
 from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
 from arcbeam.store.blobs.filesystems import JobBlobs, LocalBlobs, RemoteBlobs, cache_folder
@@ -23,7 +24,7 @@ from arcbeam.store.blobs.private import NotOursError
 
 _LOG = logging.getLogger("arcbeam.store")
 
-_PART_BYTES = 8 << 20
+_PART_BYTES = threshold(8 << 20, 1 << 16)
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 

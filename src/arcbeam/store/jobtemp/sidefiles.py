@@ -19,13 +19,14 @@ import lmdb
 
 from arcbeam.model.files import SideFile
 from arcbeam.model.rows import key_hash
+from arcbeam.sizes import cache_size
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
 from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
 from arcbeam.store.jobtemp.location import JobLocation
 
-_OPEN_CHUNK_FILES = 256
-_OPEN_KEY_FILES = 64
+_OPEN_CHUNK_FILES = cache_size(256)
+_OPEN_KEY_FILES = cache_size(64)
 
 
 class IterableWriter:

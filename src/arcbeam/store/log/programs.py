@@ -20,13 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.private import open_new
 from arcbeam.store.manifest.names import program_file_name
 from arcbeam.store.manifest.programfile import Program, ProgramFile, decode, encode
 
-_PART_BYTES = 8 << 20
+_PART_BYTES = threshold(8 << 20, 64)
 
 
 def described(name: str, path: Path) -> ProgramFile:

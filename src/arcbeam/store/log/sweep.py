@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import BlobInfo, missing
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError
 from arcbeam.store.log import programs
@@ -42,7 +43,7 @@ from arcbeam.store.manifest.names import (
 )
 from arcbeam.store.manifest.values import Kind, Manifest
 
-KEEP = 10
+KEEP = threshold(10)
 """So many steps before the head are kept, for whoever still looks at them."""
 
 

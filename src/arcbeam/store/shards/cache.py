@@ -33,6 +33,7 @@ from typing import cast
 import lmdb
 
 from arcbeam.model.files import FileKind, ShardFile
+from arcbeam.sizes import cache_size, threshold
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.private import NotOursError, check_ours, make_folder, make_one_folder, open_lock
@@ -49,11 +50,11 @@ _FORMAT = 1
 _CHANGING = 1
 """The entries are between two steps: a process died while it changed them, if none does."""
 
-_FIRST_MAP_BYTES = 256 << 20
-_BATCH_BYTES = 4 << 20
-_BATCH_CHANGES = 8_192
+_FIRST_MAP_BYTES = threshold(256 << 20, 1 << 16)
+_BATCH_BYTES = threshold(4 << 20)
+_BATCH_CHANGES = threshold(8_192)
 """Each of them may change a page of its own, which stays in memory until the transaction ends."""
-_OPEN_SHARDS = 256
+_OPEN_SHARDS = cache_size(256)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OF_A_BOOT = re.compile(r"arcbeam-copies-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The folders that this module makes, and so may remove."""

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Protocol
 
 from arcbeam.model.files import FileKind, ShardFile
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.private import make_folder
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.shards.shardfile import Block, ShardFileReader, write_shard_file
 
-_MIN_FILES = 4
+_MIN_FILES = threshold(4, 2)
 """Fewer are not worth a merge."""
 _RATIO = 2
 

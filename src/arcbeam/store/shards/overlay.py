@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
+from arcbeam.sizes import threshold
 from arcbeam.store.shards.shardfile import Entry
 
 
@@ -127,7 +128,7 @@ class Overlay:
         self._base.close()
 
 
-_BLOCK_KEYS = 512
+_BLOCK_KEYS = threshold(512)
 
 
 class _SortedKeys:

@@ -27,6 +27,7 @@ from typing import BinaryIO
 from zlib import crc32
 
 from arcbeam.model.files import OWNER, FileKind, Owned
+from arcbeam.sizes import threshold
 from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.fileheader import HEADER_BYTES, file_header, version_in
 from arcbeam.store.blobs.localfile import read_range
@@ -39,9 +40,9 @@ _FOOTER = struct.Struct("<BQQII")
 _BLOCK = struct.Struct("<QIIII")
 _TRAILER = struct.Struct("<QQII")
 
-_BLOCK_BYTES = 64 << 10
-_READ_AHEAD = 4 << 20
-_TAIL_BYTES = 64 << 10
+_BLOCK_BYTES = threshold(64 << 10)
+_READ_AHEAD = threshold(4 << 20)
+_TAIL_BYTES = threshold(64 << 10, _TRAILER.size)
 _DELETED = (1 << 32) - 1
 _MAX_BYTES = _DELETED - 1
 _KINDS = (FileKind.DELTA, FileKind.SNAPSHOT)

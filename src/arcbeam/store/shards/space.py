@@ -20,13 +20,15 @@ from typing import Any, cast
 
 import lmdb
 
+from arcbeam.sizes import threshold
+
 META = b"\0"
 MAIN = b"k"
 _SUB = b"a"
 _NUMBER = struct.Struct(">Q")
 _NEXT_NUMBER = META + b"space"
 
-CUT = 480
+CUT = threshold(480, 8)
 """Keys of up to so many bytes are entries of the main space, at `MAIN + key`."""
 _LINK = b"\x01"
 _BEHIND_LINK = b"\x02"

@@ -23,6 +23,7 @@ from pyspark import TaskContext
 
 from arcbeam.model import texts
 from arcbeam.model.plan import Plan, Stage
+from arcbeam.sizes import cache_size, threshold
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.spark.tasks.collecting import collected
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("arcbeam.publish")
 
 _GIVEN: Final = "publishers"
-_TOGETHER: Final = 256
+_TOGETHER: Final = threshold(256)
 """Committables of one call, at most."""
 _SWEEP_SECONDS: Final = 60.0
 """For the last sweep, behind the end of the job's work."""
@@ -79,7 +80,7 @@ class Publishers:
     prelude: Callable[[], None] | None
 
 
-_MOST_JOBS: Final = 8
+_MOST_JOBS: Final = cache_size(8)
 _given: OrderedDict[str, Publishers] = OrderedDict()
 """Of the jobs that published here last, by the URL of their locations."""
 

@@ -1,0 +1,152 @@
+"""Find numbers and caches of the package that are not declared with `arcbeam.sizes`: no test can make them small.
+
+A constant whose name says that it limits something (`_MOST_KNOWN`, `BLOCK_BYTES`) is either a `threshold` or a
+`cache_size`, or it is listed here with the reason why results may depend on it. Functions whose results are remembered
+use `remembered`; dictionaries by `id(object)` are `by_identity`, unless they are gone before the objects can be.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_LIMITS = re.compile(
+    r"(^|_)(MOST|LEAST|FEW|FEWEST|LONGEST|SHORTEST|BYTES|BATCH|TOGETHER|KNOWN|LARGE|MANY|SLICE|CHUNK|PIECE|PIECES|"
+    r"KEPT|KEEP|OPEN|HELD|ROWS|RECORDS|EVERY|AHEAD|BUCKET|LIMIT|FAN|SEAL|CUT|PAGE|MAX|CACHED)(_|$)"
+)
+
+_FORMAT = "part of a format or of an encoding"
+_SHOWN = "how much of something people are shown"
+_OUTSIDE = "what somebody else's interface takes"
+_ESTIMATE = "an estimate of what something costs"
+_APART = {
+    "model/windows.py": _FORMAT,
+    "model/texts.py": _SHOWN,
+    "model/observers.py": "what users are told of observers",
+    "jobs/naming.py": "a name, which need not be found",
+    "jobs/guard.py": _OUTSIDE,
+    "jobs/lifecycle.py": "how much of the past a server shows",
+    "jobs/client.py": _SHOWN,
+    "job.py": "how much of the past a result shows",
+    "harness/transforms/claims.py": "the depth of Python's stack",
+    "harness/encoding/sdktimes.py": _FORMAT,
+    "harness/encoding/blocks.py": _FORMAT,
+    "harness/encoding/codererrors.py": _SHOWN,
+    "harness/step/restrictions.py": _SHOWN,
+    "engine/plan/markers.py": _FORMAT,
+    "engine/state/residuals.py": _FORMAT,
+    "engine/progress/settings.py": "the first and the largest budget of a step",
+    "spark/tasks/collecting.py": _SHOWN,
+    "spark/tasks/failure.py": _SHOWN,
+    "spark/tasks/registered.py": "a larger class is refused, not sent in another way",
+    "spark/session/heap.py": "how much memory Spark gets",
+    "spark/steps/finalizing.py": "how long callbacks wait: those of older steps are given up",
+    "spark/steps/mailbox.py": "how often one looks",
+    "store/log/endnote.py": _SHOWN,
+    "store/manifest/names.py": _FORMAT,
+    "store/manifest/manifestfile.py": _FORMAT,
+    "store/blobs/objects.py": _OUTSIDE,
+    "io/parts/objects.py": _OUTSIDE,
+    "harness/bundle/poison.py": "how deep a wrapped function is looked for",
+    "view/statuscommand.py": _SHOWN,
+    "explain/picture.py": _SHOWN,
+    "jobs/termination.py": "how often one looks",
+}
+"""Modules whose other numbers are none of `sizes`."""
+
+_NUMBERS_APART = {
+    ("engine/rows/keyspace.py", "LONGEST"): _OUTSIDE,
+    ("engine/rows/keyspace.py", "NAME_LIMIT"): _FORMAT,
+    ("engine/rows/keyspace.py", "_DIGEST_BYTES"): _FORMAT,
+    ("store/shards/shardfile.py", "_MAX_BYTES"): _FORMAT,
+    ("spark/tasks/openstages.py", "_FEW_MODULES"): "when a process looks for garbage",
+    ("spark/tasks/ending/publishing.py", "_MOST_SAID"): _SHOWN,
+    ("engine/grouping/contents.py", "_LARGE"): _FORMAT,
+    ("harness/encoding/windowcoder.py", "_BYTES"): _FORMAT,
+    ("engine/rows/keyspace.py", "EVENT_HELD"): _FORMAT,
+    ("harness/transforms/slices.py", "_SLICE_BYTES"): _ESTIMATE,
+    ("io/parts/transform.py", "_BYTES"): "how large users' files are",
+}
+_LOCAL_IDENTITIES = {
+    "harness/transforms/precombine.py": "for one block",
+    "harness/transforms/sinks.py": "for one block",
+    "harness/transforms/chains.py": "for operations that live as long as the bundle processor",
+    "explain/picture.py": "for one picture",
+    "model/frames.py": "for one chain of exceptions",
+    "translate/pickles.py": "for one walk over objects that the caller keeps",
+    "spark/tasks/failure.py": "for one chain of exceptions",
+}
+_CACHES_APART = {
+    "errors.py": "classes of exceptions; errors imports nothing of arcbeam",
+    "spark/tasks/artifacts.py": "a folder of the process, which is made once",
+    "spark/tasks/shipping.py": "what a session was given",
+    "spark/session/sessions.py": "facts about sessions",
+    "spark/session/driver.py": "facts about sessions",
+    "harness/transforms/chains.py": "facts about code, for error messages",
+    "harness/step/state.py": "who must be told of a change",
+    "store/jobtemp/sidefiles.py": "which files are open: LMDB must not open one twice",
+}
+
+
+def undeclared(path: str, text: str) -> Iterator[tuple[int, str]]:
+    """(line, what) of each number, cache and identity in a module, by its path in the package, that is not declared."""
+    if path == "sizes/declaring.py" or path.startswith("testing/"):
+        return
+    tree = ast.parse(text, path)
+    bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
+    for statement in (each for body in bodies for each in body):
+        for name, value in _assigned(statement):
+            if _is_limit(name, value) and path not in _APART and (path, name) not in _NUMBERS_APART:
+                yield (
+                    statement.lineno,
+                    f"{name} is a number that results may depend on: declare it with threshold() or cache_size() of "
+                    "arcbeam.sizes, or say in tools/check_sizes.py why it is apart",
+                )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            if _is_cache(node) and path not in _CACHES_APART:
+                yield (
+                    node.lineno,
+                    f"{name}: use remembered() or memo() of arcbeam.sizes",
+                )
+        if _is_identity(node) and path not in _LOCAL_IDENTITIES and "by_identity()" not in text:
+            yield node.lineno, "id(): a dictionary by identity is by_identity() of arcbeam.sizes"
+
+
+def _assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(statement, ast.Assign):
+        yield from ((target.id, statement.value) for target in statement.targets if isinstance(target, ast.Name))
+    elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
+        yield statement.target.id, statement.value
+
+
+def _is_limit(name: str, value: ast.expr) -> bool:
+    """Whether this is a constant of capitals that limits something, and a plain number above 2."""
+    if name != name.upper() or not _LIMITS.search(name):
+        return False
+    try:
+        number = eval(compile(ast.Expression(value), "number", "eval"), {"__builtins__": {}})
+    except Exception:
+        return False
+    return type(number) is int and number > 2
+
+
+def _is_cache(node: ast.Attribute | ast.Name) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id
+    if name in ("lru_cache", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet"):
+        return True
+    return isinstance(node, ast.Attribute) and name == "cache" and getattr(node.value, "id", "") == "functools"
+
+
+def _is_identity(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id" and bool(node.args)
+
+
+def check(package: Path) -> Iterator[tuple[Path, int, str]]:
+    """(file, line, what) of everything undeclared below the package's folder."""
+    for file in sorted(package.rglob("*.py")):
+        for line, what in undeclared(file.relative_to(package).as_posix(), file.read_text(encoding="utf-8")):
+            yield file, line, what
