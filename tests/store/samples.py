@@ -24,7 +24,7 @@ def opened(blobs: DurableBlobs, now: int = 0, **options: object) -> StepLog:
 def version(head: Manifest, level: int, shard: int) -> ShardVersion:
     """A shard as it is at a manifest."""
     files = next((of.files for of in head.shards if (of.level, of.shard) == (level, shard)), ())
-    return ShardVersion(head.job, level, shard, head.step, head.abandoned, files)
+    return ShardVersion(head.job, level, shard, head.step, head.abandoned, head.openings, files)
 
 
 def read_head(blobs: DurableBlobs) -> Manifest | None:

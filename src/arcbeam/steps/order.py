@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.model.files import Shard, SideFile
-from arcbeam.store.manifest.values import Abandoned, Manifest, ShardVersion
+from arcbeam.store.manifest.values import Abandoned, Manifest, Opening, ShardVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class StepOrder:
         epoch: of the driver; the names of files have it.
         job: the store's id.
         abandoned: steps that do not count, below the head.
+        openings: that led to the head; see `Manifest`.
         shards: the head's state, by level and shard, ascending.
         side_files: the head's side inputs.
     """
@@ -30,13 +31,14 @@ class StepOrder:
     epoch: int
     job: str
     abandoned: tuple[Abandoned, ...] = ()
+    openings: tuple[Opening, ...] = ()
     shards: tuple[Shard, ...] = ()
     side_files: tuple[SideFile, ...] = ()
 
     def version(self, level: int, shard: int) -> ShardVersion:
         """What a task needs to know to have a shard as it is at the head."""
         files = next((of.files for of in self.shards if (of.level, of.shard) == (level, shard)), ())
-        return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, files)
+        return ShardVersion(self.job, level, shard, self.plan.head, self.abandoned, self.openings, files)
 
     def of_level(self, level: int, stages: Collection[str], sides: Collection[int]) -> StepOrder:
         """The same with what the tasks of a level need.
@@ -62,4 +64,4 @@ def ordered(plan: StepPlan, head: Manifest, epoch: int) -> StepOrder:
     """
     if plan.head != head.step:
         raise ValueError(f"step {plan.step} stands on step {plan.head}, and the head is step {head.step}")
-    return StepOrder(plan, epoch, head.job, head.abandoned, head.shards, head.side_files)
+    return StepOrder(plan, epoch, head.job, head.abandoned, head.openings, head.shards, head.side_files)

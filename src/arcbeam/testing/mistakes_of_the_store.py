@@ -107,9 +107,9 @@ def _old_copy_built_upon() -> Iterator[None]:
     """A copy is taken for one of the shard though that was without files meanwhile."""
     real = cache.lacking
 
-    def lacking(version: ShardVersion, at: int | None) -> Any:
+    def lacking(version: ShardVersion, at: cache.CopyOf | None) -> Any:
         files, anew = real(version, at)
-        if at is not None and anew and version.contains(at) and all(f.first_step > at for f in version.files):
+        if at and anew and version.contains(at.step) and all(f.first_step > at.step for f in version.files):
             return version.files, False
         return files, anew
 

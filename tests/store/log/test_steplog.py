@@ -24,7 +24,17 @@ from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import epoch_name, manifest_name
-from arcbeam.store.manifest.values import Abandoned, JobShape, Kind, OutputWatermark, Pin, StageShape, StageWatermarks
+from arcbeam.store.manifest.values import (
+    KEPT_OPENINGS,
+    Abandoned,
+    JobShape,
+    Kind,
+    Opening,
+    OutputWatermark,
+    Pin,
+    StageShape,
+    StageWatermarks,
+)
 from arcbeam.testing import Faults, UnreliableBlobs
 from tests.golden.texts import check_message
 from tests.store.samples import SHAPE, delta, opened, read_head
@@ -265,6 +275,17 @@ def test_a_savepoint_is_resumed_and_what_came_after_is_abandoned(memory: Durable
     again = opened(memory, savepoint="before").head
     assert [step for step in range(7) if again.contains(step)] == [0, 1, 5]
     assert read_manifest(memory, 2).shards != read_head(memory).shards  # type: ignore[union-attr]
+    assert [opening.step for opening in again.openings] == [0, 5], "the one at step 3 does not lead there"
+
+
+def test_manifest_names_the_newest_openings_that_led_to_it(memory: DurableBlobs) -> None:
+    drivers = [opened(memory) for _ in range(KEPT_OPENINGS + 3)]
+    newest = tuple(Opening(each.head.step, each.head.token) for each in drivers[-KEPT_OPENINGS:])
+    assert drivers[-1].head.openings == newest
+    following = drivers[-1].draft(Timestamp(1))
+    assert following.openings == newest
+    with pytest.raises(InvalidManifestError, match="the openings are others"):
+        drivers[-1].propose(replace(following, openings=newest[1:]))
 
 
 @pytest.mark.contract("STORE-05")

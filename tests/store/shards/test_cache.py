@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.values import Abandoned, ShardVersion
+from arcbeam.store.manifest.values import Abandoned, Opening, ShardVersion
 from arcbeam.store.shards import cache as cache_module
 from arcbeam.store.shards import space
 from arcbeam.store.shards.cache import HostCache
@@ -88,7 +89,7 @@ class Host:
 
     def __init__(self, blobs: DurableBlobs, root: Path) -> None:
         self.blobs, self.root = blobs, root
-        self.version = ShardVersion("job", 1, 0, 0, (), ())
+        self.version = ShardVersion("job", 1, 0, 0, (), (Opening(0, "first"),), ())
         self.model: dict[bytes, bytes] = {}
 
     def written(self, kind: str = "delta") -> Written:
@@ -176,10 +177,24 @@ class Hosts(RuleBasedStateMachine):
     def resume(self) -> None:
         saved, head = self.savepoint[0], self.job.version
         gone = (*saved.abandoned, Abandoned(saved.step + 1, head.step))
-        self.job.version = replace(saved, step=head.step + 1, abandoned=gone)
+        openings = (*saved.openings, Opening(head.step + 1, f"opening {next(_openings)}"))
+        self.job.version = replace(saved, step=head.step + 1, abandoned=gone, openings=openings)
         self.job.model = dict(self.savepoint[1])
 
+    @rule()
+    def take_over(self) -> None:
+        step = self.job.version.step + 1
+        opening = Opening(step, f"opening {next(_openings)}")
+        self.job.version = replace(self.job.version, step=step, openings=(*self.job.version.openings, opening))
 
+    @rule()
+    def go_on_in_a_copy_of_the_folder(self) -> None:
+        """The folder is as it was at the savepoint: a backup, or a copy in which another driver runs."""
+        self.job.version, self.job.model = self.savepoint[0], dict(self.savepoint[1])
+        self.take_over()
+
+
+_openings = count(1)
 Hosts.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 test_a_shard_moves_between_hosts = pytest.mark.contract("STORE-02", "STORE-05", "STORE-06")(Hosts.TestCase)
 
@@ -375,7 +390,7 @@ def test_a_copy_that_was_cut_off_is_made_anew(job: Host, tmp_path: Path, length:
         "import sys, os; from pathlib import Path; from arcbeam.store.shards import cache\n"
         "path, length = Path(sys.argv[1]), sys.argv[2]\n"
         "os.truncate(path, path.stat().st_size // 2 if length == 'half' else int(length))\n"
-        "assert cache._sound(path, 1 << 20).step() is None\n"
+        "assert cache._sound(path, 1 << 20).copy_of() is None\n"
     )
     (copy,) = root.rglob("data.mdb")
     subprocess.run([sys.executable, "-c", program, str(copy), str(length)], check=True)
@@ -391,3 +406,16 @@ def test_a_copy_that_is_none_is_made_anew(job: Host, tmp_path: Path) -> None:
     (copy,) = root.rglob("data.mdb")
     copy.write_bytes(bytes(copy.stat().st_size))
     assert job.read(HostCache(root)) == [(b"a", b"1")]
+
+
+@pytest.mark.contract("STORE-05")
+def test_copy_of_the_folder_before_its_restore_is_not_used(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    job.commit(cache, {b"a": b"1"})
+    backup, model = job.version, dict(job.model)
+    job.commit(cache, {b"a": b"2"})
+    assert job.read(cache) == [(b"a", b"2")]
+    step = backup.step + 1
+    job.version = replace(backup, step=step, openings=(*backup.openings, Opening(step, "after the restore")))
+    job.model = model
+    job.commit(HostCache(tmp_path / "other"), {b"b": b"3"})
+    assert job.read(cache) == [(b"a", b"1"), (b"b", b"3")], "the copy was at the same step, with other content"

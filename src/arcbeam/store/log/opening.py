@@ -13,7 +13,16 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError, StoreError
 from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
-from arcbeam.store.manifest.values import ENDED, Abandoned, JobShape, Kind, Manifest, differences
+from arcbeam.store.manifest.values import (
+    ENDED,
+    KEPT_OPENINGS,
+    Abandoned,
+    JobShape,
+    Kind,
+    Manifest,
+    Opening,
+    differences,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +125,17 @@ def misfit(blobs: DurableBlobs, origin: Manifest, wrong: Sequence[str]) -> Incom
 
 def held(origin: Manifest, newest: Manifest | UnreadableHead, now: Timestamp, epoch: int, token: str) -> Manifest:
     """An opening behind the newest manifest that holds what another one holds, and changes nothing of it."""
+    step = newest.step + 1
     return replace(
         origin,
-        step=newest.step + 1,
+        step=step,
         epoch=epoch,
         token=token,
         parent=newest.token if isinstance(newest, Manifest) else "",
         kind=Kind.OPENING,
         time=Timestamp(max(now, origin.time)),
         cut=b"",
+        openings=(*origin.openings, Opening(step, token))[-KEPT_OPENINGS:],
     )
 
 
@@ -162,5 +173,6 @@ def _first(asked: Asked, epoch: int, token: str) -> Manifest:
         progress=b"",
         pins=(),
         abandoned=(),
+        openings=(Opening(0, token),),
         program=asked.program,
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from arcbeam.errors import InvalidPipelineError, RequestRefusedError
 from arcbeam.model.commits import CommitMode, name_change
@@ -221,7 +221,8 @@ def copy_savepoint(
         programs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
     if manifest.program:
         programs.copy(source, manifest.program, target, scratch)
-    copy = replace(manifest, job=token(), epoch=0, token=token(), parent="", kind=Kind.STEP, pins=(pin,), abandoned=())
+    anew: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.STEP, "abandoned": (), "openings": ()}
+    copy = replace(manifest, job=token(), token=token(), pins=(pin,), **anew)
     target.put(floor_name(0, 0), floor_data(copy.step))
     if not target.create(manifest_name(copy.step), encode(copy)):
         raise StoreError(f"'{target}' holds a job meanwhile", "copy the savepoint to an empty place")

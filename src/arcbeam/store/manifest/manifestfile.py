@@ -28,6 +28,7 @@ from arcbeam.store.manifest.values import (
     JobShape,
     Kind,
     Manifest,
+    Opening,
     OutputWatermark,
     Pin,
     ResidualSummary,
@@ -107,7 +108,11 @@ _MANIFEST = _record(
     pins=_array(_record("Pin", name="string", step="long", time="long")),
     abandoned=_array(_record("Abandoned", first="long", last="long")),
 )
-_MANIFEST["fields"] += [_optional("program", "string"), _optional("standing", "bytes")]
+_MANIFEST["fields"] += [
+    _optional("program", "string"),
+    _optional("standing", "bytes"),
+    {"name": "openings", "type": _array(_record("Opening", step="long", token="string")), "default": []},
+]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
 """Times are microseconds since 1970. A new field needs a default here and a line in docs/store.md; a field whose
 meaning changes, or that an old reader must not overlook, a new `VERSION`."""
@@ -203,6 +208,7 @@ def _to_record(manifest: Manifest) -> dict[str, Any]:
         "progress": manifest.progress,
         "pins": [{"name": p.name, "step": p.step, "time": p.time} for p in manifest.pins],
         "abandoned": [{"first": a.first, "last": a.last} for a in manifest.abandoned],
+        "openings": [{"step": o.step, "token": o.token} for o in manifest.openings],
         "program": manifest.program or None,
         "standing": manifest.standing or None,
     }
@@ -253,6 +259,7 @@ def _from_record(record: dict[str, Any]) -> Manifest:
         progress=record["progress"],
         pins=tuple(Pin(**p) for p in record["pins"]),
         abandoned=tuple(Abandoned(**a) for a in record["abandoned"]),
+        openings=tuple(Opening(**o) for o in record["openings"]),
         program=record["program"] or "",
         standing=record["standing"] or b"",
     )

@@ -14,6 +14,7 @@ from typing import Final
 from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import threshold
 from arcbeam.store.manifest.names import parse_written
 
 
@@ -109,19 +110,39 @@ class Abandoned:
 
 
 @dataclass(frozen=True, slots=True)
+class Opening:
+    """The opening of a driver: its step, and its token, which no other opening has."""
+
+    step: int
+    token: str
+
+
+KEPT_OPENINGS: Final = threshold(32, 2)
+"""A manifest names the newest ones. A copy of state that is older than all of them is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardVersion:
-    """The state of a shard after a step; the last three fields as in `Manifest` and `Shard`."""
+    """The state of a shard after a step; `abandoned`, `openings` and `files` as in `Manifest` and `Shard`."""
 
     job: str
     level: int
     shard: int
     step: int
     abandoned: tuple[Abandoned, ...]
+    openings: tuple[Opening, ...]
     files: tuple[ShardFile, ...]
 
     def contains(self, step: int) -> bool:
         """Whether what was real after that step led to this version."""
         return _leads_to(step, self.step, self.abandoned)
+
+    def driver_of(self, step: int) -> str | None:
+        """The token of the opening of the driver that committed a step on the way to this version.
+
+        Of a step after this version: of the newest driver. None if that opening is not known any more.
+        """
+        return next((opening.token for opening in reversed(self.openings) if opening.step <= step), None)
 
 
 def _leads_to(step: int, head: int, abandoned: tuple[Abandoned, ...]) -> bool:
@@ -145,6 +166,8 @@ class Manifest:
         progress: opaque: what the driver must remember.
         pins: the savepoints, by step.
         abandoned: the steps below this one that do not count, ascending.
+        openings: the newest `KEPT_OPENINGS` openings that led here, ascending. They tell the manifests of a job from
+            those of a copy of its folder, which has the same job, steps and epochs.
         program: name of the file that says what runs the job; "" if none was kept.
         standing: opaque: how the stages stand, for people; b"" if it was not kept.
     """
@@ -168,6 +191,7 @@ class Manifest:
     progress: bytes
     pins: tuple[Pin, ...]
     abandoned: tuple[Abandoned, ...]
+    openings: tuple[Opening, ...] = ()
     program: str = ""
     standing: bytes = b""
 
@@ -209,6 +233,8 @@ def contradictions(head: Manifest, following: Manifest) -> list[str]:
         wrong.append(f"{following.shape.shards} shards follow {head.shape.shards}")
     if following.abandoned != head.abandoned:
         wrong.append("the abandoned steps are others")
+    if following.openings != head.openings:
+        wrong.append("the openings are others")
     wrong += _fallen(head, following)
     wrong += _files(head, following)
     wrong += _pins(head, following)

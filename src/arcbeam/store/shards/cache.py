@@ -28,7 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import lmdb
 
@@ -46,7 +46,8 @@ from arcbeam.store.shards.shardfile import Block, ShardFileReader, in_blocks, lo
 
 _STATE = space.META + b"state"
 _STATE_FORM = struct.Struct("<IqB")
-_FORMAT = 1
+"""Format, step, `_CHANGING` or 0. The token of the opening of the driver that committed the step follows."""
+_FORMAT = 2
 _CHANGING = 1
 """The entries are between two steps: a process died while it changed them, if none does."""
 
@@ -158,7 +159,7 @@ class HostCache:
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
         """Brings a copy to a version. The caller holds the lock."""
         while True:
-            files, anew = lacking(version, database.step())
+            files, anew = lacking(version, database.copy_of())
             if not files and not anew:
                 return
             kept = [path for file in files if (path := _kept(folder, file.name)).is_file()]
@@ -166,7 +167,7 @@ class HostCache:
                 # SUBTLE: a delta of several steps may begin before the copy's step: what it says of those is what the
                 # copy has, or what a later step of it has made of that.
                 readers = [_reader(blobs, folder, file) for file in files]
-                database.apply(readers, version.step, anew=anew)
+                database.apply(readers, version, anew=anew)
             except (LostFileError, NewerFormatError, OSError):
                 if not kept:
                     raise
@@ -179,21 +180,38 @@ class HostCache:
                 return
 
 
-def lacking(version: ShardVersion, at: int | None) -> tuple[tuple[ShardFile, ...], bool]:
+class CopyOf(NamedTuple):
+    """What a copy of a shard is a copy of.
+
+    Attributes:
+        step: that was committed last.
+        driver: token of the opening of the driver that committed it; "" if that was not known.
+    """
+
+    step: int
+    driver: str
+
+
+def lacking(version: ShardVersion, copy: CopyOf | None) -> tuple[tuple[ShardFile, ...], bool]:
     """What a copy of a shard needs to come to a version.
+
+    A copy that another driver has brought to its step does not count: that driver runs a copy of the job's folder, or
+    the folder as it was before it was restored, or it has taken the job over. If this driver is fenced out, it learns
+    that when it commits.
 
     Args:
         version: where it is to be.
-        at: the step that the copy is of; None: there is none that can be used.
+        copy: what there is; None: nothing that can be used.
 
     Returns:
         The files that it lacks, the oldest first; and whether what it has is to be thrown away before.
 
     Raises:
-        DecidedStepError: the copy is at a later step: whoever asks comes too late.
+        DecidedStepError: the same driver has committed a later step: the task's attempt is out of date.
     """
-    if at is None:
+    if copy is None or copy.driver != version.driver_of(copy.step):
         return version.files, True
+    at = copy.step
     if at > version.step:
         raise DecidedStepError(
             f"shard {version.shard} of level {version.level} is at step {at} here, step {version.step} was asked for",
@@ -297,32 +315,35 @@ class _Database:
         txn.abort()
         self.readers -= 1
 
-    def step(self) -> int | None:
-        """The step that the entries are of; None if there are none, or they cannot be used."""
+    def copy_of(self) -> CopyOf | None:
+        """What the entries are a copy of; None if there are none, or they cannot be used."""
         txn = self.begin_reading()
         try:
             state = cast("bytes | None", txn.get(_STATE))
         finally:
             self.end_reading(txn)
-        if state is None or len(state) != _STATE_FORM.size:
+        if state is None or len(state) < _STATE_FORM.size:
             return None
-        form, step, changing = _STATE_FORM.unpack(state)
-        return None if form != _FORMAT or changing else int(step)
+        form, step, changing = _STATE_FORM.unpack_from(state)
+        if form != _FORMAT or changing:
+            return None
+        return CopyOf(step, bytes(state[_STATE_FORM.size :]).decode())
 
-    def apply(self, readers: list[ShardFileReader], step: int, *, anew: bool) -> None:
+    def apply(self, readers: list[ShardFileReader], version: ShardVersion, *, anew: bool) -> None:
         """Applies files, the oldest first, to the entries there are, or to none.
 
         SUBTLE: in several transactions, so that a large file takes little memory; between them the entries are of no
         step, and are thrown away if this ends early.
         """
-        self._write(lambda txn: self._begin(txn, step, anew=anew))
+        self._write(lambda txn: self._begin(txn, version.step, anew=anew))
         of_files = [reader.blocks() for reader in readers]
         # What stands for itself is merged before: entries that are appended leave full pages, and cost less than those
         # that are put between others.
         for blocks in [merged(of_files, bottom=True)] if anew else of_files:
             for batch in _batches(blocks, append=anew):
                 self._write(lambda txn, batch=batch: _put(txn, batch, append=anew))  # type: ignore[misc]
-        self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, step, 0)))
+        driver = (version.driver_of(version.step) or "").encode()
+        self._write(lambda txn: txn.put(_STATE, _STATE_FORM.pack(_FORMAT, version.step, 0) + driver))
 
     def _begin(self, txn: lmdb.Transaction, step: int, *, anew: bool) -> None:
         if anew:

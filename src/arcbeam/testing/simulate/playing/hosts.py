@@ -17,7 +17,7 @@ from arcbeam.steps import seams
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import ShardVersion
-from arcbeam.store.shards.cache import lacking
+from arcbeam.store.shards.cache import CopyOf, lacking
 from arcbeam.store.shards.compaction import opened, publish
 from arcbeam.store.shards.overlay import Overlay
 from arcbeam.store.shards.shardfile import in_blocks
@@ -34,7 +34,7 @@ class Host(seams.Host, Protocol):
 class _Rows:
     """Entries of one version; an `overlay.Base`. Never changed once made."""
 
-    step: int
+    of: CopyOf
     rows: dict[bytes, bytes]
     _keys: list[bytes] = field(default_factory=list)
 
@@ -69,7 +69,7 @@ class MemoryHost:
         """See `HostCache`."""
         place = version.job, version.level, version.shard
         copy = self._copies.get(place)
-        files, anew = lacking(version, copy.step if copy else None)
+        files, anew = lacking(version, copy.of if copy else None)
         if copy is None or anew or files:
             rows = {} if copy is None or anew else dict(copy.rows)
             for file in files:
@@ -78,7 +78,7 @@ class MemoryHost:
                         rows.pop(key, None)
                     else:
                         rows[key] = value
-            copy = self._copies[place] = _Rows(version.step, rows)
+            copy = self._copies[place] = _Rows(CopyOf(version.step, version.driver_of(version.step) or ""), rows)
         return Overlay(copy)
 
     def publish(
