@@ -47,7 +47,10 @@ def log(tmp_path: Path) -> StepLog:
 
 @contextmanager
 def driven(log: StepLog, *answers: Answer, mode: CommitMode | None = None) -> Iterator[list[Request]]:
-    """A driver that gives these answers to the first request, and then ends in that mode."""
+    """A driver that gives these answers to the first request, and commits that mode.
+
+    As a driver does: it drains after it has said that it will; all else is committed before it is answered.
+    """
     seen: list[Request] = []
     stopped = threading.Event()
 
@@ -57,9 +60,11 @@ def driven(log: StepLog, *answers: Answer, mode: CommitMode | None = None) -> It
                 request = requests.read(log.blobs, id)
                 assert request is not None
                 seen.append(request)
+                if mode is not None and request.what is not Asked.DRAIN:
+                    log.propose(log.draft(Timestamp(1), mode=mode))
                 for answer in answers:
                     requests.answer(log.blobs, id, answer)
-                if mode is not None:
+                if mode is not None and request.what is Asked.DRAIN:
                     log.propose(log.draft(Timestamp(1), mode=mode))
                 return
 
