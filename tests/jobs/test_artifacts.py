@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.portability import artifact_service
 
-from arcbeam.errors import InvalidPipelineError
-from arcbeam.jobs.artifacts import safe_name
-from arcbeam.jobs.execution import FileKind, JobEvents, Submission
+from arcbeam.errors import InvalidPipelineError, SubmissionError
+from arcbeam.jobs.artifacts import StagingServicer, safe_name
+from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Submission
+from arcbeam.jobs.lifecycle import Jobs
+from tests.golden.texts import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, artifact, serving
 
 pytestmark = pytest.mark.contract("API-02", "API-05")
@@ -211,6 +213,35 @@ def test_files_of_a_started_job_stay_as_they_are(client: Client, file: Callable[
     run(client, token)
     with pytest.raises(grpc.RpcError, match="it is DONE"):
         offer(client, token)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_job_cancelled_while_files_come_leaves_none(
+    tmp_path: Path, jobs: Jobs, file: Callable[..., Path], number: int
+) -> None:
+    """Before each message that the submitter sends."""
+    one = artifact(file("x"), "a/x")
+    pipeline = a_pipeline(one, artifact(file("x"), "y"))
+    id = jobs.prepare("words", pipeline.SerializeToString(), {}, b"", needs_files=True)
+    some = artifact_pb.GetArtifactResponse(data=b"a")
+    resolved = artifact_pb.ResolveArtifactsResponse(replacements=[one])
+    responses = [
+        artifact_pb.ArtifactResponseWrapper(staging_token=id),
+        artifact_pb.ArtifactResponseWrapper(resolve_artifact_response=resolved),
+        artifact_pb.ArtifactResponseWrapper(get_artifact_response=some),
+        artifact_pb.ArtifactResponseWrapper(get_artifact_response=some, is_last=True),
+    ]
+
+    def sent() -> Iterator[Any]:
+        for each, response in enumerate(responses):
+            if each == number:
+                assert jobs.cancel(id) is JobState.CANCELLED
+            yield response
+
+    with pytest.raises(SubmissionError) as error:
+        list(StagingServicer(jobs).ReverseArtifactRetrievalService(sent()))
+    check_message("staging-of-ended-job", str(error.value), job=id)
+    assert not jobs.folder(id).exists()
 
 
 def test_a_name_that_is_a_file_and_a_folder(client: Client, file: Callable[..., Path]) -> None:

@@ -100,6 +100,14 @@ def test_old_ended_jobs_are_forgotten_with_all_they_said(registry: Registry) -> 
     assert registry.events("ended", 0) == []
 
 
+def test_suspended_job_is_kept_whether_it_was_seen_running(registry: Registry) -> None:
+    for id in ("prepared", "suspended", "newest"):
+        registry.add(id, id, b"", b"", "[]", at=1)
+    registry.transition("suspended", JobState.STARTING, [JobState.STOPPED], at=2)
+    registry.transition("suspended", JobState.STOPPED, [JobState.STARTING], at=3)
+    assert registry.forget(1, prepared_before=10) == ["prepared"]
+
+
 def test_a_write_ends_a_wait(registry: Registry) -> None:
     version = registry.version()
     add(registry)

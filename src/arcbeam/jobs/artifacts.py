@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,23 @@ class StagingServicer(artifact_grpc.ArtifactStagingServiceServicer):  # type: ig
         except JobNotFoundError:
             raise JobNotFoundError(f"there is no job with the staging token '{token}'") from None
         if record.state is not JobState.STOPPED:
-            raise SubmissionError(f"the files of job '{token}' cannot be staged: it is {record.state}")
+            raise _ended(token, record.state)
+        try:
+            yield from self._staged(token, responses)
+        finally:
+            # SUBTLE: whoever cancelled the job has removed the files that were there by then.
+            state = self._state(token)
+            if state is None or state.terminal:
+                shutil.rmtree(self._jobs.folder(token), ignore_errors=True)
+                raise _ended(token, state or "forgotten")
+
+    def _state(self, job: str) -> JobState | None:
+        try:
+            return self._jobs.registry.job(job).state
+        except JobNotFoundError:
+            return None
+
+    def _staged(self, token: str, responses: Iterator[Any]) -> Iterator[Any]:
         pipeline = runner_pb.Pipeline.FromString(self._jobs.registry.pipeline(token))
         folder = self._jobs.folder(token)
         make_folder(folder)
@@ -147,6 +164,10 @@ class StagingServicer(artifact_grpc.ArtifactStagingServiceServicer):  # type: ig
                 files[name, received.sha256] = _placed(files, folder, name, artifact, received, environment)
         self._jobs.staged(token, list(files.values()))
         _LOG.info("job %s: %d files staged", token, len(files))
+
+
+def _ended(job: str, state: str) -> SubmissionError:
+    return SubmissionError(f"the files of job '{job}' cannot be staged: it is {state}", "submit the pipeline again")
 
 
 def _next(responses: Iterator[Any]) -> Any:

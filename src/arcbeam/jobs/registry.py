@@ -311,7 +311,7 @@ class Registry:
             rows = self._db.execute(
                 "SELECT id FROM job WHERE number NOT IN (SELECT number FROM job ORDER BY number DESC LIMIT ?) "
                 f"AND (state IN ({ended}) OR (state = '{JobState.STOPPED}' AND changed < ? AND NOT EXISTS "
-                f"(SELECT 1 FROM event WHERE event.job = job.id AND event.state = '{JobState.RUNNING}')))",
+                f"(SELECT 1 FROM event WHERE event.job = job.id AND event.state = '{JobState.STARTING}')))",
                 (keep, prepared_before),
             ).fetchall()
             self._db.executemany("DELETE FROM job WHERE id = ?", rows)
