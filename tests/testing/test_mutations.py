@@ -27,6 +27,8 @@ SEEDS = {
     "an index that is read once": 49,
     "a scan that ends with a block of the overlay": 49,
     "a timer that keeps its first payload": 2,
+    "a timer that fires where it was, too": 87,
+    "a timer that is cleared and fires": 0,
     "a suspension that is not heard": 38,
     "what was seen is forgotten": 18,
     "what was not believed is forgotten": 0,

@@ -25,6 +25,7 @@ from arcbeam.engine.progress import Event, JobMachine, JobStarted, Mode, committ
 from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.state.agenda import Agenda
+from arcbeam.engine.state.imminent import Imminent
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step import shard, stagestep
@@ -186,6 +187,24 @@ def _read_once() -> AbstractContextManager[object]:
         self._until = self._end
 
     return patch.object(Frontier, "_read", and_never_again)
+
+
+def _fires_where_it_was() -> AbstractContextManager[object]:
+    """A timer without a row stays when it is set for later."""
+    return patch.object(Timers, "set", _keeping_imminent(Timers.set))
+
+
+def _cleared_fires() -> AbstractContextManager[object]:
+    """A timer without a row stays when it is cleared."""
+    return patch.object(Timers, "clear", _keeping_imminent(Timers.clear))
+
+
+def _keeping_imminent(real: Any) -> Any:
+    def without_removing(self: Timers, *asked: Any) -> None:
+        with patch.object(Imminent, "remove", lambda self, slot: None):
+            real(self, *asked)
+
+    return without_removing
 
 
 def _payload_kept() -> AbstractContextManager[object]:
@@ -405,6 +424,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "an index that is read once": _read_once,
     "a timer that keeps its first payload": _payload_kept,
     "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
+    "a timer that fires where it was, too": _fires_where_it_was,
+    "a timer that is cleared and fires": _cleared_fires,
     "a suspension that is not heard": _suspension_unheard,
     "what was seen is forgotten": _only_the_steps,
     "what was not believed is forgotten": _doubts_forgotten,

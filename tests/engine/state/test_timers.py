@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import ClassVar
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
 from arcbeam.engine.watermarks.holds import HolderKind, Holds
@@ -18,25 +21,72 @@ _FAMILIES = {"event": TimeDomain.EVENT, "other": TimeDomain.EVENT, "clock": Time
 _KEYS = st.sampled_from([b"", b"a", b"a\0\1", b"l" * 200])
 _WINDOWS = st.sampled_from([b"", b"\0\0\1w", b"w" * 90])
 _TIMES = st.sampled_from([MIN_TIMESTAMP, *map(Timestamp, range(-2, 6)), END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP])
-_SLOTS = st.tuples(_KEYS, _WINDOWS, st.sampled_from([*_FAMILIES, EXPIRATION]), st.sampled_from(["", "t\0", "u" * 150]))
+_EXPECTED = st.sampled_from([*map(Timestamp, range(6)), MAX_TIMESTAMP])
+_HOLDS = st.none() | _TIMES
+_SLOTS = st.tuples(
+    _KEYS, _WINDOWS, st.sampled_from(["event", *_FAMILIES, EXPIRATION]), st.sampled_from(["", "t\0", "u" * 150])
+)
+
+
+_CHOICES = st.integers(0, 999)
+"""Which of the slots that are known."""
 
 
 class TimersMachine(RuleBasedStateMachine):
-    """Timers of one stage, beside those of another, against a dictionary."""
+    """Timers of one stage, beside those of another, against a dictionary.
+
+    Most rules take a slot that was used before: what is done twice is where the mistakes are. `seen` counts how often.
+    """
+
+    seen: ClassVar[Counter[str]] = Counter()
 
     def __init__(self) -> None:
         super().__init__()
+        self.used: list[tuple] = []
+        self.soon: Timestamp | None = None
         self.view = MemoryView()
         Timers(self.view, 2, _FAMILIES).set(b"a", b"", "event", Timestamp(0), Timestamp(0))
         self.timers = Timers(self.view, 1, _FAMILIES)
         self.model: dict[tuple, Fired] = {}
         self.expects = False
 
-    @rule(slot=_SLOTS, at=_TIMES, hold=st.none() | _TIMES, payload=st.sampled_from([b"", b"pane"]))
+    @rule(slot=_SLOTS, at=_TIMES, hold=_HOLDS, payload=st.sampled_from([b"", b"pane"]))
     def set(self, slot: tuple, at: Timestamp, hold: Timestamp | None, payload: bytes) -> None:
         key, window, family, tag = slot
+        if slot not in self.used:
+            self.used.append(slot)
+        before = self.model.get(slot)
+        if before is not None:
+            self.seen["set while pending"] += 1
+            if self.soon is not None and family not in ("clock", EXPIRATION):
+                was, now = (passed(self.soon, time) for time in (before.fire_at, at))
+                self.seen[f"from {_SIDES[was]} to {_SIDES[now]} the expected watermark"] += 1
         self.timers.set(key, window, family, at, hold, tag, payload)
         self.model[slot] = Fired(key, window, family, tag, at, hold, payload)
+
+    @precondition(lambda self: self.used)
+    @rule(which=_CHOICES, at=_TIMES, hold=_HOLDS, payload=st.sampled_from([b"", b"pane"]))
+    def set_again(self, which: int, at: Timestamp, hold: Timestamp | None, payload: bytes) -> None:
+        self.set(self.used[which % len(self.used)], at, hold, payload)
+
+    @precondition(lambda self: self.used and self.soon != MAX_TIMESTAMP)
+    @rule(which=_CHOICES, below=st.lists(st.booleans(), min_size=2, max_size=5), cleared=st.booleans(), ends=_HOLDS)
+    def set_across_and_back(self, which: int, below: list[bool], cleared: bool, ends: Timestamp | None) -> None:
+        """One that fires in this step and one that does not, in turns."""
+        assert self.soon is not None
+        slot = self.used[which % len(self.used)]
+        for each in below:
+            at = Timestamp(self.soon - each)
+            self.set(slot, at, at, b"")
+        if cleared:
+            self.clear(slot)
+            self.set(slot, Timestamp(self.soon - below[0]), ends, b"again")
+
+    @precondition(lambda self: self.model)
+    @rule(which=_CHOICES)
+    def clear_one_that_is_set(self, which: int) -> None:
+        self.seen["cleared while pending"] += 1
+        self.clear(list(self.model)[which % len(self.model)])
 
     @rule(slot=_SLOTS, at=_TIMES)
     def set_with_the_default_hold(self, slot: tuple, at: Timestamp) -> None:
@@ -55,21 +105,25 @@ class TimersMachine(RuleBasedStateMachine):
             del self.model[slot]
         assert self.timers.drop(key, window) == len(dropped)
 
-    @rule(watermark=_TIMES)
+    @initialize(watermark=_EXPECTED)
+    def begin(self, watermark: Timestamp) -> None:
+        self.expect(watermark)
+
+    @rule(watermark=_EXPECTED)
     def expect(self, watermark: Timestamp) -> None:
         self.timers.expect(watermark)
-        self.expects = True
+        self.expects, self.soon = True, watermark
 
-    @rule()
     def settle(self) -> None:
         self.timers.settle()
-        self.expects = False
+        self.expects, self.soon = False, None
 
-    @rule()
-    def reopen(self) -> None:
+    @rule(watermark=_EXPECTED)
+    def next_step(self, watermark: Timestamp) -> None:
         self.settle()
         self.view = MemoryView(self.view.snapshot())
         self.timers = Timers(self.view, 1, _FAMILIES)
+        self.expect(watermark)
 
     @precondition(lambda self: self.model)
     @rule(watermark=_TIMES, limit=st.integers(1, 4))
@@ -119,8 +173,24 @@ class TimersMachine(RuleBasedStateMachine):
         assert len(self.view) == 2
 
 
-TestTimers = TimersMachine.TestCase
-TestTimers.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+_SIDES = {True: "below", False: "above"}
+
+
+class TestTimers(TimersMachine.TestCase):
+    settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+    def runTest(self) -> None:
+        TimersMachine.seen.clear()
+        super().runTest()
+        few = {what: TimersMachine.seen[what] for what in _OFTEN if TimersMachine.seen[what] < 15}
+        assert not few, "what the machine has done too seldom to find a mistake in it"
+
+
+_OFTEN = (
+    "set while pending",
+    "cleared while pending",
+    *(f"from {was} to {now} the expected watermark" for was in _SIDES.values() for now in _SIDES.values()),
+)
 
 
 def _timers() -> Timers:

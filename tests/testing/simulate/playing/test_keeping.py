@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,12 +11,13 @@ from arcbeam.engine.rows.keyspace import after
 from arcbeam.engine.state.cells import CellKind, Cells
 from arcbeam.engine.state.residuals import Remainder, Restriction
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.step.bundles import CallResult
+from arcbeam.engine.step.bundles import CallResult, TimerCleared, TimerSet
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.commits import Committable
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing.simulate.judging.records import Broken, Out
+from arcbeam.testing.simulate.playing.debouncing import ALL_WAYS, Debounced
 from arcbeam.testing.simulate.playing.keeping import WAYS
 from arcbeam.testing.simulate.playing.usercode import Expanding, Reading
 from arcbeam.testing.simulate.scenario.kinds import Event, Expand, Keep, Kind, Source
@@ -82,6 +84,28 @@ def rows_of(way: str) -> set[int]:
 
 def test_cells_of_every_kind_are_written() -> None:
     assert set().union(*map(rows_of, WAYS)) == set(CellKind)
+
+
+def test_debounced_elements_set_one_timer_several_times_in_a_call() -> None:
+    desk = Alone(Stage("keep-1", 1, Keep(way="debounce", pause=10)))
+    runner = Debounced(desk, 1)
+    elements = [(b"a%d" % n, Timestamp(4 + n), (WINDOW,), NO_PANE) for n in range(6)]
+    changes = [(type(change), change.family) for change in runner.process(b"k", elements).timers]
+    assert min(Counter(changes).values()) >= 3
+    assert set(changes) == {(of, family) for of in (TimerSet, TimerCleared) for family in ("quiet", "clock")}
+
+
+@pytest.mark.parametrize(("fire_at", "payload"), [(12, b"1"), (8, b"1"), (12, b"0")])
+def test_a_debounced_timer_fires_once_as_it_was_set_last(fire_at: int, payload: bytes) -> None:
+    desk = Alone(Stage("keep-1", 1, Keep(way="debounce", delay=7)))
+    runner = ALL_WAYS["debounce"](desk, 1)
+    runner.process(b"k", [(b"a1", Timestamp(5), (WINDOW,), NO_PANE)])
+    fired = Fired(b"k", WINDOW.ordered(), "quiet", "", Timestamp(fire_at), Timestamp(5), payload)
+    if (fire_at, payload) == (12, b"1"):
+        runner.fired(fired)
+        assert [(out.atoms, out.time) for out in desk.outs] == [((b"a1",), 5)]
+    with pytest.raises(Broken, match="was moved, cleared or had fired"):
+        runner.fired(fired)
 
 
 def test_the_earlier_half_goes_first() -> None:

@@ -24,7 +24,7 @@ from arcbeam.store.shards.overlay import _SortedKeys
 from arcbeam.testing import calendars
 from arcbeam.testing import windowfns as windows
 from arcbeam.testing.simulate import FaultKind, RequestKind, Scenario, scenario_of
-from arcbeam.testing.simulate.playing.keeping import WAYS
+from arcbeam.testing.simulate.playing.debouncing import ALL_WAYS
 from arcbeam.testing.simulate.playing.world import play
 from arcbeam.testing.simulate.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
 from arcbeam.testing.simulate.scenario.pipelines import ZONES
@@ -89,7 +89,7 @@ def chosen() -> Counter[object]:
         *(*FaultKind, *RequestKind, *PaneTime),
         *get_args(Kind),
         *(("trigger", trigger) for trigger in TRIGGERS),
-        *(("way", way) for way in WAYS),
+        *(("way", way) for way in ALL_WAYS),
         *(("group", name) for name in WINDOWINGS),
         *(("keep", name) for name in WINDOWINGS if name not in MERGING),
         *(("join", name) for name in ("fixed", "sliding", "global", "days", "lanes")),

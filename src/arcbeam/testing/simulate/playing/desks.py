@@ -25,8 +25,8 @@ from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
 from arcbeam.testing.simulate.judging import checks
 from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Part, Record
 from arcbeam.testing.simulate.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
+from arcbeam.testing.simulate.playing.debouncing import ALL_WAYS
 from arcbeam.testing.simulate.playing.jobs import Job
-from arcbeam.testing.simulate.playing.keeping import WAYS
 from arcbeam.testing.simulate.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
 from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
 from arcbeam.testing.simulate.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
@@ -153,7 +153,7 @@ def runner_of(desk: StageDesk, number: int) -> EngineRunner:
         case Buffer():
             runner = Buffering(desk, number)
         case Keep(way=way):
-            runner = WAYS[way](desk, number)
+            runner = ALL_WAYS[way](desk, number)
         case Join():
             runner = Joining(desk)
         case _:

@@ -49,6 +49,10 @@ from arcbeam.testing.simulate.scenario.scenarios import FaultKind, Request, Requ
 
 _MOST_STEPS = 1000
 """A job that has not ended by then starves something; the longest that was seen to end has 654 (seed 60486)."""
+_MOST_AT_ONCE = 20
+"""Events at one moment of the clock: a driver that has more of them spins. Five times as many as were seen."""
+_MOST_BETWEEN = 400
+"""Events between two commits: likewise."""
 
 
 class World:
@@ -65,6 +69,8 @@ class World:
         happened: how often each kind of fault and request did happen, and what else is worth counting.
         story: what happened, in order.
         earlier: drivers that there were where the job was copied from.
+        at_once, most_at_once: events since the clock has moved, and the most that there were.
+        most_between: the most events between two commits.
     """
 
     def __init__(
@@ -95,6 +101,8 @@ class World:
         self._epoch, self._since = 0, self.now
         self._asked: Counter[RequestKind] = Counter()
         self._copies: list[Callable[[], World]] = []
+        self.at_once = self.most_at_once = self.most_between = 0
+        self._between: tuple[int, int] = (0, 0)
 
     # What happens.
 
@@ -115,7 +123,7 @@ class World:
             if not times:
                 raise Broken("nothing happens any more")
             at, number = min(times)
-            self.now = max(self.now, at)
+            self._comes_to(max(self.now, at))
             living[number].advance()
             self.watcher.look()
             self._check_fenced(living)
@@ -139,6 +147,20 @@ class World:
         for driver in living:
             if driver.log.epoch < self._epoch:
                 driver.check_fenced(self._since)
+
+    def _comes_to(self, moment: Timestamp) -> None:
+        """The clock moves on, or another event happens at the same moment."""
+        self.at_once = self.at_once + 1 if moment == self.now else 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        if self.at_once > _MOST_AT_ONCE:
+            raise Broken(f"{self.at_once} events have happened at {moment}, and the clock does not move")
+        self.now = moment
+        commits, events = self._between
+        events = events + 1 if commits == self.watcher.commits else 1
+        self._between = self.watcher.commits, events
+        self.most_between = max(self.most_between, events)
+        if events > _MOST_BETWEEN:
+            raise Broken(f"{events} events have happened since commit {commits}, and none has led to another")
 
     def close(self) -> None:
         """Lets go of what hosts have open."""

@@ -1,7 +1,7 @@
-"""Other forms of observers than those that go by the latest time of all: for scenarios that were chosen without them.
+"""Other forms of stages than those that were chosen first: of observers, and of stages that keep elements.
 
 Owns how often each is chosen, and what else must be so in a pipeline that it can be seen. Has chance of its own: where
-nothing observes, a seed is what it was before. Must not know how a form is run.
+nothing is changed, a seed is what it was before. Must not know how a form is run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.observers import Policy
-from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Kind, Pass, Shared, Source
+from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Keep, Kind, Pass, Shared, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenario.scenarios import Scenario
 
@@ -21,15 +21,29 @@ _SKEWS = (0, 50_000, 1_000_000)
 _PATIENCE = (0, 1_000, 20_000, 1_000_000)
 """Shorter than some pauses of sources, and longer than others."""
 
+_STAYS = 0.85
+"""So many stages that keep elements stay as they are."""
 _QUANTILES = (0.5, 0.5, 0.8, 0.9)
 
 
 def formed(scenario: Scenario, seed: int) -> Scenario:
-    """The scenario of a seed with other forms of observers in some of those stages that observe."""
-    pipeline = _skewed(scenario.pipeline, random.Random(f"skew {seed}"))
+    """The scenario of a seed with other forms of some of its stages."""
+    pipeline = _debouncing(scenario.pipeline, random.Random(f"debounce {seed}"))
+    pipeline = _skewed(pipeline, random.Random(f"skew {seed}"))
     pipeline = _impatient(pipeline, random.Random(f"idle {seed}"))
     pipeline = _of_quantiles(pipeline, random.Random(f"of ranks {seed}"))
     return _shared(replace(scenario, pipeline=pipeline), random.Random(f"shared {seed}"))
+
+
+def _debouncing(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """Some stages that keep elements move their timers with every element."""
+    return replace(pipeline, stages=tuple(_debounced(stage, chance) for stage in pipeline.stages))
+
+
+def _debounced(stage: Stage, chance: random.Random) -> Stage:
+    if not isinstance(stage.kind, Keep) or chance.random() < _STAYS:
+        return stage
+    return replace(stage, kind=replace(stage.kind, way="debounce"))
 
 
 def _skewed(pipeline: Pipeline, chance: random.Random) -> Pipeline:

@@ -250,7 +250,8 @@ class Keep:
             time, by a processing-time timer, or at the end of the window; "clock or expiration": the same, but what is
             left at the expiration goes on then; "each": each by a timer of its own; "drawers": those of some names
             together, by a timer of that name; "order": in order of time, without
-            waiting for more.
+            waiting for more; "debounce": all of a window together, by a timer of either clock that each element moves,
+            clears and sets again.
         delay: of timers of event time.
         lateness: allowed.
         pause: of timers of the clock.

@@ -90,6 +90,7 @@ _FAMILIES = {
     "each": {"each": TimeDomain.EVENT},
     "drawers": {"drawer": TimeDomain.EVENT},
     "order": {"end": TimeDomain.EVENT},
+    "debounce": {"quiet": TimeDomain.EVENT, "clock": TimeDomain.PROCESSING},
 }
 
 
