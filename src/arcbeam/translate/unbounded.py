@@ -1,4 +1,4 @@
-"""State of a streaming job that nothing ever lets go: what people should know before it runs.
+"""What people should know of a streaming job before it runs: state that nothing ever lets go, sinks that lose data.
 
 Owns by what it is recognized, from the pipeline's proto alone, and what is said about it.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
-from arcbeam.translate import describe, phases, teststream
+from arcbeam.translate import beamsinks, describe, phases, teststream
 
 _GLOBAL = common_urns.global_windows.urn
 
@@ -22,10 +22,11 @@ def warnings_of(pipeline: Any) -> tuple[str, ...]:
         pipeline: `beam_runner_api_pb2.Pipeline`, well-formed; not changed. One with a TestStream has an end.
     """
     components = pipeline.components
+    of_sinks = tuple(beamsinks.warnings_of(components))
     transforms = sorted(components.transforms.values(), key=lambda transform: str(transform.unique_name))
     if any(transform.spec.urn == teststream.URN for transform in transforms):
-        return ()
-    return tuple(text for transform in transforms if (text := _about(components, transform)))
+        return of_sinks
+    return (*(text for transform in transforms if (text := _about(components, transform))), *of_sinks)
 
 
 def _about(components: Any, transform: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.translate import resubmitted
+from tests.translate.identifying import resubmitted
 
 pytestmark = pytest.mark.contract("END-01", "STORE-05")
 

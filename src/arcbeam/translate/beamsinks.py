@@ -1,0 +1,79 @@
+"""Faults of Beam's own file sinks on unbounded inputs, which users should know before a pipeline runs.
+
+Owns which sinks are concerned, recognized by their Python type in the pipeline's proto, and the words. The faults are
+in the SDK, so they are the same on every runner; `docs/ends.md` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+
+from arcbeam.translate import describe
+
+_TYPE = "python_type"
+_ROWS = "/ParDo(_RowDictionariesToArrowTable)"
+_REWINDOWED = "/Write/WriteImpl/ApplyFixedWindows"
+_MIXING = {
+    "apache_beam.io.parquetio.WriteToParquet": "Parquet(SCHEMA)",
+    "apache_beam.io.parquetio.WriteToParquetBatched": "Parquet(SCHEMA)",
+    "apache_beam.io.avroio.WriteToAvro": "Avro(SCHEMA)",
+}
+"""Sinks with one file handle for all windows of a bundle, and the format of ours that writes the same."""
+_ONE_FIRING = {
+    "apache_beam.io.textio.WriteToText": "Text()",
+    "apache_beam.io.tfrecordio.WriteToTFRecord": "a format of your own",
+    "apache_beam.io.fileio.WriteToFiles": "Text()",
+}
+"""Sinks that give the files of all firings of a window the same names."""
+
+
+def warnings_of(components: Any) -> Iterator[str]:
+    """Yield one text for each sink that may write wrong files.
+
+    Args:
+        components: of the pipeline's proto; not changed.
+    """
+    transforms = components.transforms
+    names = {str(transform.unique_name) for transform in transforms.values()}
+    for transform in sorted(transforms.values(), key=lambda transform: str(transform.unique_name)):
+        kind = transform.annotations[_TYPE].decode() if _TYPE in transform.annotations else ""
+        if kind not in _MIXING and kind not in _ONE_FIRING:
+            continue
+        name = str(transform.unique_name)
+        read = [components.pcollections[pcoll] for pcoll in transform.inputs.values()]
+        unbounded = [pcoll for pcoll in read if pcoll.is_bounded == runner_pb.IsBounded.UNBOUNDED]
+        if not unbounded:
+            continue
+        short = kind.rpartition(".")[2]
+        strategies = [components.windowing_strategies[pcoll.windowing_strategy_id] for pcoll in unbounded]
+        if kind in _MIXING:
+            # Of rows, the sink has no tables yet.
+            what = (
+                "puts the rows of several windows into the file of the last one"
+                if any(each.startswith(f"{name}/") and each.endswith(_ROWS) for each in names)
+                else "leaves files empty or cut off"
+            )
+            yield (
+                f"{name} may lose data: Beam's {short} {what} when several windows end together, on every runner; "
+                f"use arcbeam.io.WriteParts(path, {_MIXING[kind]})"
+            )
+        elif f"{name}{_REWINDOWED}" not in names and any(map(_fires_again, strategies)):
+            yield (
+                f"{name} may lose data: its windows fire more than once, and Beam's {short} gives the files of each "
+                f"firing the same names, on every runner; use arcbeam.io.WriteParts(path, {_ONE_FIRING[kind]}), or a "
+                f"trigger that fires once (AfterWatermark(), no allowed lateness)"
+            )
+
+
+def _fires_again(strategy: Any) -> bool:
+    """Whether a window may have more than one pane."""
+    if describe.may_fire_early(strategy.trigger, in_steps=True):
+        return True
+    trigger = strategy.trigger
+    ends_on_time = trigger.WhichOneof("trigger") == "after_end_of_window" and not trigger.after_end_of_window.HasField(
+        "late_firings"
+    )
+    return strategy.allowed_lateness > 0 and not ends_on_time
