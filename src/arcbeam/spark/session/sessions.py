@@ -43,6 +43,8 @@ _OWN_SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
     "spark.python.daemon.module": "arcbeam.spark.session.daemon",
+    # A cancelled task ends when its worker is killed: Spark looks every two seconds, and then waits so long again.
+    "spark.python.task.killTimeout": "100ms",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
@@ -64,6 +66,9 @@ _JOB_SETTINGS = {
     # them: batches of 4 MiB (Spark's bound) would be 400 MiB of heap per task.
     "spark.sql.inMemoryColumnarStorage.batchSize": "1",
     "spark.sql.adaptive.enabled": "false",
+    # SUBTLE: a task that is interrupted while its Python worker starts takes that for a timeout. Spark then restarts
+    # the Python daemon: all workers of the session end, also those of other jobs.
+    "spark.sql.execution.interruptOnCancel": "false",
 }
 
 
@@ -397,7 +402,11 @@ def tagged(spark: SparkSession, job: str, about: str = "") -> Iterator[None]:
 
 
 def interrupt(spark: SparkSession, job: str) -> None:
-    """Cancels the running Spark jobs of a job; from any thread."""
+    """Cancels the running Spark jobs of a job; from any thread.
+
+    Its tasks end within seconds, not at once: Spark kills the worker of a task that was cancelled. A Connect server
+    interrupts them, whatever the session's settings say.
+    """
     if is_connect(spark):
         spark.interruptTag(_tag(job))
     else:
