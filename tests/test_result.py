@@ -16,6 +16,7 @@ from arcbeam.jobs.termination import TERMINATED, OnSigterm, SigtermWatch
 from arcbeam.result import ArcbeamResult
 from arcbeam.steps.requests import settled
 from arcbeam.store.log.requests import Answer, Said
+from tests.golden import check_message
 from tests.jobs.fakes import WAIT
 
 
@@ -64,6 +65,7 @@ def test_a_program_ends_by_sigterm_when_all_its_jobs_have_and_whoever_waits_is_t
 def test_who_tells_a_job_to_end_is_told_when_its_drain_is_refused() -> None:
     refused = settled(Answer(Said.REFUSED, "the job is suspending already"))
     run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused)
-    job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run)
-    with pytest.raises(RequestRefusedError, match="nothing came of 'drain': the job is suspending already"):
+    job = SimpleNamespace(id="words-1", on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run)
+    with pytest.raises(RequestRefusedError) as caught:
         Job.ask_to_end(cast(Any, job))
+    check_message("drain-refused-suspending", str(caught.value))

@@ -31,7 +31,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import read_newest
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import Asked, refusal
 from arcbeam.store.log.savepoints import split_path
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.translate import validate
@@ -151,7 +151,7 @@ class SparkExecutor:
         with self._lock:
             job = self._job
         if job is None:
-            raise RequestRefusedError(f"nothing comes of '{what}': the job has not begun to run", "ask again")
+            raise refusal(what, "the job", "it has not begun to run", "try again when it is RUNNING: arcbeam jobs")
         asking = job.ask(what, savepoint)
         if what is Asked.DRAIN:
             asking.heard()
@@ -166,8 +166,8 @@ class SparkExecutor:
         status = None if job is None else job.status()
         if status is None:
             raise RequestRefusedError(
-                "nothing is known of the job's steps: it has not begun, or runs in phases",
-                "ask again; only a job in steps has watermarks",
+                "cannot show where the job is: it has not begun, or it does not run in micro-batches",
+                "try again when it is RUNNING; only a job in micro-batches (unbounded, or --streaming) has watermarks",
             )
         return as_record(status)
 

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
+from arcbeam.engine.progress import EndState
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
@@ -32,10 +33,11 @@ from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.steps.telling.status import Status
+from arcbeam.store.blobs.backends import shown
 from arcbeam.store.blobs.filesystems import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.log.requests import Answer, Asked, Said
+from arcbeam.store.log.requests import Answer, Asked, Said, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
 from arcbeam.view.exposition import Counter, exposed, exposing
 
@@ -85,10 +87,12 @@ class Asking:
 
     Attributes:
         path: of the savepoint that it ends with; "" if there is none, or nothing of it will stay.
+        job: id of the job.
     """
 
     ticket: Ticket
     path: str
+    job: str
 
     def heard(self) -> Answer:
         """Waits until the job has taken it in.
@@ -112,7 +116,7 @@ class Asking:
         answer = self.ticket.answer
         assert answer is not None
         if answer.said is Said.REFUSED:
-            raise RequestRefusedError(f"nothing came of '{self.ticket.request.what}': {answer.text}")
+            raise refusal(self.ticket.request.what, f"job '{self.job}'", answer.text)
         return answer
 
 
@@ -213,8 +217,12 @@ class Job:
                 with ProgressLine(self._run.standing), exposing(options.metrics_endpoint, self.exposition):
                     outcome = self._run.run()
             _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())
+            if isinstance(outcome, streamjob.Outcome) and outcome.state is EndState.STOPPED:
+                self._say_how_it_ended(f"suspended at micro-batch {outcome.head}", kept=True)
             return outcome.state.name if isinstance(outcome, streamjob.Outcome) else "DONE"
         except Exception as e:
+            if self.cancelled or isinstance(e, JobCancelledError):
+                self._say_cancelled()
             if self.cancelled:
                 raise JobCancelledError(f"{self.id} was cancelled") from e
             if isinstance(e, ArcbeamError):
@@ -227,6 +235,27 @@ class Job:
                 location.delete_all()
             if claim is not None:
                 claim.release()
+
+    def _say_cancelled(self) -> None:
+        """Says what a job that was cancelled leaves, in one line."""
+        run = self._run
+        if isinstance(run, streamjob.StreamRun):
+            status = run.status()
+            self._say_how_it_ended("cancelled" + (f" at micro-batch {status.step}" if status else ""), kept=run.kept)
+        elif isinstance(run, BatchRun):
+            published = "some of its output may be published; " if run.half_published else ""
+            _LOG.warning("%s: cancelled; %sit keeps no state: run it again from the beginning", self.id, published)
+
+    def _say_how_it_ended(self, how: str, *, kept: bool) -> None:
+        run = self._run
+        assert isinstance(run, streamjob.StreamRun)
+        text = (
+            f"{how}; resume it: arcbeam resume {shown(run.store)}"
+            if kept
+            else f"{how}; without --checkpoint_dir it keeps no state: run it again from the beginning"
+        )
+        _LOG.warning("%s: %s", self.id, text)
+        self.warned(text)
 
     def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamjob.StreamRun:
         around = self._plan, self._spark, settings, self.id, location
@@ -262,27 +291,31 @@ class Job:
             RequestRefusedError: nothing can come of it.
         """
         if self._plan.bounded:
-            raise RequestRefusedError(
-                f"{self.id} cannot be asked for '{what}': it does not run in steps",
-                "only a job in steps can be asked: one with an unbounded input, or submitted with --streaming",
+            raise refusal(
+                what,
+                f"job '{self.id}'",
+                "it does not run in micro-batches",
+                "cancel it, or submit it with --streaming; a pipeline with an unbounded input always runs so",
             )
         run = self._begun_run(what)
         if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
-            raise RequestRefusedError(
-                f"{self.id} cannot be asked for '{what}': its state is in a folder that goes with it",
-                "give the job a --checkpoint_dir",
+            raise refusal(
+                what,
+                f"job '{self.id}'",
+                "its state is in a temporary folder that is removed when it ends",
+                "submit it with a --checkpoint_dir; drain or cancel this one",
             )
         if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
             # Whoever wants no more than that has it, or will.
-            return Asking(drain, "")
+            return Asking(drain, "", self.id)
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
-        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "")
+        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self.id)
 
     def _begun_run(self, what: Asked) -> streamjob.StreamRun:
         """The run, when it has begun."""
         while not self._begun.wait(0.1):
             if self._ended.is_set():
-                raise RequestRefusedError(f"nothing comes of '{what}': {self.id} did not begin to run")
+                raise refusal(what, f"job '{self.id}'", "it ended before it began to run", "submit it again")
         run = self._run
         assert isinstance(run, streamjob.StreamRun)
         return run
@@ -296,9 +329,9 @@ class Job:
         run = self._begun_run(Asked.SUSPEND)
         if self.on_sigterm is OnSigterm.DRAIN:
             if run.draining() is None:
-                Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "").heard()
+                Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self.id).heard()
         else:
-            Asking(run.ask(Asked.SUSPEND), "").wait()
+            Asking(run.ask(Asked.SUSPEND), "", self.id).wait()
 
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""

@@ -22,6 +22,7 @@ from arcbeam.jobs.execution import JobEvents, JobState, Level, Submission
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import MessageLogged, StateChanged
 from arcbeam.store.log.requests import Asked
+from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Fake, succeed
 
 ENDED = [JobState.STOPPED, JobState.STARTING, JobState.RUNNING]
@@ -269,8 +270,9 @@ def test_a_drained_job(jobs: Jobs, fake: Fake) -> None:
     id = start(jobs)
     assert jobs.ask(id, Asked.DRAIN) == "/jobs/savepoints/named"
     assert states(jobs, id) == [*ENDED, JobState.DRAINING, JobState.DRAINED]
-    with pytest.raises(RequestRefusedError, match=f"'{id}' cannot be asked for 'suspend': it is DRAINED"):
+    with pytest.raises(RequestRefusedError) as caught:
         jobs.ask(id, Asked.SUSPEND)
+    check_message("server-refuses-drained-job", str(caught.value), job=id)
 
 
 def test_a_thread_that_cannot_be_started(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, Submi
 from arcbeam.jobs.service import JobServicer
 from arcbeam.jobs.steerservice import asked_of
 from arcbeam.store.log.requests import Asked
+from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, serving
 
 pytestmark = pytest.mark.contract("API-02")
@@ -205,7 +206,7 @@ def test_a_job_that_cannot_be_drained(client: Client, fake: Fake) -> None:
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=id))
     code, details = refused(error)
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert f"job '{id}' cannot be asked for 'drain': it is FAILED" in details
+    check_message("server-refuses-failed-job", details, job=id)
 
 
 @pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])

@@ -22,6 +22,7 @@ from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.manifest.names import Written, manifest_name
 from arcbeam.store.shards.compaction import publish
 from arcbeam.store.shards.shardfile import in_blocks
+from tests.golden import check_message
 from tests.jobs.test_steering import driven
 from tests.store.samples import opened, read_head
 
@@ -127,13 +128,14 @@ def test_of_a_job_that_runs_its_driver_changes_them(job: Job) -> None:
     assert asked == [(Asked.RENAME, "early", "old"), (Asked.DELETE, "early", "")]
     assert job.names == ["early"], "nothing is done behind the driver's back"
     with driven(job.log, Answer(Said.REFUSED, "the job drains to savepoint 'old'")):
-        assert "nothing came of 'rename': the job drains to" in invoke(job.path, "rename", "early", "old").stderr
+        result = invoke(job.path, "rename", "early", "old")
+        check_message("savepoint-rename-refused", result.stderr, folder=job.path)
 
 
 def test_where_nobody_answers_it_is_done_here_by_force(job: Job) -> None:
     result = invoke(job.path, "delete", "early", "--wait=0.01")
     assert result.exit_code == 1
-    assert "nobody has answered" in result.stderr
+    check_message("savepoint-delete-unanswered", result.stderr, folder=job.path)
     assert "--force does it here, if nothing runs the job" in result.stderr
     assert requests.waiting(job.blobs) == []
     assert "is asked for 'delete'" in invoke(job.path, "delete", "early", "--wait=0").stdout

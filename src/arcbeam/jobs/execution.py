@@ -37,6 +37,15 @@ class JobState(StrEnum):
         """Whether nothing can follow."""
         return self in TERMINAL
 
+    @property
+    def request_remedy(self) -> str:
+        """What to do about a request to a job in this state, which no driver runs."""
+        if self is JobState.STOPPED:
+            return "resume it first: start it again, or use `arcbeam resume` with its folder"
+        if self.terminal:
+            return "it has ended: nothing is left to do, or submit it again"
+        return "try again when it is RUNNING: arcbeam jobs"
+
 
 TERMINAL = frozenset({JobState.DONE, JobState.DRAINED, JobState.FAILED, JobState.CANCELLED})
 

@@ -38,7 +38,7 @@ from arcbeam.jobs.execution import (
 )
 from arcbeam.jobs.registry import JobEvent, JobRecord, Registry, StateChanged
 from arcbeam.model import texts
-from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.requests import Asked, refusal
 
 _LOG = logging.getLogger("arcbeam.jobs")
 
@@ -318,7 +318,7 @@ class Jobs:
         if live is None and what is Asked.DRAIN and record.state in (JobState.DRAINED, JobState.DONE):
             return ""  # who asks twice has what was wanted
         if live is None:
-            raise RequestRefusedError(f"job '{id}' cannot be asked for '{what}': it is {record.state}")
+            raise refusal(what, f"job '{id}'", f"it is {record.state}", record.state.request_remedy)
         return live.executor.ask(what, savepoint)
 
     def status(self, id: str) -> Mapping[str, Any]:
@@ -333,7 +333,8 @@ class Jobs:
             live = self._live.get(id)
         if live is None:
             raise RequestRefusedError(
-                f"job '{id}' is {record.state}: nothing runs it", "name its folder instead, if it has one"
+                f"cannot show where job '{id}' is: it is {record.state}, and no driver runs it",
+                "name its folder instead of its id, if it has a --checkpoint_dir",
             )
         return live.executor.status()
 

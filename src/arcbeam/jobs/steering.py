@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from arcbeam.errors import ArcbeamError, JobFailedError, RequestRefusedError, SetupError
+from arcbeam.errors import ArcbeamError, JobFailedError, SetupError
 from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.output import Output
 
@@ -123,7 +123,8 @@ def drain(
                 state = _followed(_Draining(out, job), client, job, seconds) or state
     if state in ("DRAINING", "RUNNING"):
         raise JobFailedError(
-            f"{shown_job(job)} drains, and has not ended within {seconds:g} s", "it goes on: look again later"
+            f"{shown_job(job)} is draining, and has not ended within {seconds:g} s",
+            "it continues; see what is left: arcbeam status, or wait longer: --wait=SECONDS",
         )
     if state:
         out.text(f"{job} is {state}", id=job, state=state)
@@ -318,16 +319,18 @@ def asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: f
         answer = requests.answer_to(blobs, request)
     if answer is None:
         raise JobFailedError(
-            f"nobody has answered in '{shown_job(folder)}' within {seconds:g} s: the request is withdrawn",
-            "see that something runs the job; --wait=0 leaves a request for whoever runs it next",
+            f"no driver of the job in '{shown_job(folder)}' answered '{what}' within {seconds:g} s: "
+            "the request is withdrawn",
+            f"see whether one runs: arcbeam status {shown_job(folder)}; if not, resume the job: arcbeam resume "
+            f"{shown_job(folder)}; or leave the request for the next driver: --wait=0",
         )
     if not answer.settled:
         raise JobFailedError(
-            f"'{what}' is under way in '{shown_job(folder)}', and was not done within {seconds:g} s",
-            "it goes on; look with `arcbeam inspect`",
+            f"'{what}' of the job in '{shown_job(folder)}' has begun, and was not done within {seconds:g} s",
+            f"it continues; see where it is: arcbeam status {shown_job(folder)}",
         )
     if answer.said is requests.Said.REFUSED:
-        raise RequestRefusedError(f"nothing came of '{what}': {answer.text}")
+        raise requests.refusal(what, f"the job in '{shown_job(folder)}'", answer.text)
     return path_of(folder, name) if name else folder
 
 

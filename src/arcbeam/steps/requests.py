@@ -25,7 +25,6 @@ from arcbeam.engine.progress import (
     SuspendRequested,
     Warn,
 )
-from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.steps.seams import Clock, Inbox
@@ -79,10 +78,11 @@ class RequestDesk:
     Args:
         inbox: of the driver.
         clock: the time.
+        job: as people know it, for refusals.
     """
 
-    def __init__(self, inbox: Inbox, clock: Clock) -> None:
-        self._inbox, self._clock = inbox, clock
+    def __init__(self, inbox: Inbox, clock: Clock, job: str = "the job") -> None:
+        self._inbox, self._clock, self._job = inbox, clock, job
         self._lock = threading.Lock()
         self._blobs: DurableBlobs | None = None
         self._head: Manifest | None = None
@@ -92,6 +92,7 @@ class RequestDesk:
         self._asked = 0
         self._proposed: Propose | None = None
         self._fenced = self._closed = False
+        self._end: End | None = None
 
     def opened(self, blobs: DurableBlobs | None, head: Manifest) -> None:
         """The driver has taken the job over; `blobs` is its folder, if others may ask there."""
@@ -100,10 +101,8 @@ class RequestDesk:
             held = self._open()
             for ticket in held:
                 ticket.request = replace(ticket.request, step=head.step, epoch=head.epoch)
-                try:
-                    files.refuse_name(head, ticket.request)
-                except RequestRefusedError as e:
-                    self._settle(ticket, Answer(Said.REFUSED, str(e)))
+                if (fault := files.fault_of_name(head, ticket.request)) is not None:
+                    self._settle(ticket, Answer(Said.REFUSED, str(fault)))
         for ticket in held:
             if not ticket.settled.is_set():
                 self._inbox.put(self._event(ticket.request))
@@ -120,13 +119,13 @@ class RequestDesk:
         """
         with self._lock:
             if self._closed:
-                raise RequestRefusedError(f"nothing comes of '{what}': the job does not run any more")
+                raise files.refusal(what, self._job, *self._gone(what))
             head = self._head
             self._asked += 1
             step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
             ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, step, epoch), filed=False)
             if head is not None:
-                files.refuse_name(head, ticket.request)
+                files.refuse_name(head, ticket.request, self._job)
             self._tickets[ticket.request.id] = ticket
         if head is not None:
             self._inbox.put(self._event(ticket.request))
@@ -186,7 +185,8 @@ class RequestDesk:
         assert head is not None
         if request.what is Asked.CANCEL:
             if request.epoch != head.epoch:
-                return Answer(Said.REFUSED, f"the driver that was to be cancelled is gone: this is epoch {head.epoch}")
+                text = f"another driver has taken the job over since (epoch {head.epoch}); cancel again to end that one"
+                return Answer(Said.REFUSED, text)
             return None
         if (done := _made(request, head)) is not None:
             # By the driver before this one, which died before it could say so.
@@ -196,11 +196,8 @@ class RequestDesk:
             if head.mode is CommitMode.DRAINING or any(other.what is Asked.DRAIN for other in others):
                 # Who gives it no name wants no more than that.
                 return Answer(Said.DONE, "the job is draining already", head.step)
-        try:
-            files.refuse_name(head, request)
-        except RequestRefusedError as e:
-            return Answer(Said.REFUSED, str(e))
-        return None
+        fault = files.fault_of_name(head, request)
+        return None if fault is None else Answer(Said.REFUSED, str(fault))
 
     def _event(self, request: Request) -> Event:
         now = self._clock.now()
@@ -283,7 +280,7 @@ class RequestDesk:
             why: it could not.
         """
         with self._lock:
-            self._closed = True
+            self._closed, self._end = True, end
             for ticket in self._open():
                 self._settle(ticket, _last(ticket.request, end, why, self._head))
             blobs, head = self._blobs, self._head
@@ -295,6 +292,17 @@ class RequestDesk:
         if head.mode not in ENDED and (end is None or end.state in (EndState.FAILED, EndState.CANCELLED)):
             state = EndState.FAILED if end is None else end.state
             leave_note(blobs, EndNote(head.epoch, state.value.upper(), why if end is None else end.why))
+
+    def _gone(self, what: Asked) -> tuple[str, str]:
+        """Why a request comes too late, and what to do: the driver has ended."""
+        end, head = self._end, self._head
+        state = "not running" if end is None else end.state.value
+        state = "suspended" if end is not None and end.state is EndState.STOPPED else state
+        at = "" if head is None else f" at micro-batch {head.step}"
+        ended = end is not None and end.state in (EndState.DONE, EndState.DRAINED)
+        if self._blobs is None and not ended:
+            return f"it is {state}{at}", "it kept no state to be resumed with: submit it with a --checkpoint_dir"
+        return f"it is {state}{at}", files.stopped_remedy(what, str(self._blobs), ended=ended)
 
     def _settle(self, ticket: Ticket, answer: Answer) -> None:
         ticket.answer = answer
@@ -324,8 +332,8 @@ def _made(request: Request, head: Manifest) -> Answer | None:
 
 def _unmade(request: Request, head: Manifest) -> str:
     if request.what in (Asked.DELETE, Asked.RENAME):
-        return f"the savepoints are what they were with step {head.step}: {request.wish!r} could not be done"
-    return f"step {head.step} did not become savepoint '{request.savepoint}'"
+        return f"the savepoints are unchanged at micro-batch {head.step}: see which there are with arcbeam savepoints"
+    return f"micro-batch {head.step} did not become savepoint '{request.savepoint}': try again"
 
 
 def _last(request: Request, end: End | None, why: str, head: Manifest | None) -> Answer:
@@ -336,5 +344,6 @@ def _last(request: Request, end: End | None, why: str, head: Manifest | None) ->
         return Answer(Said.DONE, "the job is cancelled")
     if request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
         return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.step)
-    text = f"the job has ended before: it is {end.state.value}"
-    return Answer(Said.REFUSED, f"{text} ({end.why})" if end.why else text)
+    text = f"it ended before: it is {end.state.value}" + (f" ({end.why})" if end.why else "")
+    resumed = "" if end.state in (EndState.DONE, EndState.DRAINED) else "; resume it first"
+    return Answer(Said.REFUSED, text + resumed)

@@ -21,6 +21,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import WorkerLostError
+from tests.golden import check_message
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
@@ -125,7 +126,7 @@ def _sleeps(element: int, marker: str) -> None:
 
 @pytest.mark.contract("API-06")
 @pytest.mark.usefixtures("spark")
-def test_cancel_ends_a_long_job_in_seconds(tmp_path: Path) -> None:
+def test_cancel_ends_a_long_job_in_seconds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     p = _pipeline()
     _ = p | beam.Create([1]) | beam.Map(_sleeps, str(tmp_path / "started"))
     result = p.run()
@@ -135,6 +136,8 @@ def test_cancel_ends_a_long_job_in_seconds(tmp_path: Path) -> None:
     assert result.cancel() == "CANCELLED"
     assert time.monotonic() - started < 20
     assert result.wait_until_finish() == "CANCELLED"
+    (told,) = [record.getMessage() for record in caplog.records if "cancelled;" in record.getMessage()]
+    check_message("cancelled-batch", told, job=result.job_id)
     with _pipeline() as p:  # the session is as good as before
         assert_that(p | beam.Create([1]), equal_to([1]))
 

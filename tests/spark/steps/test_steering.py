@@ -20,6 +20,7 @@ from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import copy_savepoint
+from tests.golden import check_message
 from tests.notes import note, noted
 from tests.spark.steps.fed import fed, feed
 
@@ -80,7 +81,9 @@ def wait(result: Any, until: Callable[[], bool]) -> None:
 
 
 @pytest.mark.contract("END-03", "STORE-05", "API-06", "OPS-02")
-def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was(tmp_path: Path) -> None:
+def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = Job(tmp_path)
     feed(job.source, 15)
     first = job.submit()
@@ -93,8 +96,19 @@ def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was
     assert job.panes() == expected(0, 10), "no window fires for it"
     (seen,) = first.metrics().query(beam.metrics.MetricsFilter().with_name("seen"))["counters"]
     assert (seen.attempted, seen.committed) == (15, 15)
-    with pytest.raises(RequestRefusedError, match="does not run any more"):
+    told = [record for record in caplog.records if "suspended at" in record.getMessage()]
+    assert [record.levelname for record in told] == ["WARNING"], "it is seen where nothing else is"
+    step = known(read_newest(FolderBlobs(job.state))).step  # type: ignore[arg-type]
+    check_message("suspended", told[0].getMessage(), job=first.job_id, folder=job.state, step=f"micro-batch {step}")
+    with pytest.raises(RequestRefusedError) as caught:
         first.drain()
+    check_message(
+        "drain-refused-suspended-here",
+        str(caught.value),
+        job=first.job_id,
+        folder=job.state,
+        step=f"micro-batch {step}",
+    )
 
     # From the folder alone, with other slots.
     feed(job.source, 25)
@@ -339,7 +353,7 @@ def test_a_job_that_is_drained_fires_all_windows_and_is_drained_for_good(tmp_pat
     result = job.submit()
     wait(result, lambda: len(noted(job.read)) == 15)
     assert result.drain("last") in ("DRAINING", "DRAINED")
-    with pytest.raises(RequestRefusedError, match=r"draining already|does not run any more"):
+    with pytest.raises(RequestRefusedError, match=r"draining already|it is drained"):
         result.suspend()
     feed(job.source, 30)
     assert result.wait_until_finish() == "DRAINED"
@@ -370,15 +384,17 @@ def test_what_a_job_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
     p = beam.Pipeline(runner=ArcbeamRunner())
     _ = p | beam.Create([1])
     bounded = p.run()
-    with pytest.raises(RequestRefusedError, match="does not run in steps"):
+    with pytest.raises(RequestRefusedError) as caught:
         bounded.drain()
+    check_message("drain-refused-batch", str(caught.value), job=bounded.job_id)
     bounded.wait_until_finish()
     feed(tmp_path, 1)
     q = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming"]))
     _ = fed(q, tmp_path)
     own = q.run()
-    with pytest.raises(RequestRefusedError, match="is in a folder that goes with it"):
+    with pytest.raises(RequestRefusedError) as caught:
         own.savepoint()
+    check_message("savepoint-refused-temporary", str(caught.value), job=own.job_id)
     assert own.drain() in ("DRAINING", "DRAINED")
     assert own.wait_until_finish() == "DRAINED"
     said = [message.text for message in own.messages()]

@@ -51,7 +51,7 @@ def test_who_asks_is_told_what_cannot_be(memory: DurableBlobs) -> None:
     with pytest.raises(RequestRefusedError, match="'taken' exists already, of step 1"):
         requests.ask(memory, Asked.SAVEPOINT, "taken", Timestamp(0))
     log.propose(replace(log.draft(Timestamp(2)), mode=CommitMode.SUSPENDED))
-    with pytest.raises(RequestRefusedError, match="is suspended since step 2"):
+    with pytest.raises(RequestRefusedError, match="is suspended at micro-batch 2"):
         requests.ask(memory, Asked.CANCEL, "", Timestamp(0))
     opened(memory)
     assert requests.ask(memory, Asked.CANCEL, "", Timestamp(0)).epoch == 2

@@ -197,7 +197,7 @@ def test_a_job_that_may_be_running_is_changed_by_force_alone(memory: DurableBlob
         change_stopped(memory, deletion("a"), Timestamp(0))
     log = opened(memory)
     log.propose(pinned(log.draft(Timestamp(1)), "a"))
-    with pytest.raises(RequestRefusedError, match="is running: somebody may run it"):
+    with pytest.raises(RequestRefusedError, match="it is running, and a driver may run it"):
         change_stopped(memory, deletion("a"), Timestamp(0))
     assert list(memory.list("epochs/")) == list(memory.list("epochs/"))[:1], "who runs it can still delete"
     assert change_stopped(memory, deletion("a"), Timestamp(0), force=True).pins == ()

@@ -150,7 +150,10 @@ class JobMachine:
             case on.SavepointRequested(_, savepoint):
                 if state.mode is Mode.DRAINING and name_change(savepoint)[1] == state.last_savepoint:
                     name = state.last_savepoint
-                    state.warn(f"the job drains to savepoint {name!r}: no step before the last one gets that name")
+                    state.warn(
+                        f"the job drains to savepoint {name!r}: no step before the last one gets that name; "
+                        "choose another name"
+                    )
                 elif self._is_open(f"savepoint {savepoint!r}"):
                     state.savepoints.append(savepoint)
             case on.CancelRequested():
@@ -164,7 +167,9 @@ class JobMachine:
         """Whether a request still comes in time; if not, that is told."""
         is_open = self._state.phase in _OPEN
         if not is_open:
-            self._state.warn(f"{request} was asked for when the job had come to its end: nothing is done")
+            self._state.warn(
+                f"{request} was asked for when the job had come to its end: nothing is done; see how it ended"
+            )
         return is_open
 
     def _request(self, mode: Mode, savepoint: str) -> None:
@@ -178,13 +183,19 @@ class JobMachine:
             self._warn_already(state.mode, state.last_savepoint, savepoint)
             return
         if mode is Mode.DRAINING and savepoint in state.given():
-            state.warn(f"a step before the last one gets the name {savepoint!r}: the job is not drained to it")
+            state.warn(
+                f"a step before the last one gets the name {savepoint!r}: the job is not drained to it; "
+                "choose another name"
+            )
             return
         state.mode, state.last_savepoint = mode, savepoint
         state.not_before, state.fruitless = state.now, 0
 
     def _warn_already(self, mode: Mode, savepoint: str, other: str) -> None:
-        self._state.warn(f"the job is {mode.value} already, to savepoint {savepoint!r}: nothing comes of {other!r}")
+        self._state.warn(
+            f"the job is {mode.value} already, to savepoint {savepoint!r}: nothing comes of {other!r}; "
+            "wait for its end, or cancel it"
+        )
 
     # Steps.
 

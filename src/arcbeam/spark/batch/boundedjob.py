@@ -114,6 +114,11 @@ class BatchRun:
         """What has been reported so far."""
         return self._outcome
 
+    @property
+    def half_published(self) -> bool:
+        """Whether some of what it publishes may be published, and not all of it."""
+        return self._half_published
+
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what has been reported so far."""
         return merge_metrics(info for report in list(self._outcome.reports) for info in report.metrics)

@@ -91,10 +91,12 @@ class Outcome:
     Attributes:
         state: how it ended.
         steps: that were committed by this driver.
+        head: the job's newest micro-batch.
     """
 
     state: EndState
     steps: int
+    head: int
 
     def summary(self) -> dict[str, object]:
         """Figures, for logs."""
@@ -140,7 +142,7 @@ class StreamRun:
         self._listener, self._prelude = listener, prelude
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
-        self._desk = RequestDesk(self._inbox, self._clock)
+        self._desk = RequestDesk(self._inbox, self._clock, f"job '{job}'")
         self._tally = Tally()
         self._machine: JobMachine | None = None
         self._log: StepLog | None = None
@@ -210,7 +212,8 @@ class StreamRun:
                 self._desk.close(self._end, why)
             except StoreError as e:
                 self.warn(f"who asked something of the job is not told how it ended: {e}")
-        return Outcome(end.state, self._tally.steps)
+        assert self._log is not None
+        return Outcome(end.state, self._tally.steps, self._log.head.step)
 
     def _run(self) -> End:
         slots = default_parallelism(self._spark)

@@ -27,7 +27,6 @@ from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request
 from arcbeam.store.manifest.values import ENDED, Manifest
 
 VERSION = 1
-_NOTHING_LEFT = "there is nothing left to steer"
 _DAY = 24 * 3600 * 1_000_000
 
 
@@ -44,11 +43,41 @@ class Asked(StrEnum):
     """A savepoint."""
 
 
-_SUSPENDED = {
-    Asked.SUSPEND: "it is so already, and goes on with `arcbeam resume`",
-    Asked.CANCEL: "nothing runs it: there is nothing to cancel",
+_DOING = {
+    Asked.SAVEPOINT: "take a savepoint of",
+    Asked.DELETE: "delete a savepoint of",
+    Asked.RENAME: "rename a savepoint of",
 }
-"""What there is to do of a suspended job."""
+"""What a request does to a job, where its own word does not say that."""
+
+
+def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefusedError:
+    """The error for a request that is refused.
+
+    Args:
+        what: was requested.
+        job: as people know it: `job 'words-1'`, `the job in '/data/words'`.
+        why: the state of the job, or what is wrong with the request.
+        remedy: what to do.
+    """
+    return RequestRefusedError(f"cannot {_DOING.get(what, what)} {job}: {why}", remedy)
+
+
+def stopped_remedy(what: Asked, folder: str, *, ended: bool) -> str:
+    """What to do about a request for a job that has no driver.
+
+    Args:
+        what: was requested.
+        folder: of the job.
+        ended: the job is done or drained; otherwise it can be resumed.
+    """
+    if ended:
+        return "nothing is left to do: to run the pipeline again, submit it with another --checkpoint_dir"
+    if what is Asked.CANCEL:
+        return "no driver runs it, so there is nothing to cancel; if it is not to be resumed, remove its folder"
+    if what is Asked.SUSPEND:
+        return f"to resume it: arcbeam resume {folder}"
+    return f"resume it first: arcbeam resume {folder}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +164,18 @@ def ask(
     if newest is None:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
     head = known(newest)
+    job = f"the job in '{blobs}'"
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
-        more = _SUSPENDED.get(what, "resume it first") if head.mode is CommitMode.SUSPENDED else _NOTHING_LEFT
-        raise RequestRefusedError(f"the job in '{blobs}' is {head.mode} since step {head.step}", more)
+        remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED)
+        raise refusal(what, job, f"it is {head.mode} at micro-batch {head.step}", remedy)
     note = note_of(blobs, head)
     if note is not None and (what is Asked.CANCEL or not later):
-        raise RequestRefusedError(
-            f"nobody runs the job in '{blobs}', of step {head.step}: it is {note}",
-            "there is nothing to cancel"
-            if what is Asked.CANCEL
-            else "resume it first; or leave the request for whoever does, with --wait=0",
-        )
+        remedy = stopped_remedy(what, str(blobs), ended=False)
+        if what is not Asked.CANCEL:
+            remedy += "; or leave the request for the next driver: --wait=0"
+        raise refusal(what, job, f"no driver runs it at micro-batch {head.step}: it is {note}", remedy)
     request = Request(f"{now:016d}-{uuid.uuid4().hex[:12]}", what, savepoint, newest.step, head.epoch, new)
-    refuse_name(head, request)
+    refuse_name(head, request, job)
     record = {
         "version": VERSION,
         "what": request.what,
@@ -160,21 +188,33 @@ def ask(
     return request
 
 
-def refuse_name(head: Manifest, request: Request) -> None:
+def refuse_name(head: Manifest, request: Request, job: str = "the job") -> None:
     """Refuses a request for a name that no step can get any more, and for a change of one that there is not.
+
+    Args:
+        head: of the job.
+        request: names a savepoint.
+        job: as in `refusal`.
 
     Raises:
         RequestRefusedError: the name is none, is taken, or is not there.
     """
+    if (fault := fault_of_name(head, request)) is not None:
+        raise refusal(request.what, job, fault.message, fault.remedy)
+
+
+def fault_of_name(head: Manifest, request: Request) -> StoreError | None:
+    """What is wrong with the savepoint's name in a request; None if nothing is."""
     if request.what is Asked.CANCEL or (request.what is Asked.SUSPEND and not request.savepoint):
-        return
+        return None
     try:
         if request.what in (Asked.DELETE, Asked.RENAME):
             changed(head, request.wish)
         else:
             checked_name(head, request.savepoint)
     except StoreError as e:
-        raise RequestRefusedError(e.message, e.remedy) from None
+        return e
+    return None
 
 
 def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:

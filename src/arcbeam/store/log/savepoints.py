@@ -173,7 +173,8 @@ def change_stopped(
             raise newest.error
         if not force and newest.mode not in ENDED | {CommitMode.SUSPENDED}:
             raise RequestRefusedError(
-                f"the job in '{blobs}' is {newest.mode}: somebody may run it", "ask whoever runs it, by a request"
+                f"cannot change the savepoints of the job in '{blobs}': it is {newest.mode}, and a driver may run it",
+                "suspend the job first; if no driver runs it, use --force",
             )
         return held(changed(newest, what), newest, now, epoch, token)
 
