@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 
 import pytest
 
-from arcbeam.progressline import ProgressLine, Standing, line
+from arcbeam.progressline import ProgressLine, Standing, announce, line
 
 
 def test_a_line_has_time_elements_tasks_and_stages() -> None:
@@ -24,3 +25,26 @@ def test_nothing_is_written_where_there_is_no_terminal() -> None:
     with ProgressLine(lambda: Standing((), 0, 0), stream):
         pass
     assert stream.getvalue() == ""
+
+
+@pytest.mark.contract("OPS-03")
+@pytest.mark.parametrize(
+    ("level", "written", "logged"),
+    [
+        (logging.NOTSET, "arcbeam: Spark is ready\n", []),
+        (logging.INFO, "", ["Spark is ready"]),
+        (logging.ERROR, "", []),
+    ],
+)
+def test_announcement_is_seen_once_unless_the_log_is_quiet(
+    level: int, written: str, logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, logger = io.StringIO(), logging.getLogger("arcbeam")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        announce("Spark is ready", stream)
+    finally:
+        logger.setLevel(before)
+    assert stream.getvalue() == written
+    assert [record.getMessage() for record in caplog.records] == logged

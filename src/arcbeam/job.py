@@ -25,7 +25,7 @@ from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions
 from arcbeam.program import KeptProgram
-from arcbeam.progressline import ProgressLine, watched
+from arcbeam.progressline import ProgressLine, announce, watched
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
@@ -155,6 +155,7 @@ class Job:
         self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
         self._run: BatchRun | streamjob.StreamRun | None = None
+        self._started, self._stepped = time.monotonic(), False
         self._messages: deque[Message] = deque(maxlen=_MESSAGES)
         self._cancelled = threading.Event()
         self._begun = threading.Event()
@@ -381,6 +382,10 @@ class Job:
 
     def stepped(self, line: str) -> None:
         """A step is committed."""
+        if not self._stepped:
+            self._stepped = True
+            seconds = time.monotonic() - self._started
+            announce(f"{self.id}: first micro-batch committed ({seconds:.1f} s after the job began)")
         self._say(logging.INFO, line)
         self._follower.stepped(line)
 

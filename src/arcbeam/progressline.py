@@ -1,10 +1,11 @@
-"""The progress line: where a long job stands, for somebody who watches a terminal.
+"""What a user sees of a long job on stderr: a progress line on a terminal, and lines about its start everywhere.
 
 Owns when a line is written and what is on it. Knows a job only through a function that tells where it stands.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sys
 import threading
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
+
+_LOG = logging.getLogger("arcbeam")
 
 _QUIET_SECONDS = 2.0
 """Jobs shorter than this say nothing."""
@@ -37,6 +40,22 @@ def line(standing: Standing, seconds: float, width: int) -> str:
     figures = f"{seconds:5.0f} s  {standing.elements:,} elements  {standing.tasks} tasks"
     stages = "; ".join(standing.stages)
     return f"{figures}  {stages}"[:width]
+
+
+def announce(text: str, stream: TextIO | None = None) -> None:
+    """Says how far the start of a job is, which may take half a minute: on the log at INFO, or else on stderr.
+
+    Python's logging shows WARNING and above until it is configured. If the logger "arcbeam" shows less than that,
+    nothing is written.
+
+    Args:
+        text: one line.
+        stream: where to write if the log does not show it (default: stderr).
+    """
+    if _LOG.isEnabledFor(logging.INFO):
+        _LOG.info("%s", text)
+    elif _LOG.isEnabledFor(logging.WARNING):
+        print(f"arcbeam: {text}", file=stream if stream is not None else sys.stderr, flush=True)
 
 
 def watched() -> bool:

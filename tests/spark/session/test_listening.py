@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from arcbeam.spark.session.listening import on_loopback
+from tests.golden import check_message
 from tests.spark.session import listeners
 
 pytestmark = pytest.mark.contract("OPS-05")
@@ -108,7 +109,12 @@ def run(tmp_path: Path, *options: str, root: int = 0) -> dict[str, dict[tuple[st
     command = [sys.executable, str(script), str(root), str(file), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    (tmp_path / "stderr").write_text(done.stderr)
+    return found_in(tmp_path)
+
+
+def found_in(folder: Path) -> dict[str, dict[tuple[str, int], str]]:
+    lines = [json.loads(line) for line in (folder / "found").read_text().splitlines()]
     return {mode: {(host, port): command for host, port, command in found} for mode, found in lines}
 
 
@@ -119,14 +125,29 @@ def check(found: dict[str, dict[tuple[str, int], str]]) -> None:
         assert listeners.outside(each) == [], mode
 
 
-def test_no_socket_of_a_local_job_is_reachable_from_outside(tmp_path: Path) -> None:
-    found = run(tmp_path, *LOCAL, "--spark_master=local[2]")
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on a local session of its own: `found`, and what it wrote to `stderr`."""
+    folder = tmp_path_factory.mktemp("local")
+    run(folder, *LOCAL, "--spark_master=local[2]")
+    return folder
+
+
+def test_no_socket_of_a_local_job_is_reachable_from_outside(local: Path) -> None:
+    found = found_in(local)
     check(found)
     # RPC, block manager, UI, gateway; the driver's own: metrics, accumulators.
     for mode, each in found.items():
         java = [command for command in each.values() if "java" in command]
         assert len(java) >= 4, mode
         assert len(each) - len(java) >= 3, mode
+
+
+@pytest.mark.contract("OPS-03")
+def test_start_of_a_stream_is_visible_without_a_terminal(local: Path) -> None:
+    said = [line for line in (local / "stderr").read_text().splitlines() if line.startswith("arcbeam: ")]
+    seconds, job = re.compile(r"\d+\.\d s"), re.compile(r"pipelines-[0-9a-f]{12}")
+    check_message("start-of-a-stream", "\n".join(said), seconds=seconds, job=job)
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from pyspark.sql.utils import is_remote
 
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
+from arcbeam.progressline import announce
 from arcbeam.spark.session import driver, heap, interpreter, sparklog
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
@@ -152,6 +154,10 @@ def new_session(options: SessionOptions) -> SparkSession:
         chosen = {**_OWN_SETTINGS, **heaped, **listening.settings, **chosen, **logged}
     for key, value in chosen.items():
         builder = builder.config(key, value)
+    # What follows the address of a Connect server may be a token.
+    where = (options.remote or master).partition("/;")[0]
+    announce(f"starting Spark on {where}" if starts_java else f"connecting to Spark on {where}")
+    started = time.monotonic()
     try:
         with (
             _uninterrupted(),
@@ -163,9 +169,9 @@ def new_session(options: SessionOptions) -> SparkSession:
                 warnings.filterwarnings("ignore", message=r".*CANNOT_MODIFY_(STATIC_)?CONFIG")
             session: SparkSession = builder.getOrCreate()
     except Exception as e:
-        where = options.remote or master
         raise SetupError(f"no Spark session on {where}: {_first_line(e)}", _remedy(e)) from e
     _own.add(session)
+    announce(f"Spark is ready ({time.monotonic() - started:.1f} s)")
     return session
 
 
