@@ -17,23 +17,9 @@ from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.registry import Registry
 from arcbeam.store.log.requests import Asked
 from tests.jobs.fakes import WAIT
+from tests.jobs.staying.tables import cells_for
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
 DAY = 24 * 3600.0
-
-
-def table() -> Iterator[tuple[str, str, str]]:
-    """State, request and what is expected, by cell."""
-    text = DOCUMENT.read_text(encoding="utf-8").partition(
-        "<!-- the input of tests/jobs/staying/test_what_stays.py -->"
-    )[2]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.partition("\n\n")[0].strip().splitlines()
-    ]
-    head = rows[0]
-    for row in rows[2:]:
-        assert len(row) == len(head), row
-        yield from ((row[0], request, cell) for request, cell in zip(head[1:], row[1:], strict=True))
 
 
 @dataclass
@@ -251,7 +237,7 @@ def ask(server: Server, id: str, request: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.contract("OPS-02", "END-03", "END-04")
-@pytest.mark.parametrize(("state", "request_", "expected"), list(table()))
+@pytest.mark.parametrize(("state", "request_", "expected"), list(cells_for(__file__)))
 def test_request_leaves_what_the_table_says(
     server: Server, state: str, request_: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +254,7 @@ def test_request_leaves_what_the_table_says(
 
 
 def test_the_table_has_every_state_and_request() -> None:
-    cells = list(table())
+    cells = list(cells_for(__file__))
     assert len(cells) == 11 * 7
     assert {state.partition(" ")[0].upper() for state, _, _ in cells} - {"PREPARED", "SUSPENDED"} == (
         {state.name for state in JobState} - {"STOPPED"}
