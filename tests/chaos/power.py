@@ -119,8 +119,13 @@ class Disk:
     def extremes(self) -> Iterator[State]:
         """What is left if no unsafe name is kept; and if all are, with their contents or without."""
         yield self._outcome(lambda at: False, "lost")
-        for how in ("lost", "half", "kept"):
+        yield self.all_kept()
+        for how in ("lost", "half"):
             yield self._outcome(lambda at: True, how)
+
+    def all_kept(self) -> State:
+        """What is there if the process is killed, and the power stays on."""
+        return self._outcome(lambda at: True, "kept")
 
     def sample(self, chance: random.Random) -> State:
         """One of all outcomes."""
@@ -271,6 +276,8 @@ class Recording:
             number: int = real(path, flags, *more, **options)
             if below is not None and writes and below not in self._nodes:
                 self._made(below)
+            if writes:
+                self.before()  # it is there, and empty
             return number
 
         return call
@@ -284,6 +291,8 @@ class Recording:
             opened = real(file, mode, *more, **options)
             if below is not None and writes and below not in self._nodes:
                 self._made(below)
+            if writes:
+                self.before()  # it is there, and empty
             return opened
 
         return call
@@ -414,7 +423,7 @@ def each_outcome(
         recording: of what happened.
         folder: for the outcomes; each has one of its own below it, removed afterwards.
         check: raises if what is there, after these notes, breaks a promise.
-        samples: so many, each at random after a random event.
+        samples: so many, each at random after a random event. Also what a kill leaves after each removed name.
         extremes: also `Disk.extremes` after each event.
 
     Returns:
@@ -424,7 +433,11 @@ def each_outcome(
     chosen = Counter(chance.choices(range(len(recording.events)), k=samples))
     for at, disk in enumerate(recording.disks()):
         states = [disk.sample(chance) for _ in range(chosen[at])]
-        for state in (*(disk.extremes() if extremes else ()), *states):
+        if extremes:
+            states += disk.extremes()
+        elif isinstance(event := recording.events[at], Named) and any(node is None for _, node in event.changes):
+            states.append(disk.all_kept())
+        for state in states:
             key = hash((tuple(sorted(state.items())), len(disk.notes)))
             if key in seen:
                 continue

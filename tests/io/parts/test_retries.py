@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
 import random
@@ -244,6 +246,29 @@ def test_publishers_that_pause_and_die_leave_whole_files(place: Place, names: Na
         if not had:
             break
     assert number > 20
+
+
+def test_small_file_is_whole_beside_another_writer(staging: Staging, request: pytest.FixtureRequest) -> None:
+    """One pauses before each operation, while another writes the same and dies before each of its own."""
+    options = request.getfixturevalue("s3_options") if staging.path.startswith("s3://") else {}
+    data, staged, pairs = b"x" * 100, ".arcbeam/job-1/1-t-0", 0
+
+    def put(turns: Turns) -> None:
+        of_process = staging_for(staging.path, options)
+        # The other one may have given the name, or the place where the name's file is put aside.
+        with counted(of_process, turns), contextlib.suppress(Killed, OSError):
+            of_process.put("small", data, staged)
+
+    for first, second in itertools.product(range(1, 8), range(1, 8)):
+        paused = Turns(first, functools.partial(put, Turns(second, die)))
+        put(paused)
+        assert staging.get("small") in (data, None if staging.path.startswith("elsewhere:") else data)
+        pairs += paused.count >= first
+    put(Turns())
+    assert staging.get("small") == data
+    staging.sweep(JOB, 1)
+    assert list(staging.leftovers()) == []
+    assert pairs >= 7
 
 
 def test_older_publisher_does_not_undo_a_newer_step(place: Place, names: Names) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,4 +158,46 @@ def test_power_failure_loses_nothing_reported(tmp_path: Path, *, whole: bool) ->
     recording = recorded(tmp_path)
     folder = tmp_path / "outcomes"
     folder.mkdir()
-    assert each_outcome(recording, folder, promised, 1000 if whole else 120, extremes=whole) > 60
+    assert each_outcome(recording, folder, promised, 1000 if whole else 90, extremes=whole) > 60
+
+
+class Killed(BaseException):
+    """In place of kill -9."""
+
+
+def test_what_a_killed_writer_left_unsynced_is_synced_by_the_next(tmp_path: Path) -> None:
+    """One dies before each of its operations. Another finds its folders, and perhaps its name, and reports them."""
+    for at in itertools.count(1):
+        disk = tmp_path / f"disk-{at}"
+        (disk / "above").mkdir(parents=True)
+        turns = itertools.count(1)
+
+        def before(at: int = at, turns: Iterator[int] = turns) -> None:
+            if next(turns) >= at:
+                raise Killed
+
+        recording = Recording(disk)
+        recording.before, died = before, False
+        folder = disk / "above" / "new" / "job"
+        with recording:
+            try:
+                FolderBlobs(folder).put("shards/1/0/first", b"first")
+                FolderBlobs(folder).create("manifests/1", b"manifest")
+            except Killed:
+                died = True
+            recording.before = lambda: None
+            FolderBlobs(folder).create("manifests/1", b"manifest")
+            FolderBlobs(folder).put("shards/1/0/second", b"second")
+            recording.note("reported")
+
+        def promised(place: Path, notes: Sequence[Any]) -> None:
+            blobs = FolderBlobs(place / "above" / "new" / "job", sync=False)
+            if notes:
+                assert (blobs.get("manifests/1"), blobs.get("shards/1/0/second")) == (b"manifest", b"second")
+
+        outcomes = tmp_path / f"outcomes-{at}"
+        outcomes.mkdir()
+        each_outcome(recording, outcomes, promised, 30, extremes=True)
+        if not died:
+            break
+    assert at > 10
