@@ -194,7 +194,36 @@ class CoderError(UserCodeError):
 
 
 class WorkerLostError(JobFailedError):
-    """A Python worker or executor died (killed, out of memory, segmentation fault) more often than Spark retries."""
+    """A Python worker or executor died (killed, out of memory, segmentation fault) more often than Spark retries.
+
+    Attributes:
+        died: a Python worker died, perhaps of its user code; False if only its executor or a connection was lost.
+        step: full name of the transform that ran last in it ("" if unknown).
+        how: its exit code or signal, for people ("" if unknown).
+        memory: its resident bytes shortly before (0 if unknown).
+        tries: runs of the micro-batch in which a worker died; 0 in a bounded job.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        remedy: str = "",
+        *,
+        died: bool = False,
+        step: str = "",
+        how: str = "",
+        memory: int = 0,
+        tries: int = 0,
+    ) -> None:
+        super().__init__(message, remedy)
+        self.died, self.step, self.how, self.memory, self.tries = died, step, how, memory, tries
+
+    def after(self, tries: int) -> WorkerLostError:
+        """Return the same error of a job that gives up after so many tries of a micro-batch."""
+        message = f"{self.message}\nThis happened in {tries} of {tries} tries of the micro-batch."
+        return WorkerLostError(
+            message, self.remedy, died=self.died, step=self.step, how=self.how, memory=self.memory, tries=tries
+        )
 
 
 class DriverLostError(JobFailedError):

@@ -47,6 +47,7 @@ SEEDS = {
     "a run of a window written over another": 29,
     "what comes to a window that has waited, lost": 29,
     "late elements ahead of those that wait": 24,
+    "workers that die retried as often as a store that is away": 72,
     "a level that rests while something waits in it": 11,
     "one level more that rests": 0,
     "timers that are no more counted on": 0,

@@ -26,7 +26,9 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.output import TextOutput
 from arcbeam.steps.proposals import draft
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.view.statuscommand import _cells, _drawn, _show
+from tests.golden import check_message
 from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 from tests.store.samples import delta
 
@@ -231,3 +233,15 @@ def test_a_folder_without_a_job_is_an_error_that_says_so(tmp_path: Path) -> None
     assert result.exit_code == 1
     assert "there is no job in" in result.stderr
     assert "there is no folder" in invoke(str(tmp_path / "none")).stderr
+
+
+@pytest.mark.contract("BAT-06")
+def test_status_shows_why_step_is_tried_again(job: Path) -> None:
+    record = json.loads(invoke("--json", str(job)).stdout)
+    assert all(cause["kind"] != "failure" for cause in record["causes"])
+    why = "a worker died in try 2 of 3, in transform 'Parse', signal 9 (SIGKILL)"
+    leave_trouble(FolderBlobs(job, sync=False), Trouble(1, record["step"] + 1, "Parse", why, Timestamp(7)))
+    cause = json.loads(invoke("--json", str(job)).stdout)["causes"][0]
+    assert (cause["kind"], cause["stage"]) == ("failure", "Parse")
+    shown = invoke(str(job)).stdout
+    check_message("status-worker-died", shown[shown.index("  - step") :].partition("\n    and with it")[0])

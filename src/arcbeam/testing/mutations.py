@@ -48,6 +48,7 @@ from arcbeam.model.windows import Window
 from arcbeam.steps import progress, proposals
 from arcbeam.steps.driver import JobDriver
 from arcbeam.store.manifest.values import Manifest
+from arcbeam.testing.mistakes_of_the_driver import OF_THE_DRIVER
 from arcbeam.testing.mistakes_of_the_store import OF_THE_STORE, Mutation
 from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.playing import driver
@@ -302,13 +303,6 @@ def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
     return patch.object(OpenWindow, "_rearm", for_the_end)
 
 
-def _any_run() -> AbstractContextManager[object]:
-    def of_the_step(self: JobMachine, step: int, attempt: int) -> bool:
-        return self._state.running is not None and self._state.running.step == step
-
-    return patch.object(JobMachine, "_is_running", of_the_step)
-
-
 def _run_over_run() -> AbstractContextManager[object]:
     add = Runs.add
 
@@ -437,7 +431,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a quantile of what came last alone": _quantile_of_a_step,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
-    "the report of an abandoned run taken": _any_run,
     "what files of a side input are made one in, left out": _joined_lost,
     "a run of a window written over another": _run_over_run,
     "what comes to a window that has waited, lost": _rest_of_a_window_lost,
@@ -452,6 +445,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a takeover that is checked for only after failed tries": _takeover_checked_when_it_fails,
     "a takeover that is checked for only now and then": _takeover_checked_when_idle,
     **OF_THE_STORE,
+    **OF_THE_DRIVER,
 }
 """The mistakes by name."""
 

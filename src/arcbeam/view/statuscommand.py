@@ -94,10 +94,11 @@ def status(
 def _of_folder(folder: str) -> Record:
     from dataclasses import asdict
 
-    from arcbeam.steps.telling.status import as_record, status_of
+    from arcbeam.steps.telling.status import as_record, status_of, with_trouble
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import UnreadableHead, read_newest
     from arcbeam.store.log.endnote import note_of
+    from arcbeam.store.log.troublenote import trouble_of
 
     blobs = opened(folder)
     newest = read_newest(blobs)
@@ -106,7 +107,8 @@ def _of_folder(folder: str) -> Record:
     if isinstance(newest, UnreadableHead):
         raise newest.error
     note = note_of(blobs, newest)
-    return {**as_record(status_of(newest)), "ended": asdict(note) if note else None}
+    status = with_trouble(status_of(newest), None if note else trouble_of(blobs, newest))
+    return {**as_record(status), "ended": asdict(note) if note else None}
 
 
 def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:

@@ -93,6 +93,7 @@ SETTINGS = Settings(
     ),
     patience=Patience(2, Duration(5), Duration(20)),
     retry=Retry(2, Duration(10), Duration(40)),
+    deaths=Retry(1, Duration(5), Duration(20)),
     grace=Duration(100),
     haste=Duration(20),
 )
@@ -289,6 +290,8 @@ class Driver:
                 return StepReported(now, step, run, Duration(100), ())
             case ["fails"]:
                 return StepFailed(now, step, run, "worker lost", True)
+            case ["worker", "dies"]:
+                return StepFailed(now, step, run, "a worker died", True, died=True)
             case ["dies"]:
                 return StepFailed(now, step, run, "nothing runs here any more", False, gone=True)
             case ["breaks"]:

@@ -75,6 +75,46 @@ def test_a_step_that_fails_is_run_again_from_the_head_a_few_times() -> None:
     assert driver.end.why == "worker lost (failure 3 in a row)"
 
 
+@pytest.mark.contract("BAT-06")
+def test_step_whose_workers_die_is_given_up_soon() -> None:
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        worker dies                 -> warn; wait 5
+        clock 5                     -> run 1.1 initial
+        worker dies                 -> tear down sum rates read; wait 105
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert driver.end.why == "try 2 of 2: a worker died"
+
+
+def test_deaths_and_failures_of_a_step_are_counted_apart() -> None:
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        fails                       -> warn; wait 10
+        clock 10                    -> run 1.1 initial
+        worker dies                 -> warn; wait 15
+        clock 15                    -> run 1.2 initial
+        fails                       -> warn; wait 35
+        clock 35                    -> run 1.3 initial
+        fails                       -> tear down sum rates read; wait 135
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert driver.end.why == "worker lost (failure 3 in a row)"
+
+
+def test_deaths_are_forgotten_once_the_step_has_reported() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        worker dies                 -> warn; wait 5
+        clock 5                     -> run 1.1 initial
+        reports more                -> propose 1 running
+        committed                   -> run 2.0
+        worker dies                 -> warn; wait 10
+    """)
+
+
 def test_what_the_driver_cannot_do_at_all_fails_the_job() -> None:
     driver = play("""
         start                       -> run 1.0

@@ -55,6 +55,22 @@ def failed(state: JobState, what: type[Command], why: str) -> int | None:
     return failures
 
 
+def died(state: JobState, why: str) -> int | None:
+    """Counts and reports a run of a step in which a worker died.
+
+    Returns:
+        How many there were of the step; None if that was one too many, and the job fails.
+    """
+    state.deaths += 1
+    tries = state.settings.deaths.times + 1
+    why = f"try {state.deaths} of {tries}: {why}"
+    if state.deaths >= tries:
+        fail(state, why)
+        return None
+    state.warn(why)
+    return state.deaths
+
+
 def break_off(state: JobState, mode: Mode, end: End, *, hasty: bool = False) -> None:
     """Ends the job without another commit, and without publishing.
 

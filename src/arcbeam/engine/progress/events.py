@@ -91,6 +91,7 @@ class StepFailed:
         why: for people.
         again: it may be run again: a worker was lost. If not (user code raised), the job fails.
         gone: nothing can run here any more. A job that is to be suspended is: for that, nothing has to.
+        died: the process that ran user code died, perhaps because of it. Such a step is run again less often.
     """
 
     at: Timestamp
@@ -99,6 +100,7 @@ class StepFailed:
     why: str
     again: bool
     gone: bool = False
+    died: bool = False
 
 
 @dataclass(frozen=True, slots=True)

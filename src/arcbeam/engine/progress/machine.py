@@ -68,6 +68,11 @@ class JobMachine:
         """What is real; None before the job has started."""
         return self._state.head
 
+    @property
+    def deaths(self) -> int:
+        """How many runs of the step after the head have ended with a worker that died."""
+        return self._state.deaths
+
     def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
         """The last events, and what they led to."""
         return list(self._story)
@@ -115,9 +120,9 @@ class JobMachine:
                     state.asked, state.event = False, what
             case on.StepReported():
                 self._reported(event)
-            case on.StepFailed(_, step, attempt, why, again, gone):
-                if self._is_running(step, attempt):
-                    self._step_failed(why, again, gone)
+            case on.StepFailed():
+                if self._is_running(event.step, event.attempt):
+                    self._step_failed(event.why, event.again, event.gone, event.died)
             case on.CommitDecided(_, step):
                 self._committed(step)
             case on.CommitConflicted(_, step, who):
@@ -239,19 +244,23 @@ class JobMachine:
             self._step_failed(f"step {plan.step} is not consistent: {e.message}", again=True)
             return
         state.failures.pop(RunStep, None)
+        state.deaths = 0
         state.running = None
         state.cut = Cut(plan, reports, digest, places, marks, event.took, state.prompt)
 
-    def _step_failed(self, why: str, again: bool, gone: bool = False) -> None:
+    def _step_failed(self, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
         state = self._state
         state.running = None
         if gone and state.mode is Mode.SUSPENDING:
             return
         if not again:
             ending.fail(state, why)
-        elif (failures := ending.failed(state, RunStep, why)) is not None:
+            return
+        policy = state.settings.deaths if died else state.settings.retry
+        failures = ending.died(state, why) if died else ending.failed(state, RunStep, why)
+        if failures is not None:
             state.attempt += 1
-            state.not_before = shifted(state.now, state.settings.retry.pause(failures))
+            state.not_before = shifted(state.now, policy.pause(failures))
 
     def _committed(self, step: int) -> None:
         """A commit is real: what its step has told counts from now on."""

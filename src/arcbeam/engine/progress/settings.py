@@ -52,6 +52,9 @@ _MOST: Final = 20_000_000, 1 << 30
 _PATIENCE: Final = Patience(100, Duration(_SECOND // 100), Duration(_SECOND))
 # A store may be away for a minute.
 _RETRY: Final = Retry(13, Duration(_SECOND // 10), Duration(10 * _SECOND))
+# A worker that an operator or the system has killed is replaced at once. User code that kills its worker does so each
+# time, and Spark has tried each task several times by then.
+_DEATHS: Final = Retry(2, Duration(_SECOND), Duration(2 * _SECOND))
 
 
 def paced(target: Duration, behind: Duration) -> tuple[StepBudget, Pace]:
@@ -80,6 +83,7 @@ class Settings:
         pace: how it follows what steps take.
         patience: about steps that get nowhere.
         retry: of steps, commits that the store refuses, and publishing. Unclear commits are asked about for ever.
+        deaths: of steps in which a worker died.
         grace: how long finalization, shutdown and teardown may take, each, when the job ends; and a step in which
             stages prepare for that, before it is told that it takes long.
         haste: how long teardown may take from when the job is cancelled while it ends, if that is sooner; and when
@@ -90,5 +94,6 @@ class Settings:
     pace: Pace = _PACE
     patience: Patience = _PATIENCE
     retry: Retry = _RETRY
+    deaths: Retry = _DEATHS
     grace: Duration = Duration(60 * _SECOND)  # noqa: RUF009  # a number to everybody but the type checker
     haste: Duration = Duration(3 * _SECOND)  # noqa: RUF009

@@ -120,6 +120,9 @@ class JobState:
     # Failures in a row, by the command that failed: forgotten when one succeeds. Never more than are allowed, while the
     # job goes on; but asking for an unknown outcome may fail for ever.
     failures: dict[type[Command], int] = field(default_factory=dict)
+    # Runs of the step after the head in which a worker died. 0 once it has reported. Never more than are allowed, while
+    # the job goes on.
+    deaths: int = 0
     # What is given again, and when: at most one about the commit, while there is a proposal; and one about publishing,
     # while something is being published. Empty behind phase CLOSING.
     later: list[tuple[Timestamp, Retried]] = field(default_factory=list)
@@ -201,6 +204,7 @@ class JobState:
         allowed = self.settings.retry.times
         if self.phase in (Phase.NEW, Phase.STEPPING, Phase.CLOSING):
             assert all(each is Resolve or tries <= allowed for each, tries in self.failures.items()), "not given up"
+            assert self.deaths <= self.settings.deaths.times, "workers die, and it is not given up"
         assert not (self.asked and self.event), "an event is there, and asked for"
         unread = self.event is None and not self.asked
         assert unread or not self.script.over, "more is to come behind the end"

@@ -21,6 +21,7 @@ from apache_beam.runners.worker import operations
 
 from arcbeam.errors import UserCodeError
 from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.operations.whereabouts import here, place_of
 from arcbeam.model import texts
 from arcbeam.sizes import threshold
 
@@ -55,7 +56,7 @@ class Output:
         others = [c for c in consumers if not isinstance(c, BlockOperation)]
         # What prefers batches is fed by the SDK's receiver only, which then feeds ours, too.
         self._mixed = any(c.get_batching_preference().supports_batches for c in others)
-        self._others = [c.process for c in others]
+        self._others = [(c.process, _place(c)) for c in others]
         self._first_left = _FIRST
 
     @property
@@ -120,9 +121,11 @@ class Output:
         counters.update_from(block.element(0))
         for take in self._takers:
             take(block)
-        for process in self._others:
+        for process, entered in self._others:
+            before = here.enter(entered)
             for element in block.elements():
                 process(element)
+            here.enter(before)
         counters.update_collect()
         alone = 1 + (count - 1) // PIECE
         if count > alone:
@@ -141,6 +144,7 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
         self._estimate_input = input_coder.get_impl().estimate_size
         self._waiting: list[Any] = []
         self._waiting_limit = 1
+        self.place = _place(self)
 
     def add_receiver(self, operation: Any, output_index: int = 0) -> None:
         """See the SDK's `Operation`."""
@@ -165,7 +169,9 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
             self._take_waiting()
 
     def _take_waiting(self) -> None:
+        before = here.enter(self.place)
         self._take(self._waited())
+        here.enter(before)
 
     def _waited(self) -> Block:
         """What has waited, which waits no more."""
@@ -177,7 +183,9 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
         """Takes a block, not empty."""
         if self._waiting:
             self._take_waiting()
+        before = here.enter(self.place)
         self._take(block)
+        here.enter(before)
 
     def finish(self) -> None:
         """The bundle ends; what waits is taken first."""
@@ -188,6 +196,11 @@ class BlockOperation(operations.Operation):  # type: ignore[misc]  # Beam is unt
     @abstractmethod
     def _take(self, block: Block) -> None:
         """Takes a block; all that came before it has been taken."""
+
+
+def _place(op: Any) -> bytes:
+    """By which it is noted that an operation takes elements."""
+    return place_of(op.name_context.step_name or "")
 
 
 def dofn_runner(op: Any, fn: Any, args: Any, kwargs: Any, sides: Any, windowing: Any, receivers: Any) -> Any:

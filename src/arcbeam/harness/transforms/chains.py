@@ -22,6 +22,7 @@ from apache_beam.runners.common import NameContext
 
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.operations.blockoperation import PIECE, once, piece_behind
+from arcbeam.harness.operations.whereabouts import here, place_of
 from arcbeam.harness.transforms.values import ValueOperation
 from arcbeam.sizes import threshold
 
@@ -79,6 +80,7 @@ class Chain:
         self._state = self._head.state_sampler.scoped_state(
             _Where(self._teller), f"chain-{next(_numbers)}", metrics_container=_Metrics(self._teller)
         )
+        self._place = place_of("one of " + ", ".join(str(op.name_context.step_name) for op in members))
         self._fallen: tuple[int, Any] | None = None
         self._blocks = 0
         self._falls = [self._fall_of(place) for place in range(len(members))]
@@ -87,7 +89,7 @@ class Chain:
 
     def takes(self, block: Block) -> bool:
         """Whether a block is one for the loop."""
-        if len(block) < _SHORTEST or not block.uniform:
+        if len(block) < _SHORTEST or not block.uniform or here.careful:
             return False
         if not all(op.has_begun for op in self._members) or not all(op.is_warm for op in self._members[:-1]):
             return False
@@ -104,6 +106,8 @@ class Chain:
         Raises:
             Exception: what user code has raised, as the SDK has it: with the step's name.
         """
+        # Undone by who has handed the block to the first operation.
+        here.enter(self._place)
         self._outputs = outputs = _Outputs(self._tail, block)
         self._element = block.element(0)
         # The loop's local variables for each operation, in the order of `_names`.
@@ -335,9 +339,9 @@ class _Teller:
     def __init__(self, code: CodeType, lines: list[ValueOperation], head: ValueOperation) -> None:
         self._code, self._lines, self._head = code, lines, head
 
-    def now(self) -> ValueOperation:
-        """The operation whose user code is running on this thread."""
-        frame: FrameType | None = sys._getframe()
+    def now(self, frame: FrameType | None = None) -> ValueOperation:
+        """The operation whose user code is running, on this thread or in that frame."""
+        frame = frame or sys._getframe()
         while frame is not None:
             if frame.f_code is self._code:
                 return self._lines[frame.f_lineno - 1]
@@ -357,6 +361,10 @@ class _Where(NameContext):  # type: ignore[misc]  # Beam is untyped
 
     def __init__(self, teller: _Teller) -> None:
         self._teller = teller
+
+    def step_name_in(self, frame: FrameType) -> Any:
+        """The name of the step that runs in a frame of another thread."""
+        return self._teller.now(frame).name_context.step_name
 
     @property
     def step_name(self) -> Any:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 from typing import Any
 
-from arcbeam.spark.session import archives
+from arcbeam.spark.session import archives, exits
 
 if __name__ == "__main__":
     archives.put_installed_first()
@@ -52,6 +53,9 @@ def main() -> None:
     importlib.import_module("arcbeam.spark.tasks.task")
     importlib.import_module("arcbeam.spark.tasks.openstages").freeze_imported_objects()
     daemon.worker = run_worker
+    pyspark_daemon: Any = daemon
+    pyspark_daemon.signal = exits.Signals()
+    os.fork = exits.forking(os.fork)
     daemon.manager()
 
 

@@ -166,7 +166,9 @@ class SparkCluster:
             told = self._told(e, f"step {plan.step} could not be run")
             gone = isinstance(told, DriverLostError)
             self.failure = told
-            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), may_go_better(e), gone))
+            died = isinstance(told, WorkerLostError) and told.died
+            again = may_go_better(e)
+            self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), again, gone, died))
 
     def _told(self, error: BaseException, what: str) -> ArcbeamError:
         """What people are told of an error, and the job is."""

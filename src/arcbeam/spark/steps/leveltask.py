@@ -37,6 +37,7 @@ from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow, packing
 from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
 from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.packing import Packer
@@ -207,6 +208,9 @@ class LevelTask:
         job = job_here.job
         if job.settings.quick_tasks:
             enable_quickack()
+        if context is not None:
+            about, careful = f"step {plan.step}, level {self.level}", again or plan.attempt > 0
+            recorder.begin(self.location, context.taskAttemptId(), about, careful=careful)
         rows: RowQueue[StepRow] = RowQueue()
         run = _Run(given, self.level, job_here, batches, rows)
         name = f"step-{plan.step}-{self.level}-{run.task}"

@@ -26,14 +26,16 @@ from arcbeam.engine.progress import (
     Event,
     JobMachine,
     Mode,
+    Phase,
     Propose,
+    StepFailed,
     StepReported,
     paced,
 )
 from arcbeam.engine.progress import (
     Settings as MachineSettings,
 )
-from arcbeam.errors import JobCancelledError, JobFailedError
+from arcbeam.errors import JobCancelledError, JobFailedError, WorkerLostError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
@@ -53,13 +55,15 @@ from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
 from arcbeam.steps.takeover import TakeOver, take_over
-from arcbeam.steps.telling.status import Status, as_record, in_words, status_of, total_kept, undone
+from arcbeam.steps.telling.status import Status, as_record, in_words, status_of, total_kept, undone, with_trouble
 from arcbeam.store.blobs.backends import check_owner, open_blobs
+from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Swept
+from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.store.manifest.values import ENDED
 
 _LOG = logging.getLogger("arcbeam.steps")
@@ -149,8 +153,12 @@ class StreamRun:
         self._cluster: SparkCluster | None = None
         # Of publishing and sweeping, by whatever thread.
         self._said: SimpleQueue[Sequence[str]] = SimpleQueue()
+        self._blobs: DurableBlobs | None = None
+        # Why the step that runs is tried again.
+        self._trouble: Trouble | None = None
         self._opened = -1
         self._end: End | None = None
+        self._driven = MachineSettings()
         self._mode = Mode.RUNNING
         self._took, self._ran = Duration(0), False
         self._proposed, self._committing = 0.0, 0.0
@@ -162,8 +170,11 @@ class StreamRun:
 
     def status(self) -> Status | None:
         """Where the job stands, as of its newest step; None before it is taken over. Callable from any thread."""
-        log = self._log
-        return None if log is None else status_of(log.head)
+        log, trouble = self._log, self._trouble
+        if log is None:
+            return None
+        head = log.head
+        return with_trouble(status_of(head), trouble if trouble is not None and trouble.is_of(head) else None)
 
     def state(self) -> str:
         """Beam's name of the state of a run that goes on; callable from any thread."""
@@ -258,11 +269,13 @@ class StreamRun:
             self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, forgotten
         )
         self._measured = partial(self._figures, cluster, placing)
-        machine = self._machine = JobMachine(placing.layout, _driven(settings))
+        self._driven = _driven(settings)
+        machine = self._machine = JobMachine(placing.layout, self._driven)
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
         self._inbox.put(started(log.head, placing.layout, self._clock.now()))
-        self._desk.opened(blobs if self.kept else None, log.head)
+        self._blobs = blobs if self.kept else None
+        self._desk.opened(self._blobs, log.head)
         try:
             with RequestWatch(self._desk, self._job):
                 end = self._end = drive(driver, self._inbox, self._clock)
@@ -280,6 +293,8 @@ class StreamRun:
                     raise fenced
                 # An error of a step that was to be run again is not why.
                 if cluster.failure is not None and str(cluster.failure) in end.why:
+                    if isinstance(cluster.failure, WorkerLostError) and machine.deaths:
+                        raise cluster.failure.after(machine.deaths)
                     raise cluster.failure
                 raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
@@ -358,6 +373,8 @@ class StreamRun:
                 self._ran = bool(command.reports)
         if isinstance(event, StepReported):
             self._took = event.took
+        if isinstance(event, StepFailed) and event.died and self._machine.phase is Phase.STEPPING:
+            self._note_trouble(event)
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
         self._committing = time.monotonic() - self._proposed
@@ -371,6 +388,23 @@ class StreamRun:
             self._listener.stepped(line)
         for report in reports:
             self._listener.reported(report)
+
+    def _note_trouble(self, event: StepFailed) -> None:
+        """A worker has died in a step that is tried again: whoever looks at the job can see it meanwhile."""
+        assert self._machine is not None
+        assert self._log is not None
+        failure = self._cluster.failure if self._cluster is not None else None
+        lost = failure if isinstance(failure, WorkerLostError) else WorkerLostError("")
+        told = [f"a worker died in try {self._machine.deaths} of {self._driven.deaths.times + 1}"]
+        told += [f"in transform '{lost.step}'"] if lost.step else []
+        told += [lost.how] if lost.how else []
+        epoch = self._log.head.epoch
+        self._trouble = Trouble(epoch, event.step, lost.step, ", ".join(told), self._clock.now())
+        if self._blobs is not None:
+            try:
+                leave_trouble(self._blobs, self._trouble)
+            except StoreError as e:
+                _LOG.warning("%s: `arcbeam status` does not show why step %d fails: %s", self._plan.name, event.step, e)
 
     def begins(self, command: Command) -> None:
         """See `arcbeam.steps.seams.Watch`."""

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from arcbeam.spark.tasks.blackbox import recorder, step_of
 from arcbeam.spark.tasks.rowqueue import RowQueue
 
 _LOG = logging.getLogger("arcbeam.task")
@@ -45,6 +46,7 @@ class BundleThread(threading.Thread):
         # Buffers of many small lists and tuples, none of them in a cycle, are what the collector would look at most.
         if self._quick:
             gc.set_threshold(*_GC_THRESHOLDS)
+        recorder.running(step_of(self._processor))
         try:
             self._work()
             self._rows.finish()
@@ -59,6 +61,7 @@ class BundleThread(threading.Thread):
                     _LOG.debug("the failed bundle could not be ended", exc_info=True)
             self._rows.fail()
         finally:
+            recorder.end()
             gc.set_threshold(*thresholds)
 
 

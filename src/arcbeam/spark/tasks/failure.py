@@ -26,31 +26,19 @@ from arcbeam.errors import (
     MissingModuleError,
     Raised,
     UserCodeError,
-    WorkerLostError,
 )
 from arcbeam.harness.encoding.codererrors import coder_name, shortened
 from arcbeam.harness.files.filenames import note_file
 from arcbeam.model import texts
 from arcbeam.model.frames import harness_files
+from arcbeam.spark.tasks import lostworker
 from arcbeam.store.jobtemp.location import JobLocation
 
-_LOST = (
-    "crashed",
-    "ExecutorLostFailure",
-    "Python worker exited",
-    "EOFException",
-    "Connection reset",
-    "SIGSEGV",
-    "MemoryError",
-    "Broken pipe",
-)
 _CANCELLED = ("OPERATION_CANCELED", "cancelled", "canceled", "SPARK_JOB_CANCELLED", "INTERRUPTED")
 _STOPPED = re.compile(r"SparkContext was shut ?down|stopped SparkContext|SparkContext is stopping")
 _LONGEST_CAUSE = 4000
-_MOST_NAMES = 5
 
 _STEP = re.compile(r"\[while running '(.*?)'\]", re.DOTALL)
-_LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID \d+\) \(([^)]*)\)")
 _OTHER_PYTHON = re.compile(
     r"PYTHON_VERSION_MISMATCH\] Python in worker has different version:? \(?['\"]?(\d[\d.]*).{0,3}?"
     r" (?:than|from) (?:that )?in driver:? \(?['\"]?(\d[\d.]*)",
@@ -346,14 +334,14 @@ def as_job_failure(
     if found is not None:
         found.__suppress_context__ = True
         return found
-    failure = _from_text(error, str(error), running)
+    failure = _from_text(error, str(error), running, location)
     if type(failure) is JobFailedError:
         failure.__cause__ = error
     failure.__suppress_context__ = True
     return failure
 
 
-def _from_text(error: Exception, text: str, running: Iterable[str]) -> ArcbeamError:
+def _from_text(error: Exception, text: str, running: Iterable[str], location: JobLocation) -> ArcbeamError:
     if _STOPPED.search(text):
         return JobFailedError("the Spark session was stopped while the job ran on it")
     if any(sign in text for sign in _CANCELLED):
@@ -372,18 +360,8 @@ def _from_text(error: Exception, text: str, running: Iterable[str]) -> ArcbeamEr
             f"module '{missing[1]}' is missing on the worker",
             "install arcbeam (with its dependencies) for the workers' interpreter, which PYSPARK_PYTHON names",
         )
-    if any(sign in text for sign in _LOST):
-        places = _LOST_TASK.findall(text)
-        where = f" (the last one on {places[-1]})" if places else ""
-        names = list(running)
-        stages = "".join(f"\n  {name}" for name in names[:_MOST_NAMES]) + ("\n  …" if len(names) > _MOST_NAMES else "")
-        return WorkerLostError(
-            f"a Python worker or executor died more often than Spark retries a task{where}: "
-            f"killed, out of memory, or a segmentation fault in native code.\n{_last_cause(text)}"
-            + (f"\nIt ran one of:{stages}" if stages else ""),
-            "look at the executor's log; give executors more memory (spark.executor.memoryOverhead), or allow more "
-            "retries (a master local[n,4], or spark.task.maxFailures)",
-        )
+    if lostworker.is_one(text):
+        return lostworker.described(text, running, location, _last_cause(text))
     return JobFailedError(f"a Spark job failed: {_last_cause(text)}")
 
 

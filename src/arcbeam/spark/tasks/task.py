@@ -23,6 +23,7 @@ from arcbeam.model.rows import REPORT, BundleReport, Row
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks.blackbox import recorder
 from arcbeam.spark.tasks.bundlethread import BundleThread
 from arcbeam.spark.tasks.openstages import open_stages, worker_name
 from arcbeam.spark.tasks.packing import Packer, unpacked
@@ -78,6 +79,10 @@ class StageTask:
         if earlier is not None:
             # A retry after a user's error: the same bug is not run again.
             raise failure.one_line(earlier) from None
+        context = TaskContext.get()
+        if context is not None:
+            again = context.attemptNumber() > 0
+            recorder.begin(self.location, context.taskAttemptId(), self.stage.name, careful=again)
         outbox: RowQueue[Row] = RowQueue()
         run = _Run(self, rows.starting_with(first), outbox)
         thread = run.thread()

@@ -32,8 +32,8 @@ class Cause:
     """Why watermarks are where they are.
 
     Attributes:
-        kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown" or
-            "not reported".
+        kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown",
+            "failure" (the step after fails and is tried again) or "not reported".
         stage: where it is.
         shard: of the stage; None: it is of all of them.
         name: of the restriction, timer, side input, state or observer; "" if it has none.

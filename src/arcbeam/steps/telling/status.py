@@ -15,6 +15,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.standing import Since, standing_of
 from arcbeam.steps.telling.reasons import Cause, Reasons
+from arcbeam.store.log.troublenote import Trouble
 from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 
 _TOLD: Final = 4
@@ -134,6 +135,27 @@ class Status:
     state_bytes: Mapping[int, int]
     state_entries: Mapping[int, int]
     due: Timestamp | None = None
+
+
+def with_trouble(status: Status, trouble: Trouble | None) -> Status:
+    """Return a status whose first cause is why the next step fails and is tried again, if it is."""
+    if trouble is None:
+        return status
+    cause = Cause(
+        kind="failure",
+        stage=trouble.stage,
+        shard=None,
+        name="",
+        key=None,
+        time=status.watermark,
+        since=None,
+        due=None,
+        by_clock=False,
+        text=f"step {trouble.step}: {trouble.why}",
+        frees="a try of the step succeeds; the job fails after the last try",
+        stages=tuple(stage.stage for stage in status.stages),
+    )
+    return replace(status, causes=(cause, *status.causes))
 
 
 def as_record(status: Status) -> dict[str, Any]:

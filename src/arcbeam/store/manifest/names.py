@@ -29,6 +29,7 @@ PROGRAMS = "programs"
 REQUESTS = "requests"
 ANSWERS = "answers"
 ENDED_NOTE = "ended"
+TROUBLE_NOTE = "trouble"
 
 _STEP_DIGITS = 12
 _EPOCH_DIGITS = 8

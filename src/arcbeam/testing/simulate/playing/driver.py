@@ -7,11 +7,13 @@ drivers) it asks for. Must not know what happens to it.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
+from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.progress import (
     Abandon,
     CallShutdown,
@@ -60,7 +62,9 @@ from arcbeam.testing.simulate.playing.cluster import USER_ERROR, Cluster, Outcom
 from arcbeam.testing.simulate.playing.jobs import Job
 
 _OVERTAKEN = "took the job over"
-_REASONS = (_OVERTAKEN, "in a row", USER_ERROR)
+_MOST_DEATHS = 3
+"""Runs of a step in which a worker dies: a job whose user code kills it is to end soon."""
+_REASONS = (_OVERTAKEN, "in a row", f"try {_MOST_DEATHS} of {_MOST_DEATHS}: ", USER_ERROR)
 """Why a job may fail."""
 _FAILED_TRIES = (StepFailed, PublishFailed, CommitRefused)
 _ASKED = {
@@ -106,6 +110,9 @@ class Surroundings(Protocol):
     def stalls(self) -> int:
         """Seconds for which the step that is to run waits for its cluster, while another driver has begun; 0: none."""
 
+    def worker_dies(self) -> bool:
+        """Whether a worker dies in the step that runs, and the step with it."""
+
     def took(self) -> int:
         """How long the next thing takes, in microseconds."""
 
@@ -146,6 +153,7 @@ class Driver:
         self._events: list[tuple[int, int, Event]] = []
         self._order = count()
         self._torn: set[bytes] = set()
+        self._deaths: Counter[int] = Counter()
         # A step that waits for its cluster, and until when.
         self._stalled: tuple[Timestamp, StepOrder] | None = None
         self._broken_off = self._shut_down = self._prepared = self._must_know = False
@@ -305,6 +313,9 @@ class Driver:
         if self._prepared and not plan.prepare:
             self.around.outcome("preparing made new work")
         self._prepared = bool(plan.preparing)
+        if self.around.worker_dies():
+            self._worker_died(plan)
+            return
         if seconds := self.around.stalls():
             self._stalled = shifted(self.around.now, Duration(seconds * 1_000_000)), order
         else:
@@ -329,6 +340,14 @@ class Driver:
         self.tell_later(event, took)
         if self.around.report_again():
             self.tell_later(event, took + 200_000)
+
+    def _worker_died(self, plan: StepPlan) -> None:
+        self._deaths[plan.step] += 1
+        if self._deaths[plan.step] > _MOST_DEATHS:
+            raise Broken(f"{self.name} runs step {plan.step} again, though a worker died in {_MOST_DEATHS} runs of it")
+        self.around.tell(f"step {plan.step} failed: a worker died")
+        failed = StepFailed(self.around.now, plan.step, plan.attempt, "a worker died", True, died=True)
+        self.tell_later(failed, self.around.took())
 
     def abandon(self, step: int, attempt: int) -> None:
         """See `seams.Cluster`: what runs has run."""

@@ -50,6 +50,7 @@ class Mischief:
         self._publishing_fails = self._deaths_at_the_end = 0
         self._report_again = self._gives_up = False
         self._stalls = 0
+        self._worker_deaths = 0
 
     def of_task(self) -> Fault | None:
         """The fault of the next attempt of a task, if any."""
@@ -116,6 +117,14 @@ class Mischief:
             self._second(FaultKind.STALLED)
         return seconds
 
+    def worker_dies(self) -> bool:
+        """Whether a worker dies in the step that runs."""
+        if not self._worker_deaths:
+            return False
+        self._worker_deaths -= 1
+        self._note(FaultKind.WORKERS_DIE)
+        return True
+
     def _strike(self, fault: Fault, driver: Driver, number: int) -> None:
         self._tell(f"FAULT: {fault.kind.value}")
         match fault.kind:
@@ -145,6 +154,8 @@ class Mischief:
                 self._gives_up = True
             case FaultKind.STALLED:
                 self._stalls = fault.number
+            case FaultKind.WORKERS_DIE:
+                self._worker_deaths = fault.number
             case FaultKind.HOST_LOST:
                 self._note(fault.kind)
                 self._lose(fault.number)

@@ -333,6 +333,10 @@ class World:
         """See `Surroundings`."""
         return self._mischief.stalls()
 
+    def worker_dies(self) -> bool:
+        """See `Surroundings`."""
+        return self._mischief.worker_dies()
+
     def took(self) -> int:
         """See `Surroundings`."""
         return self._chance.choice((1, 50, 1000, 2500))

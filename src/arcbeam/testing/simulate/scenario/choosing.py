@@ -21,7 +21,7 @@ from arcbeam.testing.simulate.scenario.special import EVENTS, HEAVY, WAITING
 
 _OF_TASKS = sorted(OF_TASKS - {FaultKind.USER_ERROR}, key=lambda kind: kind.name)
 _AT_THE_END = FaultKind.DRIVER_DIES_AT_THE_END
-_RARE = frozenset({_AT_THE_END, FaultKind.GIVEN_UP, FaultKind.STALLED})
+_RARE = frozenset({_AT_THE_END, FaultKind.GIVEN_UP, FaultKind.STALLED, FaultKind.WORKERS_DIE})
 _OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
 
 
@@ -51,6 +51,7 @@ def plain_scenario_of(seed: int) -> Scenario:
             *_faults(chance),
             *_rare_faults(random.Random(f"rare {seed}")),
             *_stalls(random.Random(f"stalled {seed}")),
+            *_deaths(random.Random(f"deaths {seed}")),
         ),
         requests=_requests(chance),
         exchanges=_exchanges(random.Random(f"exchanges {seed}")),
@@ -118,6 +119,12 @@ def _rare_faults(chance: random.Random) -> Iterator[Fault]:
 def _stalls(chance: random.Random) -> Iterator[Fault]:
     if chance.random() < 0.15:
         yield Fault(FaultKind.STALLED, chance.randint(0, 40), chance.choice((1, 3, 20)))
+
+
+def _deaths(chance: random.Random) -> Iterator[Fault]:
+    """Tries of a step in which a worker dies: some are survived, so many in a row are not."""
+    if chance.random() < 0.15:
+        yield Fault(FaultKind.WORKERS_DIE, chance.randint(0, 40), chance.choice((1, 2, 2, 5)))
 
 
 def _fault(chance: random.Random, kind: FaultKind) -> Fault:

@@ -35,6 +35,7 @@ class FaultKind(Enum):
     LATE_REPORT = "a step is reported a second time, when it is decided"
     GIVEN_UP = "a step that was given up is reported, when it runs again"
     STALLED = "a step waits for its cluster while a second driver begins"
+    WORKERS_DIE = "a worker dies in each try of a step"
 
 
 OF_TASKS = frozenset(

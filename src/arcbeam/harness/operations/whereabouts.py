@@ -1,0 +1,135 @@
+"""Which transform a worker is at, noted where it can be read after the process has died.
+
+Owns the note: its fields in a block of shared memory, and how it is read. A process that is killed leaves no exception
+and no report; what it has written to a mapped file stays. Must not know where that file is, nor who reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+SIZE: Final = 4096
+_NAME: Final = 240
+"""Bytes of a name; a longer one loses its end."""
+_PLACE, _SAMPLED, _SAMPLED_AT, _LEFT = (slice(at, at + _NAME) for at in range(0, 4 * _NAME, _NAME))
+_FIGURES: Final = struct.Struct("<BiQQ")
+_FIGURES_AT: Final = 4 * _NAME
+_TASK: Final = slice(1024, SIZE)
+
+NOWHERE: Final = b" " * _NAME
+
+
+class Memory(Protocol):
+    """What notes are written to: an `mmap`, or bytes of this process alone."""
+
+    def __setitem__(self, where: slice, what: bytes) -> None:
+        """Writes."""
+
+    def __getitem__(self, where: slice) -> Any:
+        """Reads."""
+
+
+def place_of(name: str) -> bytes:
+    """Return a name in the form that `Whereabouts.enter` takes."""
+    encoded = name.encode("utf-8", "backslashreplace")
+    if len(encoded) > _NAME:
+        encoded = encoded[: _NAME - 3].decode("utf-8", "ignore").encode() + b"..."
+    return encoded.ljust(_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A note, as it was when its writer died.
+
+    Attributes:
+        running: a task was running.
+        task: what was said of the task.
+        place: the transform that took elements last; "" if none did.
+        sampled: the transform that ran when a sample was taken last, while the same one took elements; "" if unknown.
+        left: the transform that called `os._exit`; "" if none did.
+        code: what it was called with.
+        memory: resident bytes at the last sample; 0: unknown.
+    """
+
+    running: bool
+    task: Mapping[str, Any]
+    place: str
+    sampled: str
+    left: str
+    code: int
+    memory: int
+
+
+class Whereabouts:
+    """The note of this process. Writing to it costs a fraction of a microsecond, so that each block may do so.
+
+    Attributes:
+        careful: transforms run one by one, so that the note is exact; set where a worker has died before.
+    """
+
+    def __init__(self) -> None:
+        self._memory: Memory = bytearray(SIZE)
+        self._at = NOWHERE
+        self.careful = False
+
+    def use(self, memory: Memory) -> None:
+        """Writes to that memory from now on."""
+        self._memory, self._at = memory, NOWHERE
+
+    def begin(self, task: Mapping[str, Any]) -> None:
+        """A task begins; what is said of it is JSON."""
+        encoded = json.dumps(task).encode()[: _TASK.stop - _TASK.start]
+        memory = self._memory
+        memory[_TASK] = encoded.ljust(_TASK.stop - _TASK.start)
+        for field in (_PLACE, _SAMPLED, _SAMPLED_AT, _LEFT):
+            memory[field] = NOWHERE
+        self._at = NOWHERE
+        self._figures(running=True)
+
+    def end(self) -> None:
+        """The task has ended, well or not."""
+        self._figures(running=False)
+
+    def enter(self, place: bytes) -> bytes:
+        """A transform takes elements; where the process was before, to be entered again behind it."""
+        before, self._at = self._at, place
+        self._memory[_PLACE] = place
+        return before
+
+    def sample(self, step: str, memory: int) -> None:
+        """What a sample has shown: the transform that ran, and resident bytes."""
+        self._memory[_SAMPLED_AT] = self._at
+        self._memory[_SAMPLED] = place_of(step)
+        self._figures(running=True, memory=memory)
+
+    def leave(self, step: str, code: int) -> None:
+        """User code ends the process."""
+        self._memory[_LEFT] = place_of(step)
+        memory = _FIGURES.unpack(self._memory[slice(_FIGURES_AT, _FIGURES_AT + _FIGURES.size)])[2]
+        self._figures(running=True, code=code, memory=memory)
+
+    def _figures(self, *, running: bool, code: int = 0, memory: int = 0) -> None:
+        self._memory[slice(_FIGURES_AT, _FIGURES_AT + _FIGURES.size)] = _FIGURES.pack(running, code, memory, 0)
+
+
+def read(note: bytes) -> Found | None:
+    """Return what is in a note; None if it is none, or nothing was written."""
+    if len(note) < SIZE:
+        return None
+    running, code, memory, _ = _FIGURES.unpack_from(note, _FIGURES_AT)
+    try:
+        task = json.loads(note[_TASK])
+    except ValueError:
+        return None
+    place, sampled, sampled_at, left = (
+        note[field].rstrip(b" \0").decode("utf-8", "replace") for field in (_PLACE, _SAMPLED, _SAMPLED_AT, _LEFT)
+    )
+    return Found(bool(running), task, place, sampled if sampled_at == place else "", left, code, memory)
+
+
+here: Final = Whereabouts()
+"""Of this process."""

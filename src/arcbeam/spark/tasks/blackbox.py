@@ -1,0 +1,289 @@
+"""What a worker notes of itself while a task runs, and what is found of it when the worker has died.
+
+Owns the files: one for each worker that runs tasks of a job, in the job's temporary location if that is a folder; else
+on the worker's host, until a later task brings it to the location. `arcbeam.harness.operations.whereabouts` says what
+is in a note; the exit code comes from the daemon (`arcbeam.spark.session.exits`). Imports no Spark: both ends use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import hashlib
+import itertools
+import mmap
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from arcbeam.errors import ArcbeamError
+from arcbeam.harness.operations import whereabouts
+from arcbeam.harness.operations.whereabouts import here
+from arcbeam.spark.session import exits
+from arcbeam.store.blobs.filesystems import own_folder
+from arcbeam.store.jobtemp.location import JobLocation
+
+_BOXES: Final = "boxes"
+_STACK: Final = ".stack"
+_SAMPLE_SECONDS: Final = 0.1
+_EXIT_SECONDS: Final = 1.0
+"""How long the driver waits for a daemon to note how a worker ended: it hears of it when Spark does."""
+_MOST_FRAMES: Final = 12
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+# In the worker.
+
+
+class _Recorder:
+    """Notes what this process does, for one job after the other."""
+
+    def __init__(self) -> None:
+        self._pid = 0
+        self._url = ""
+        self._path: Path | None = None
+        self._stack: IO[bytes] | None = None
+        self._awake = threading.Event()
+        self._ended = threading.Event()
+        self._step: Callable[[Any], str] = lambda frame: ""
+        self._thread = 0
+
+    def begin(self, location: JobLocation, attempt: int, about: str, *, careful: bool) -> None:
+        """A task begins on the calling thread. Never raises: the note is for people."""
+        try:
+            if self._pid != os.getpid():
+                self._set_up()
+            if self._url != location.url:
+                self._open(location)
+            here.careful = careful
+            if careful and location.folder is None:
+                _bring(location)
+            here.begin({"attempt": attempt, "about": about, "pid": self._pid, "host": socket.gethostname()})
+            here.sample("", _resident())
+        except (OSError, ArcbeamError, ValueError):
+            here.use(bytearray(whereabouts.SIZE))
+
+    def running(self, step: Callable[[Any], str]) -> None:
+        """The calling thread runs the task's bundles.
+
+        Args:
+            step: says which transform runs, given the innermost frame of this thread.
+        """
+        self._step, self._thread = step, threading.get_ident()
+        self._awake.set()
+
+    def end(self) -> None:
+        """The task has ended, well or not."""
+        self._awake.clear()
+        self._step = lambda frame: ""
+        here.end()
+
+    def _set_up(self) -> None:
+        self.__init__()  # type: ignore[misc]  # forked: what the parent had is not ours
+        self._pid = os.getpid()
+        leave = os._exit
+
+        def leaving(code: int) -> None:
+            if self._awake.is_set() and os.getpid() == self._pid:
+                with contextlib.suppress(Exception):
+                    here.leave(self._now(), code)
+            leave(code)
+
+        os._exit = leaving  # type: ignore[assignment]
+        threading.Thread(target=self._sample, name="whereabouts", daemon=True).start()
+
+    def _open(self, location: JobLocation) -> None:
+        folder = _folder(location)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._path = folder / f"{socket.gethostname()}-{self._pid}-{time.time_ns()}"
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.ftruncate(descriptor, whereabouts.SIZE)
+            here.use(mmap.mmap(descriptor, whereabouts.SIZE))
+        finally:
+            os.close(descriptor)
+        self._url = location.url
+        exits.name_file(str(self._path))
+        self._catch_signals()
+
+    def _catch_signals(self) -> None:
+        """Has the Python stack written when a signal kills this process, but for one that cannot be caught."""
+        ours = self._stack is not None
+        if faulthandler.is_enabled() and not ours:
+            return  # Spark's own: its message has the stack then
+        if self._stack is not None:
+            faulthandler.disable()
+            self._stack.close()
+        descriptor = os.open(f"{self._path}{_STACK}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._stack = os.fdopen(descriptor, "wb")
+        faulthandler.enable(self._stack, all_threads=False)
+
+    def _sample(self) -> None:
+        while True:
+            self._awake.wait()
+            time.sleep(_SAMPLE_SECONDS)
+            if not self._awake.is_set():
+                continue
+            with contextlib.suppress(Exception):
+                here.sample(self._now(), _resident())
+
+    def _now(self) -> str:
+        frame = sys._current_frames().get(self._thread)
+        return self._step(frame) if frame is not None else ""
+
+
+def _resident() -> int:
+    """Return this process's resident bytes; 0 where that is not known."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+recorder: Final = _Recorder()
+"""Of this process."""
+
+
+def step_of(processor: Any) -> Callable[[Any], str]:
+    """Return what says which transform of a processor runs, given the innermost frame of the thread that runs it.
+
+    Args:
+        processor: gives the processor whose bundle is open; None if there is none.
+    """
+
+    def step(frame: Any) -> str:
+        found = processor()
+        context = None if found is None else found.sdk.state_sampler.current_state().name_context
+        in_frame = getattr(context, "step_name_in", None)
+        name = in_frame(frame) if in_frame is not None else getattr(context, "step_name", "")
+        return str(name or "")
+
+    return step
+
+
+def _folder(location: JobLocation) -> Path:
+    """Where the workers of this host write: of a location that is no folder, on the host."""
+    if location.folder is not None:
+        return location.folder / _BOXES
+    return own_folder(_BOXES) / hashlib.sha256(location.url.encode()).hexdigest()[:16]
+
+
+def _bring(location: JobLocation) -> None:
+    """Brings what workers that have died on this host have left to a location that is no folder."""
+    for path in _folder(location).iterdir():
+        if path.suffix or (pid := int(path.name.split("-")[-2])) == os.getpid() or _is_alive(pid):
+            continue
+        for suffix in (exits.SUFFIX, _STACK, ""):
+            part = path.with_name(path.name + suffix)
+            with contextlib.suppress(FileNotFoundError):
+                location.put_bytes(f"{_BOXES}/{part.name}", part.read_bytes())
+                part.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+# On the driver.
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker died.
+
+    Attributes:
+        step: the transform that ran; "" if unknown.
+        how: its exit code or signal, for people; "" if unknown.
+        memory: resident bytes shortly before; 0: unknown.
+        stack: the user's Python frames, innermost first, as text; "" if unknown.
+    """
+
+    step: str = ""
+    how: str = ""
+    memory: int = 0
+    stack: str = ""
+
+    def __str__(self) -> str:
+        """In a line."""
+        parts = [self.how or "exit code unknown"]
+        parts += [f"in transform '{self.step}'"] if self.step else []
+        parts += [f"with {self.memory / 2**20:,.0f} MiB of memory"] if self.memory else []
+        return ", ".join(parts)
+
+
+def death_of(location: JobLocation, attempts: Iterable[int]) -> Death | None:
+    """Return how the worker died that ran one of some attempts of tasks; None if it has left nothing.
+
+    Args:
+        location: of the job.
+        attempts: Spark's task attempt ids, the one that counts first.
+    """
+    try:
+        notes = dict(_notes(location))
+    except (OSError, ArcbeamError):
+        return None
+    for attempt in attempts:
+        for name, found in notes.items():
+            if found.running and found.task.get("attempt") == attempt:
+                return _death(location, name, found)
+    return None
+
+
+def _notes(location: JobLocation) -> Iterator[tuple[str, whereabouts.Found]]:
+    for name in location.list(f"{_BOXES}/"):
+        if name.endswith((exits.SUFFIX, _STACK)):
+            continue
+        found = whereabouts.read(location.get_bytes(name))
+        if found is not None:
+            yield name, found
+
+
+def _death(location: JobLocation, name: str, found: whereabouts.Found) -> Death:
+    stack = _text(location, name + _STACK)
+    fatal = re.match(r"Fatal Python error: ([^\n]+)", stack)
+    code = _text(location, name + exits.SUFFIX)
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while not code and found.task.get("host") == socket.gethostname() and time.monotonic() < deadline:
+        time.sleep(0.02)
+        code = _text(location, name + exits.SUFFIX)
+    if code:
+        how = _named(int(code))
+    elif found.left:
+        how = _named(found.code)
+    else:
+        how = f"signal of {fatal[1]}" if fatal else ""
+    frames = [line.strip() for line in stack.splitlines() if line.lstrip().startswith("File ")]
+    # User code is called by frames of ours; where those are installed elsewhere on the worker, they stay.
+    frames = list(itertools.takewhile(lambda frame: not frame.startswith(f'File "{_PACKAGE}{os.sep}'), frames))
+    return Death(found.left or found.sampled or found.place, how, found.memory, "\n".join(frames[:_MOST_FRAMES]))
+
+
+def _named(code: int) -> str:
+    """An exit code, or a signal as a negative one, for people."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _text(location: JobLocation, name: str) -> str:
+    try:
+        return location.get_bytes(name).decode("utf-8", "replace")
+    except (OSError, ArcbeamError):
+        return ""

@@ -1,0 +1,73 @@
+"""What a Spark job's failure says of a worker that died: which one, how, and in which transform.
+
+Owns how Spark's text and what the worker has left behind (`blackbox`) become one error, on the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from arcbeam.errors import WorkerLostError
+from arcbeam.spark.tasks.blackbox import Death, death_of
+from arcbeam.store.jobtemp.location import JobLocation
+
+_OF_WORKERS = ("crashed", "Python worker exited", "SIGSEGV", "MemoryError")
+_LOST = (*_OF_WORKERS, "ExecutorLostFailure", "EOFException", "Connection reset", "Broken pipe")
+_LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID (\d+)\) \(([^)]*)\)")
+_TIMES = re.compile(r"Task \d+ in stage [\d.]+ failed (\d+) times")
+_MOST_NAMES = 5
+_KILLED = "signal 9"
+
+
+def is_one(text: str) -> bool:
+    """Return whether Spark's text is that of a worker or an executor that was lost."""
+    return any(sign in text for sign in _LOST)
+
+
+def described(text: str, running: Iterable[str], location: JobLocation, cause: str) -> WorkerLostError:
+    """Return the error.
+
+    Args:
+        text: of Spark.
+        running: names of the stages that the Spark job ran.
+        location: of the job.
+        cause: the last cause in the text.
+    """
+    lost = _LOST_TASK.findall(text)
+    death = death_of(location, [int(attempt) for attempt, _ in reversed(lost)])
+    died = death is not None or any(sign in text for sign in _OF_WORKERS)
+    death = death or Death()
+    place = f" on {lost[-1][1]}" if lost else ""
+    times = _TIMES.search(text)
+    often = f"; Spark tried its task {times[1]} times" if times else ""
+    if death.step or death.how:
+        what = f"a Python worker died{place}: {death}{often}"
+    else:
+        what = (
+            f"a Python worker or executor died more often than Spark retries a task{place}: "
+            "killed, out of memory, or a segmentation fault in native code"
+        )
+    parts = [f"{what}.", cause]
+    if death.stack:
+        frames = "".join(f"\n  {line}" for line in death.stack.splitlines())
+        parts.append(f"Its Python frames, innermost first:{frames}")
+    if not death.step:
+        names = list(running)
+        more = ["…"] if len(names) > _MOST_NAMES else []
+        parts.append("It ran one of:" + "".join(f"\n  {name}" for name in [*names[:_MOST_NAMES], *more]))
+    remedy = _remedy(death)
+    return WorkerLostError("\n".join(parts), remedy, died=died, step=death.step, how=death.how, memory=death.memory)
+
+
+def _remedy(death: Death) -> str:
+    memory = "give executors more memory (spark.executor.memoryOverhead)"
+    if death.how.startswith("exit code"):
+        return f"raise an exception in '{death.step or 'the transform'}' instead of ending the process"
+    if death.how and not death.how.startswith(_KILLED):
+        where = f" that '{death.step}' calls" if death.step else ""
+        return f"look at the native code{where}: it crashed; the executor's log may say more"
+    return (
+        f"look at the executor's log; if the system or an operator killed it for its memory, {memory}; allow more "
+        "retries (a master local[n,4], or spark.task.maxFailures)"
+    )

@@ -1,0 +1,71 @@
+"""What a driver leaves in the job's folder while it tries a step again: no commit reports it.
+
+Owns the file. It informs people; nothing that runs a job reads it. It is about the step after one head, and stale once
+that step is committed, so it is never removed.
+
+    trouble     of the driver that wrote last: its epoch, the step, why it fails, and when that was
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import MissingFileError
+from arcbeam.store.manifest.names import TROUBLE_NOTE
+from arcbeam.store.manifest.values import Manifest
+
+VERSION = 1
+_LONGEST = 2000
+"""Characters of why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a step fails and is tried again.
+
+    Attributes:
+        epoch: of the driver.
+        step: that it tries.
+        stage: the transform in which it fails; "" if unknown.
+        why: for people, in a line.
+        time: when it failed last.
+    """
+
+    epoch: int
+    step: int
+    stage: str
+    why: str
+    time: Timestamp
+
+    def is_of(self, head: Manifest) -> bool:
+        """Return whether it is about the step after a head, and of the driver that made that head."""
+        return (self.epoch, self.step) == (head.epoch, head.step + 1)
+
+
+def leave_trouble(blobs: DurableBlobs, trouble: Trouble) -> None:
+    """Leave the note, in place of an earlier one.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    why = trouble.why if len(trouble.why) <= _LONGEST else trouble.why[:_LONGEST] + "…"
+    blobs.put(TROUBLE_NOTE, json.dumps({"version": VERSION, **asdict(trouble), "why": why}).encode())
+
+
+def trouble_of(blobs: DurableBlobs, head: Manifest) -> Trouble | None:
+    """Return why the step after `head` is tried again; None if it is not, or the note is stale, damaged or newer."""
+    try:
+        record = json.loads(blobs.get(TROUBLE_NOTE))
+        found = Trouble(
+            int(record["epoch"]),
+            int(record["step"]),
+            str(record["stage"]),
+            str(record["why"]),
+            Timestamp(int(record["time"])),
+        )
+    except (MissingFileError, ValueError, KeyError, TypeError):
+        return None
+    return found if found.is_of(head) else None

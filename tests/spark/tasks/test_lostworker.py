@@ -1,0 +1,100 @@
+"""What is said of a worker that died, by what it has left behind."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from pathlib import Path
+
+import pytest
+
+from arcbeam.errors import WorkerLostError
+from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of
+from arcbeam.spark.tasks import lostworker
+from arcbeam.store.jobtemp.location import JobLocation
+from tests.golden import check_message
+
+_TEXT = """Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: \
+Lost task 0.3 in stage 5.0 (TID 23) (10.0.0.7 executor 4): org.apache.spark.SparkException: \
+Python worker exited unexpectedly (crashed)
+Caused by: java.io.EOFException"""
+_STACK = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/me/job.py", line 12 in parse
+"""
+
+
+def note(place: str, attempt: int, *, memory: int = 0, host: str = "elsewhere") -> bytes:
+    data = bytearray(SIZE)
+    of = Whereabouts()
+    of.use(data)
+    of.begin({"attempt": attempt, "host": host})
+    of.enter(place_of(place))
+    if memory:
+        of.sample("", memory)
+    return bytes(data)
+
+
+def described(location: JobLocation, text: str = _TEXT) -> WorkerLostError:
+    assert lostworker.is_one(text)
+    return lostworker.described(text, ["Read", "Parse"], location, "Caused by: java.io.EOFException")
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> JobLocation:
+    location = JobLocation(str(tmp_path / "job"))
+    location.put_bytes("boxes/a-1-1", note("Write", 22))
+    return location
+
+
+@pytest.mark.contract("BAT-06")
+def test_crash_is_described_with_transform_and_signal(location: JobLocation) -> None:
+    location.put_bytes("boxes/a-2-1", note("Parse", 23, memory=150 << 20))
+    location.put_bytes("boxes/a-2-1.stack", _STACK.encode())
+    location.put_bytes("boxes/a-2-1.exit", b"-11")
+    error = described(location)
+    assert (error.step, error.how, error.memory, error.died) == ("Parse", "signal 11 (SIGSEGV)", 150 << 20, True)
+    check_message("worker-lost-by-crash", str(error.after(3)))
+    copied = pickle.loads(pickle.dumps(error.after(3)))
+    assert (copied.step, copied.tries, str(copied)) == ("Parse", 3, str(error.after(3)))
+
+
+def test_exit_code_is_described(location: JobLocation) -> None:
+    location.put_bytes("boxes/a-2-1", note("Parse", 23))
+    location.put_bytes("boxes/a-2-1.exit", b"7")
+    error = described(location)
+    assert (error.step, error.how) == ("Parse", "exit code 7")
+    check_message("worker-lost-by-exit", str(error))
+
+
+def test_kill_is_described(location: JobLocation) -> None:
+    location.put_bytes("boxes/a-2-1", note("Parse", 23))
+    location.put_bytes("boxes/a-2-1.exit", b"-9")
+    error = described(location)
+    assert error.how == "signal 9 (SIGKILL)"
+    check_message("worker-lost-by-kill", str(error))
+
+
+def test_stack_names_signal_where_nobody_noted_exit(location: JobLocation) -> None:
+    location.put_bytes("boxes/a-2-1", note("Parse", 23))
+    location.put_bytes("boxes/a-2-1.stack", _STACK.encode())
+    assert described(location).how == "signal of Segmentation fault"
+
+
+def test_worker_of_this_host_without_exit_is_described(location: JobLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arcbeam.spark.tasks.blackbox._EXIT_SECONDS", 0.0)
+    location.put_bytes("boxes/a-2-1", note("Parse", 23, host=socket.gethostname()))
+    assert (described(location).step, described(location).how) == ("Parse", "")
+
+
+def test_worker_that_left_nothing_names_stages(tmp_path: Path) -> None:
+    error = described(JobLocation(str(tmp_path / "none")))
+    assert (error.step, error.how, error.died) == ("", "", True)
+    check_message("worker-lost-without-trace", str(error))
+
+
+def test_lost_executor_is_no_death_of_worker(tmp_path: Path) -> None:
+    text = "Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 4): ExecutorLostFailure"
+    assert not described(JobLocation(str(tmp_path / "none")), text).died
