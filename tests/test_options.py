@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from arcbeam.job import _on_sigterm
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
 from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions
+from tests.golden import check_message
 
 
 def ours(*arguments: str, **values: Any) -> ArcbeamOptions:
@@ -66,6 +68,18 @@ def test_an_unknown_optimization_is_refused_by_name(asked: str) -> None:
         assert name in str(caught.value)
     with pytest.raises(InvalidPipelineError):
         _ = options.optimizations
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "nan", "inf"])
+def test_number_out_of_range_is_refused_with_its_bound(value: str) -> None:
+    for name in ("step_seconds", "backlog_step_seconds", "shutdown_seconds"):
+        with pytest.raises(InvalidPipelineError) as refused:
+            ours(f"--{name}={value}").check()
+        check_message("options-out-of-range", str(refused.value), OPTION=re.compile(r"--[a-z_]+=\S+ \(at least \S+\)"))
+    for name in ("bundle_seconds", "sdf_round_seconds", "sigterm_seconds"):
+        if value != "0":
+            with pytest.raises(InvalidPipelineError, match=rf"--{name}=\S+ \(at least 0\)"):
+                ours(f"--{name}={value}").check()
 
 
 def test_values_that_cannot_be_meant_are_refused_together() -> None:

@@ -7,6 +7,7 @@ environment for its settings.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -287,10 +288,13 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
         wrong = [
             f"--{name}={value} (at least {least:g})"
             for name, least in least_of.items()
-            if (value := getattr(self, name)) is not None and value < least
+            if (value := getattr(self, name)) is not None and not (least <= value < math.inf)
         ]
         if wrong:
-            raise InvalidPipelineError(f"too small: {', '.join(wrong)}", "leave out what has no reason")
+            raise InvalidPipelineError(
+                f"options out of range: {', '.join(wrong)}",
+                "give a finite number that is not smaller, or leave the option out: then it has its default",
+            )
         _ = self.renamed_stages  # raises
         _ = self.metrics_endpoint  # raises
         for name in ("from_savepoint", "stage_mapping", "allow_dropped_state", "force_resume"):

@@ -157,7 +157,7 @@ def test_what_cannot_be_meant_is_refused() -> None:
         ValueError, match="elements of the right side are of type <class 'int'>; they must be pairs of a"
     ):
         _ = (left, p | "Numbers" >> beam.Create([1])) | "numbers" >> JoinWithin(after=1)
-    for wrong in (5, ("a", 1, 2), None):
+    for wrong in (5, ("a", 1, 2), None, "ab", b"ab", {"a": 1, "b": 2}, {"a", "b"}):
         with pytest.raises(ValueError, match="an element of the left side is no pair of a key and a value: "):
             _tagged(wrong, False)
     with pytest.raises(ValueError, match="the same WindowInto"):

@@ -139,7 +139,7 @@ def test_job_without_fingerprints_is_compared_by_stages() -> None:
 def test_other_shards_or_savepoint_are_refused() -> None:
     blobs = ended()
     before = dict(blobs.data)
-    with pytest.raises(IncompatibleStateError, match="it has 4 shards"):
+    with pytest.raises(IncompatibleStateError, match="has 4 shards"):
         taken(blobs, TakeOver(program=program(), shards=7))
     with pytest.raises(JobEndedError):
         taken(blobs, TakeOver("end", program=program()))

@@ -343,6 +343,8 @@ def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of
 def test_the_line_of_a_step_has_for_people_what_is_there() -> None:
     told = {"backlog": 3.0, "rate": 1234.0, "behind": 1_500_000, "late": 2, "keys": 10, "timers": 0, "waiting": 0}
     assert in_words(told) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
+    assert "3 h behind" in in_words({**told, "behind": 3 * 3_600_000_000})
+    assert "far from the clock" in in_words({**told, "behind": 1_790_000_000_000_000}), "times of 1970"
     assert in_words({**told, "rate": None, "behind": None, "late": 0, "keys": 0}) == "backlog 3"
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from arcbeam import cli
 from arcbeam.io.parts.local import LocalStaging
 from arcbeam.model.attempts import Attempt
+from tests.golden import check_message
 
 pytestmark = pytest.mark.contract("END-06")
 
@@ -52,6 +53,14 @@ def test_only_what_is_old_is_removed_and_only_if_asked_for(path: Path) -> None:
     assert invoke(str(path), "--remove", "--older-than", "0s").exit_code == 0
     assert sorted(each.name for each in path.iterdir()) == ["part-00000"]
     assert json.loads(invoke(str(path), "--json").stdout) == []
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_missing_folder_is_an_error(tmp_path: Path, scheme: str) -> None:
+    for more in ((), ("--remove",)):
+        found = invoke(f"{scheme}{tmp_path}/nope", *more)
+        assert found.exit_code == 1
+        check_message("parts-no-folder", found.stderr, FOLDER=f"{scheme}{tmp_path}")
 
 
 def test_an_age_that_is_none_is_a_wrong_usage(path: Path) -> None:

@@ -19,6 +19,8 @@ from arcbeam.io.windowfns import told
 from arcbeam.model import texts
 
 _NO_PAIRS: Final = (bool, int, float, complex, str, bytes)
+_NEVER_PAIRS: Final = (str, bytes, bytearray, dict, set, frozenset)
+"""What can be unpacked to a key and a value, and has none: text of two characters, for example."""
 
 
 class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
@@ -107,6 +109,8 @@ class JoinWithin(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
 def _tagged(element: Any, is_right: bool) -> Any:
     """An element of a side, as `_Join` takes it."""
     try:
+        if isinstance(element, _NEVER_PAIRS):
+            raise TypeError
         key, value = element
     except (TypeError, ValueError):
         side, shown = "right" if is_right else "left", texts.said(repr, element, 200)

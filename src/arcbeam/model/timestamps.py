@@ -30,3 +30,22 @@ END_OF_GLOBAL_WINDOW = Timestamp(9_223_371_950_454_774_999)
 def shifted(moment: Timestamp, by: Duration) -> Timestamp:
     """A moment so much later, within the range of event time."""
     return Timestamp(min(max(moment + by, MIN_TIMESTAMP), MAX_TIMESTAMP))
+
+
+_FAR = 10 * 365 * 86_400
+"""Seconds: event times that are farther from the clock do not follow it, as the small times of tutorials."""
+
+
+def long_shown(seconds: float) -> str:
+    """A span of time for people, in its largest unit of which there are two."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def behind_shown(seconds: float) -> str:
+    """How far an event time is behind the clock, for people; what is ahead of it counts as not behind."""
+    if seconds >= _FAR:
+        return "far from the clock"
+    return f"{max(0.0, seconds):,.1f} s behind" if seconds < 120 else f"{long_shown(seconds)} behind"

@@ -205,6 +205,21 @@ def refuse_another_pipeline(
     )
 
 
+def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs) -> None:
+    """Keys are distributed by the number of shards, so it is fixed when a job begins.
+
+    Raises:
+        IncompatibleStateError: another number is requested.
+    """
+    if shards not in (None, head.shape.shards):
+        raise IncompatibleStateError(
+            f"the job in '{blobs}' has {head.shape.shards} shards, and --shards={shards} requests another number: it "
+            "is fixed when a job begins",
+            f"leave out --shards, or give --shards={head.shape.shards}; the number of tasks that run concurrently "
+            "follows from the cluster; for more shards begin a new job with another --checkpoint_dir",
+        )
+
+
 def refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) -> None:
     """A source that the job has not had begins in the next step. Where another one is gone it may be the same under
     another name, and would be read twice.

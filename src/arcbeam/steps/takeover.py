@@ -17,6 +17,7 @@ from arcbeam.steps.fitting import (
     left,
     refuse_another_pipeline,
     refuse_exchanged_sources,
+    refuse_other_shards,
     refuse_renamed_writers,
     refuse_side_inputs_of_the_past,
     refuse_what_is_too_late,
@@ -105,6 +106,8 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     """
     newest = read_newest(blobs)
     had = newest.before if isinstance(newest, UnreadableHead) else newest
+    if had is not None:
+        refuse_other_shards(had, how.shards, blobs)
     shards = how.shards or (had.shape.shards if had is not None else shards)
 
     shape = shape_of(plan, shards)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -52,8 +53,11 @@ def parts(out: Output, path: str, remove: bool, older_than: float, options: tupl
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from arcbeam.io.parts.places import staging_for
+    from arcbeam.io.parts.places import is_local, staging_for
+    from arcbeam.store.blobs.errors import StoreError
 
+    if is_local(path) and not Path(path.removeprefix("file://")).is_dir():
+        raise StoreError(f"there is no folder '{path}'", "name the path that WriteParts was given")
     staging = staging_for(path, PipelineOptions(list(options)).get_all_options(drop_default=True))
     found = list(staging.leftovers())
     if remove:

@@ -17,7 +17,13 @@ import click
 from arcbeam.errors import SetupError
 from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.jobs.steering import is_folder, opened
-from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
+from arcbeam.model.timestamps import (
+    END_OF_GLOBAL_WINDOW,
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    behind_shown,
+    long_shown,
+)
 from arcbeam.output import Output, TextOutput
 from arcbeam.store.manifest.values import ENDED
 
@@ -249,8 +255,8 @@ def _behind(watermark: int) -> str:
         return ""
     seconds = time.time() - watermark / 1e6
     if seconds > -_AHEAD:
-        return f"{max(0.0, seconds):,.1f} s behind"
-    return f"{_long(-seconds)} ahead of the clock"
+        return behind_shown(seconds)
+    return f"{long_shown(-seconds)} ahead of the clock"
 
 
 def _rate(stage: Mapping[str, Any], which: str) -> str:
@@ -278,14 +284,7 @@ def overdue_line(record: Record) -> str:
 
 def ago(when: int) -> str:
     """How long ago a time is, for people."""
-    return f"{_long(max(0.0, time.time() - when / 1e6))} ago"
-
-
-def _long(seconds: float) -> str:
-    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return f"{long_shown(max(0.0, time.time() - when / 1e6))} ago"
 
 
 def cause_lines(causes: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -193,7 +193,7 @@ def test_a_job_that_was_cancelled_goes_on_where_it_was_with_a_pipeline_that_fits
     assert first.state == "CANCELLED"
     with pytest.raises(IncompatibleStateError, match="stage 'Keep' has state of another kind"):
         begun(after, Another()).wait_until_finish()
-    with pytest.raises(IncompatibleStateError, match="it has 3 shards a level, the pipeline asks for 5"):
+    with pytest.raises(IncompatibleStateError, match="has 3 shards, and --shards=5 requests another number"):
         begun(after, Ordinal(), "--shards=5").wait_until_finish()
     feed(source, 24, end=True)
     assert begun(after, Ordinal()).wait_until_finish() == "DONE"

@@ -10,6 +10,11 @@ from apache_beam.io.filesystems import FileSystems
 from arcbeam.io.parts.staging import Staging
 
 
+def is_local(path: str) -> bool:
+    """Whether a path is on this machine's own file system."""
+    return FileSystems.get_scheme(path) in (None, "file")
+
+
 def staging_for(path: str, options: Mapping[str, Any]) -> Staging:
     """What stages and publishes below a path.
 
@@ -23,7 +28,7 @@ def staging_for(path: str, options: Mapping[str, Any]) -> Staging:
         from arcbeam.io.parts.objects import ObjectStaging
 
         return ObjectStaging(path, options)
-    if scheme in (None, "file"):
+    if is_local(path):
         from arcbeam.io.parts.local import LocalStaging
 
         return LocalStaging(path.removeprefix("file://"))

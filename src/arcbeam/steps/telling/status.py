@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from arcbeam.engine.watermarks.clocks import shown_time
-from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp, behind_shown
 from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.standing import Since, standing_of
 from arcbeam.steps.telling.reasons import Cause, Reasons
@@ -198,7 +198,7 @@ def undone(record: Mapping[str, Any]) -> str:
 
 def in_words(told: Mapping[str, Any]) -> str:
     """The figures of the line of a step that people read beside its elements and watermark."""
-    behind = "" if told["behind"] is None else f", {max(0, told['behind']) / 1e6:,.1f} s behind"
+    behind = "" if told["behind"] is None else f", {behind_shown(told['behind'] / 1e6)}"
     rate = "" if told["rate"] is None else f", {told['rate']:,.0f} elements/s"
     counts = {"late": told["late"], "keys": told["keys"], "timers": told["timers"], "waiting": told["waiting"]}
     there = "".join(f", {count:,} {name}" for name, count in counts.items() if count)
