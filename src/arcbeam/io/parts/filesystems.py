@@ -8,10 +8,10 @@ which replaces what is there, and the staged object is removed.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from apache_beam.io.filesystem import CompressionTypes, FileSystem
@@ -97,15 +97,42 @@ class FileSystemStaging(Staging):
         # SUBTLE: a file of its own. Another process may be at the same one, and write into what this one has renamed.
         writing = self._begun(f"{staged}-{uuid.uuid4().hex}")
         writing.write(data)
-        self.publish([replace(writing.finish(), name=name)])
+        made, target = self.full(writing.finish().staged), self.full(name)
+        self._folder_of(target)
+        if self._files.scheme() in _REPLACING:
+            self._files.rename([made], [target])
+            return
+        # SUBTLE: in this order. What is aside by now is older than what has the name after that; and from the first
+        # rename to the second `get` finds what is aside, so whoever dies in between loses nothing.
+        old = [each.path for each in self._aside(name)]
+        if self._files.exists(target):
+            aside = self.full(f"{_aside(name)}{uuid.uuid4().hex}")
+            self._files.rename([target], [aside])
+            old.append(aside)
+        self._files.rename([made], [target])
+        for each in filter(self._files.exists, old):
+            self._files.delete([each])
 
     def get(self, name: str) -> bytes | None:
         """See `Staging`."""
-        if not self._files.exists(self.full(name)):
-            return None
-        with self._files.open(self.full(name), **_PLAIN) as file:
+        target = self.full(name)
+        if not self._files.exists(target):
+            aside = max(self._aside(name), key=lambda each: each.last_updated_in_seconds, default=None)
+            # Else it may have got its name meanwhile.
+            if aside is not None:
+                target = aside.path
+            elif not self._files.exists(target):
+                return None
+        with self._files.open(target, **_PLAIN) as file:
             data: bytes = file.read()
         return data
+
+    def _aside(self, name: str) -> list[Any]:
+        """Where a small file may be while another one takes its name."""
+        if self._files.scheme() in _REPLACING:
+            return []
+        (found,) = self._files.match([self.full(f"{_aside(name)}*")])
+        return list(found.metadata_list)
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Staging`."""
@@ -134,6 +161,11 @@ class FileSystemStaging(Staging):
         with contextlib.suppress(OSError, NotImplementedError):
             if not self._files.exists(folder):
                 self._files.mkdirs(folder)
+
+
+def _aside(name: str) -> str:
+    """How the names begin of what is put aside for a small file."""
+    return f"{STAGING}/aside-{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
 
 
 def _filesystem(path: str, options: Mapping[str, Any]) -> Any:
