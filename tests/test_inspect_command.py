@@ -126,6 +126,7 @@ def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> Non
     requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
     lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
     assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines
+    assert any(line.startswith(f"job: words in {job} (id ") for line in lines)
     assert "drain last 2" in lines
     shown = json.loads(invoke(str(job), "--json").stdout)
     assert shown["requests"] == [{"what": "drain", "savepoint": "last", "step": 2}]

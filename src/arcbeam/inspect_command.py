@@ -77,7 +77,9 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         out.text(f"what follows is step {found.step}\n")
     out.record(
         {
-            "job": f"{found.job} in {found.location}",
+            # The name is that of logs and of `arcbeam resume`; the id is the folder's.
+            "job": f"{found.program.name if found.program else found.job} in {found.location}"
+            + (f" (id {found.job})" if found.program else ""),
             "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}, {ago(found.time)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"nobody runs it": str(found.ended)} if found.ended else {}),
