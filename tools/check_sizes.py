@@ -27,6 +27,8 @@ _APART = {
     "model/observers.py": "what users are told of observers",
     "jobs/naming.py": "a name, which need not be found",
     "jobs/guard.py": _OUTSIDE,
+    "jobs/option_forms.py": "how many jobs' secrets a server remembers",
+    "secrets/known.py": _SHOWN,
     "jobs/lifecycle.py": "how much of the past a server shows",
     "jobs/client.py": _SHOWN,
     "job.py": "how much of the past a result shows",

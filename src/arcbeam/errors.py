@@ -12,8 +12,17 @@ import functools
 import pickle
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+redact: Callable[[str], str] = _unchanged
+"""Takes secrets out of the texts of errors; `arcbeam.secrets` sets it when it is imported."""
 
 
 class ArcbeamError(Exception):
@@ -27,6 +36,7 @@ class ArcbeamError(Exception):
     def __init__(self, message: str, remedy: str = "") -> None:
         # SUBTLE: not `super()`: beside an error of ours there may be the user's own class (see `Raised`), whose
         # constructor is none of our business.
+        message, remedy = redact(message), redact(remedy)
         Exception.__init__(self, message, remedy)
         self.message = message
         self.remedy = remedy
@@ -124,6 +134,7 @@ class UserCodeError(JobFailedError):
     """The class of ours in one that is the user's, too."""
 
     def __init__(self, step: str, error: str, traceback: str, raised: Raised | None = None) -> None:
+        error, traceback = redact(error), redact(traceback)
         ArcbeamError.__init__(self, f"{error} [while running '{step}']\n{traceback}")
         self.step = step
         self.error = error

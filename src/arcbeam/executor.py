@@ -14,14 +14,14 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
 
-from arcbeam.errors import ArcbeamError, JobCancelledError, RequestRefusedError
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
 from arcbeam.job import Follower, Job, session_options
 from arcbeam.jobs.environments import embedded
 from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.termination import bring_to_end
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.rows import BundleReport
-from arcbeam.options import ArcbeamOptions
+from arcbeam.options import WITHHELD, ArcbeamOptions, completed
 from arcbeam.program import kept_program
 from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
 from arcbeam.spark.tasks.artifacts import Staged, prelude_for
@@ -87,6 +87,10 @@ class SparkExecutor:
 
     def standing(self, submission: Submission) -> JobState | None:
         """See `PipelineExecutor`: a job in steps goes on from its folder."""
+        try:
+            submission = _with_secrets(submission)
+        except InvalidPipelineError:
+            return JobState.RUNNING  # `run` says which secrets are missing
         options = PipelineOptions.from_dictionary(dict(submission.options))
         folder = options.view_as(ArcbeamOptions).checkpoint_dir
         # On a cluster a job without a folder has had its state where its run was.
@@ -98,6 +102,7 @@ class SparkExecutor:
 
     def run(self, submission: Submission, events: JobEvents) -> JobState:
         """See `PipelineExecutor`."""
+        submission = _with_secrets(submission)
         options = PipelineOptions.from_dictionary(dict(submission.options))
         ours = options.view_as(ArcbeamOptions)
         shards = ours.shards
@@ -256,6 +261,18 @@ def is_suspended(blobs: DurableBlobs) -> bool:
 
 def _any_keys(options: PipelineOptions) -> bool:
     return bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders)
+
+
+def _with_secrets(submission: Submission) -> Submission:
+    """The submission with the secrets that were not stored, if it comes from a server before this one.
+
+    Raises:
+        InvalidPipelineError: one is missing in the environment.
+    """
+    stored = dict(submission.options)
+    if not (withheld := stored.pop(WITHHELD, None)):
+        return submission
+    return replace(submission, options=completed(stored, withheld[1:], {}))
 
 
 def _proto(submission: Submission) -> Any:

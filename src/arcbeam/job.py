@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from arcbeam import secrets
 from arcbeam.engine.progress import EndState
 from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
 from arcbeam.harness.operations.taskcontext import Settings
@@ -23,7 +24,7 @@ from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
-from arcbeam.options import ArcbeamOptions
+from arcbeam.options import ArcbeamOptions, given
 from arcbeam.program import KeptProgram
 from arcbeam.progressline import ProgressLine, announce, watched
 from arcbeam.spark.batch.boundedjob import BatchRun
@@ -160,6 +161,7 @@ class Job:
         self._cancelled = threading.Event()
         self._begun = threading.Event()
         self._ended = threading.Event()
+        secrets.install(secrets.parted(given(options)).secrets)
         self._spark = open_session(session_options(options))
 
     @property
@@ -190,7 +192,7 @@ class Job:
         """
         options, started = self._options, time.monotonic()
         root = options.arcbeam_temp or str(own_folder("jobs"))
-        location = JobLocation.under(root, self.id)
+        location = JobLocation.under(root, self.id, secrets=self._secrets())
         if location.folder is not None:
             sweep(location.folder.parent)
         # What is kept for inspection must not be swept by the next job.
@@ -257,6 +259,14 @@ class Job:
         )
         _LOG.warning("%s: %s", self.id, text)
         self.warned(text)
+
+    def _secrets(self) -> dict[str, str]:
+        """What the job's workers need of its secrets: not what a session was made with."""
+        found = secrets.parted(given(self._options)).secrets
+        store, _ = place_of(self._options.checkpoint_dir or "", self._options.from_savepoint or "")
+        if "checkpoint_dir" in found:
+            found["checkpoint_dir"] = store
+        return {name: value for name, value in found.items() if not name.startswith("spark_")}
 
     def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamjob.StreamRun:
         around = self._plan, self._spark, settings, self.id, location

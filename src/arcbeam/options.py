@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from arcbeam import secrets
 from arcbeam.errors import InvalidPipelineError
 
 OPTIMIZATIONS = {
@@ -316,6 +318,50 @@ def given(options: PipelineOptions) -> dict[str, Any]:
     """The options that were set, by plain names."""
     found: dict[str, Any] = options.get_all_options(drop_default=True)
     return found
+
+
+WITHHELD = "arcbeam_secrets"
+"""The option that stands, in what a job server has stored, for the secrets that it has not."""
+
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+"""Environment variables with which a URL does without credentials of its own."""
+
+
+def completed(
+    stored: Mapping[str, Any], names: Collection[str], more: Mapping[str, Any], environ: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The options of a job that is resumed, with the secrets that were not stored.
+
+    A secret comes from an option that is given now, else from the environment (`secrets.variable`). Those of options
+    that no program here knows, as a script's own, are not asked for: nothing of the stored pipeline reads them.
+
+    Args:
+        stored: options without secrets.
+        names: of the secrets that were taken out.
+        more: options that are given now; they take the place of stored ones. If Spark settings among them are all
+            secrets that were taken out, the stored settings stay, too.
+        environ: default: this process's.
+
+    Raises:
+        InvalidPipelineError: a secret is missing; the message names each.
+    """
+    env = os.environ if environ is None else environ
+    found = {**stored, **more}
+    given_keys = {f"spark_conf:{text.partition('=')[0].strip()}" for text in more.get("spark_conf") or ()}
+    if given_keys and given_keys <= set(names):
+        found["spark_conf"] = [*(stored.get("spark_conf") or ()), *more["spark_conf"]]
+    wanted = {name for name in names if name not in given_keys and name not in more}
+    known = PipelineOptions.from_dictionary({}).get_all_options().keys()
+    wanted = {name for name in wanted if name.partition(":")[0] in known}
+    values = secrets.in_environment(wanted, env)
+    # A URL is stored without its credentials; the environment may have them for all URLs.
+    by_itself = {name for name in wanted if stored.get(name) and any(env.get(each) for each in _CREDENTIALS)}
+    if missing := wanted - values.keys() - by_itself:
+        raise InvalidPipelineError(
+            f"the job was submitted with secrets, which are not stored: {', '.join(sorted(missing))}",
+            secrets.how_to_give(missing),
+        )
+    return secrets.joined(found, values)
 
 
 def given_as(arguments: Sequence[str], unknown: str, refused: Collection[str], why: str, remedy: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from arcbeam.errors import EnvironmentMismatchError
 from arcbeam.options import OF_THE_RUN
+from arcbeam.secrets import parted
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks.artifacts import archive_path
@@ -46,13 +47,15 @@ def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude
         name: of the job.
         pipeline: its proto, serialized, as it was translated.
         options: that it runs with, by plain names; what JSON cannot hold is left out, for it came from no command line.
+            Secrets among them are left out, too, and named instead.
         prelude: of its workers.
     """
     files = {name: archive_path(name) for name in prelude.archives}
-    wanted = {name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)}
+    kept = parted({name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)})
     described = tuple(programs.described(name, path) for name, path in files.items())
     transforms = fingerprints(parsed(pipeline), time.time())
-    program = Program(name, pipeline, wanted, record_of(prelude), described, asdict(Versions.here()), transforms)
+    here, secrets = asdict(Versions.here()), tuple(sorted(kept.secrets))
+    program = Program(name, pipeline, kept.options, record_of(prelude), described, here, transforms, secrets)
     return KeptProgram(program, files)
 
 

@@ -12,9 +12,10 @@ from dataclasses import replace
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.job import Job, session_options
-from arcbeam.options import OF_THE_RUN, ArcbeamOptions, given_as
+from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
 from arcbeam.program import KeptProgram, restored_prelude, stored_program
 from arcbeam.result import ArcbeamResult
+from arcbeam.secrets import parted
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import archive_path
 from arcbeam.store.blobs.backends import check_owner, open_blobs
@@ -52,7 +53,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
         "not for a job that is resumed from its folder",
         "leave it out; name a savepoint with --savepoint, or by its path",
     )
-    wanted = {**program.options, **more, "streaming": True, "checkpoint_dir": url}
+    wanted = {**completed(program.options, program.secrets, more), "streaming": True, "checkpoint_dir": url}
     if savepoint:
         wanted["from_savepoint"] = savepoint
     ours = PipelineOptions.from_dictionary(wanted).view_as(ArcbeamOptions)
@@ -62,8 +63,8 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
     prelude = restored_prelude(spark, blobs, program)
-    kept = replace(
-        program, name=name, options={option: value for option, value in wanted.items() if option not in OF_THE_RUN}
-    )
+    kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN})
+    names = tuple(sorted({*program.secrets, *kept.secrets}))
+    again = replace(program, name=name, options=kept.options, secrets=names)
     files = {file.name: archive_path(file.name) for file in program.files}
-    return ArcbeamResult(plan, Job(plan, ours, prelude, program=KeptProgram(kept, files)))
+    return ArcbeamResult(plan, Job(plan, ours, prelude, program=KeptProgram(again, files)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from arcbeam.result import ArcbeamResult
 from arcbeam.spark.session.sessions import open_session, unheeded
 from arcbeam.spark.tasks.artifacts import prelude_for, staged_by
 from arcbeam.spark.tasks.mainmodule import MainClasses
+from arcbeam.store.blobs.claims import work_folder
 from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
 
 _LOG = logging.getLogger("arcbeam")
@@ -50,8 +50,8 @@ class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
         proto = pipeline_proto(pipeline, options)
         name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
         plan = plan_of(proto, ours, name=name, drain=self._is_drain)
-        with tempfile.TemporaryDirectory(prefix="arcbeam-staging-") as folder:
-            files = staged_by(options, Path(folder))
+        with work_folder("staging") as folder:
+            files = staged_by(options, folder)
             spark = open_session(session_options(ours))
             if ignored := unheeded(spark, session_options(ours)):
                 _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))

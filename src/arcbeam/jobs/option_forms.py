@@ -1,17 +1,22 @@
 """Pipeline options as the Job API carries them, and the description of ours.
 
-Owns the translation between a Struct of `beam:option:<name>:v1` and plain names. Must not know what an option does.
+Owns the translation between a Struct of `beam:option:<name>:v1` and plain names, and the secrets of options, which are
+not stored. Must not know what an option does.
 """
 
 from __future__ import annotations
 
 import argparse
+import threading
+import uuid
+from collections import OrderedDict
 from typing import Any
 
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from google.protobuf import json_format, struct_pb2
 
-from arcbeam.options import ArcbeamOptions
+from arcbeam import secrets
+from arcbeam.options import WITHHELD, ArcbeamOptions
 
 _PREFIX, _SUFFIX = "beam:option:", ":v1"
 
@@ -19,12 +24,50 @@ _PREFIX, _SUFFIX = "beam:option:", ":v1"
 def plain(options: Any) -> dict[str, Any]:
     """The options of a Struct by their plain names; whole numbers are integers again (a Struct has only floats)."""
     found = json_format.MessageToDict(options)
-    return {name.removeprefix(_PREFIX).removesuffix(_SUFFIX): _whole(value) for name, value in found.items()}
+    return {_plain(name): _whole(value) for name, value in found.items()}
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+
+
+_MOST_VAULTS = 10_000
+_vault: OrderedDict[str, dict[str, str]] = OrderedDict()
+"""The secrets of options that this process has stored, by token. They are in memory only."""
+_vault_lock = threading.Lock()
+
+
+def stored(options: Any) -> bytes:
+    """A Struct as it may be stored: without its secrets. `plain_of_bytes` in this process gives them back."""
+    without, found = struct_pb2.Struct(), dict[str, str]()
+    for key, value in json_format.MessageToDict(options).items():
+        kept = secrets.parted({_plain(key): value})
+        found |= kept.secrets
+        for left in kept.options.values():
+            without.update({key: left})
+    if found:
+        token = uuid.uuid4().hex
+        without.update({f"{_PREFIX}{WITHHELD}{_SUFFIX}": [token, *sorted(found)]})
+        with _vault_lock:
+            _vault[token] = found
+            while len(_vault) > _MOST_VAULTS:
+                _vault.popitem(last=False)
+    serialized: bytes = without.SerializeToString()
+    return serialized
 
 
 def plain_of_bytes(raw: bytes) -> dict[str, Any]:
-    """The same of a serialized Struct."""
-    return plain(struct_pb2.Struct.FromString(raw))
+    """The options of a serialized Struct by their plain names, with the secrets that `stored` has taken out.
+
+    Those that another process has stored have the option `WITHHELD` instead: a list of a token and the secrets' names.
+    """
+    found = plain(struct_pb2.Struct.FromString(raw))
+    withheld = found.pop(WITHHELD, None)
+    if not withheld:
+        return found
+    with _vault_lock:
+        known = _vault.get(withheld[0])
+    return {**found, WITHHELD: withheld} if known is None else secrets.joined(found, known)
 
 
 def _whole(value: Any) -> Any:

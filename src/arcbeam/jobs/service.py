@@ -21,7 +21,7 @@ from arcbeam.jobs.artifacts import check_names, declared
 from arcbeam.jobs.execution import JobState
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.naming import script_of
-from arcbeam.jobs.option_forms import described, plain, plain_of_bytes
+from arcbeam.jobs.option_forms import described, plain, plain_of_bytes, stored
 from arcbeam.jobs.registry import JobEvent, StateChanged
 from arcbeam.store.log.requests import Asked
 
@@ -62,7 +62,7 @@ class JobServicer(job_grpc.JobServiceServicer):  # type: ignore[misc]  # Beam is
             name,
             request.pipeline.SerializeToString(),
             options,
-            request.pipeline_options.SerializeToString(),
+            stored(request.pipeline_options),
             needs_files=bool(files),
         )
         return job_pb.PrepareJobResponse(

@@ -6,7 +6,6 @@ what of a manifest fits is in `fitting`. Must not know what runs its steps.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from arcbeam.steps.fitting import (
 from arcbeam.steps.placing import shape_of
 from arcbeam.steps.progress import numbered, progress_of
 from arcbeam.steps.renaming import renamed
+from arcbeam.store.blobs.claims import work_folder
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
@@ -146,8 +146,8 @@ def take_over(plan: Plan, blobs: DurableBlobs, how: TakeOver, *, shards: int, no
     def filled(opening: Manifest) -> Manifest:
         if not moved:
             return opening
-        with tempfile.TemporaryDirectory(prefix="arcbeam-moved-") as scratch:
-            return relocated(blobs, opening, moved, Path(scratch))
+        with work_folder("moved") as scratch:
+            return relocated(blobs, opening, moved, scratch)
 
     def kept(epoch: int, before: str) -> str:
         return "" if how.program is None else programs.keep(blobs, how.program, how.files, epoch, before)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +16,7 @@ import click
 from arcbeam.errors import JobFailedError
 from arcbeam.jobs.steering import asked_of_folder, opened, shown_job
 from arcbeam.output import Output, TextOutput
+from arcbeam.store.blobs.claims import work_folder
 from arcbeam.view.statuscommand import bytes_shown, shown
 
 if TYPE_CHECKING:
@@ -157,8 +156,8 @@ def _copy(out: Output, folder: str, blobs: DurableBlobs, name: str, target: str)
     if newest is None:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
     out.progress(f"copying '{name}' to {shown_job(target)}", savepoint=name, target=shown_job(target))
-    with tempfile.TemporaryDirectory(prefix="arcbeam-copy-") as scratch:
-        copied = copy_savepoint(blobs, newest, name, open_blobs(target), Path(scratch))
+    with work_folder("copy") as scratch:
+        copied = copy_savepoint(blobs, newest, name, open_blobs(target), scratch)
     out.text(
         f"{shown_job(target)} holds savepoint '{name}' of step {copied.step}, as a job of its own",
         path=shown_job(target),

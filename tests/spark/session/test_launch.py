@@ -130,10 +130,10 @@ def test_file_of_secrets_is_removed_when_java_has_started(monkeypatch: pytest.Mo
         # Python takes the options for its own and ends; the file stays until Java would have read it.
         command = [sys.executable, "--conf", "spark.authenticate.secret=abc"]
         gateway.Popen(command, stderr=subprocess.PIPE, preexec_fn=refuse).communicate(timeout=60)
-        (folder,) = tmp_path.iterdir()
+        (folder,) = tmp_path.glob("arcbeam-*/work/spark-*/files")
         assert folder.stat().st_mode & 0o777 == 0o700
         assert [file.name for file in folder.iterdir()] == ["secrets.properties"]
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("arcbeam-*/work/*")) == []
 
 
 def test_java_gets_variables_of_its_own() -> None:

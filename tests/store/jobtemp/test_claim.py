@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.store.jobtemp import claim
+from arcbeam.store.blobs import claims as claim
 from arcbeam.store.jobtemp.claim import LOCK, Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
 

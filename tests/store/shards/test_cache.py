@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from obstore.store import MemoryStore, S3Store
 
 from arcbeam.model.files import FileKind
+from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import (
     DamagedFileError,
@@ -355,6 +356,25 @@ def test_forgetting_a_job_removes_its_copies(cache: HostCache, job: Host, tmp_pa
     cache.forget("job")
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == []
     assert job.read(cache) == [(b"a", b"1")]
+
+
+@pytest.mark.contract("STORE-10")
+def test_copies_that_are_long_unused_are_removed(cache: HostCache, job: Host, tmp_path: Path) -> None:
+    job.commit(cache, {b"a": b"1"})
+    job.read(cache)
+    (folder,) = (tmp_path / "cache").glob("arcbeam-copies-*/*")
+    os.utime(folder / hostcopies.IN_USE, (0, 0))
+    cache.sweep()
+    assert folder.exists(), "this process uses them"
+    cache.leave("job")
+    os.utime(folder / hostcopies.IN_USE)
+    cache.sweep()
+    assert folder.exists(), "they were used just now"
+    os.utime(folder / hostcopies.IN_USE, (0, 0))
+    cache.sweep()
+    assert not folder.exists()
+    assert job.read(cache) == [(b"a", b"1")]
+    assert folder.exists()
 
 
 def test_a_copy_that_is_forgotten_while_a_task_reads_it(cache: HostCache, job: Host) -> None:

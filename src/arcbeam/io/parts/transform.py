@@ -30,6 +30,7 @@ from arcbeam.io.parts.successes import Complete
 from arcbeam.io.parts.work import Part, PartFile, Plain, Work
 from arcbeam.io.publishing import Publish
 from arcbeam.io.windowfns import told
+from arcbeam.secrets import install, parted, without_credentials
 
 _BYTES: Final = 128 << 20
 """Of a part, if nothing else is said."""
@@ -111,6 +112,11 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         super().__init__(label)
         if not isinstance(path, str) or not path.strip("/"):
             raise ValueError(f"WriteParts({path!r}): give it a folder or URL")
+        if without_credentials(path) != path:
+            raise ValueError(
+                f"WriteParts({without_credentials(path)!r}): a path with credentials is stored with the pipeline; "
+                "give them as options (--s3_access_key_id, --s3_secret_access_key) or in the workers' environment"
+            )
         if format is not None and not isinstance(format, Format):
             raise TypeError(f"WriteParts(format={format!r}): give it a Format, as arcbeam.io.Text()")
         if roll is not None and not isinstance(roll, Roll):
@@ -148,7 +154,10 @@ class WriteParts(beam.PTransform):  # type: ignore[misc]  # Beam is untyped
         roll = self._roll
         if roll is None:
             roll = Roll(bytes=_BYTES, seconds=None if records.is_bounded or has_windows else _SECONDS)
-        work = Work(self._path, self._format, template, roll, _options_of(records.pipeline), self._overwrite)
+        options = parted(_options_of(records.pipeline))
+        install(options.secrets)
+        secrets = tuple(sorted(options.secrets))
+        work = Work(self._path, self._format, template, roll, options.options, self._overwrite, secrets)
         self._check_others(records.pipeline, template)
         if not records.is_bounded:
             return self._unbounded(records, work, shards or 1)

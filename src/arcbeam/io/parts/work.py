@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from arcbeam.errors import SetupError
 from arcbeam.io.parts.formats import Format, Open
 from arcbeam.io.parts.naming import STAGING, Span, Template
 from arcbeam.io.parts.packs import Pack, Roll
 from arcbeam.io.parts.places import staging_for
 from arcbeam.io.parts.staging import Staged, Staging, Writing
 from arcbeam.model.attempts import Attempt
+from arcbeam.secrets import how_to_give, installed
 
 Names = tuple[str, str]
 """A template's text, and a suffix: who has the same gives the same names."""
@@ -116,7 +118,8 @@ class Work:
         format: of the files.
         template: of their names.
         roll: see `Roll`.
-        options: the pipeline's, those of Beam's file systems.
+        options: the pipeline's, those of Beam's file systems, without secrets.
+        secrets: the names of those options that are secret: a process that has the job's secrets knows their values.
         overwrite: whether another job's files may be replaced.
     """
 
@@ -126,6 +129,7 @@ class Work:
     roll: Roll
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     overwrite: bool = False
+    secrets: tuple[str, ...] = ()
 
     @property
     def names(self) -> Names:
@@ -134,7 +138,12 @@ class Work:
 
     def staging(self, path: str = "") -> Staging:
         """What stages and publishes below the path, or another of a time before."""
-        return staging_for(path or self.path, self.options)
+        known = {name: installed(name) for name in self.secrets}
+        if missing := sorted(name for name, value in known.items() if value is None):
+            raise SetupError(
+                f"the files in {self.path} cannot be reached without the secret of {missing[0]}", how_to_give(missing)
+            )
+        return staging_for(path or self.path, {**self.options, **known})
 
     def name(self, span: Span, destination: str, shard: tuple[int, ...], part: int) -> str:
         """Of a file, below the path."""

@@ -40,6 +40,8 @@ def run_worker(sock: Any, authenticated: bool) -> int:
         return _run_worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         return 1
+    finally:
+        importlib.import_module("arcbeam.store.blobs.claims").remove_all()
 
 
 def main() -> None:

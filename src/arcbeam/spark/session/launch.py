@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark import java_gateway
+
+from arcbeam.secrets import is_secret, without_credentials
+from arcbeam.store.blobs.claims import work_folder
 
 _FIRST_LINES = 20
 """Of what Java says; what it has to say of itself is among them."""
@@ -36,9 +36,6 @@ exec "$@" 2> >(
 _ASKING = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the Java that Spark runs first, for a moment: it says the command line of the one that stays."""
 
-_SECRET = re.compile(r"(?i)secret|password|token|access[.]?key")
-"""Names of settings whose values Spark redacts."""
-
 _lock = threading.Lock()
 
 
@@ -55,10 +52,8 @@ def launching(environ: Mapping[str, str] = {}) -> Iterator[None]:
 
         def spawn(command: list[str], *, preexec_fn: Any = None, **kwargs: Any) -> Any:
             env = {**(kwargs.pop("env", None) or os.environ), **environ}
-            folder = tempfile.mkdtemp(prefix="arcbeam-spark-")
             # PySpark waits until Java has read its settings.
-            leaving.callback(shutil.rmtree, folder, ignore_errors=True)
-            command = without_secrets(command, Path(folder))
+            command = without_secrets(command, leaving.enter_context(work_folder("spark")))
             if preexec_fn is None:  # as on Windows: there is no fork, and no bash
                 return before(command, env=env, **kwargs)
             # SUBTLE: PySpark's `preexec_fn`, which only makes Java deaf to Ctrl-C, is why a process forks here at all;
@@ -87,7 +82,7 @@ def without_secrets(command: Sequence[str], folder: Path) -> list[str]:
     arguments = iter(command[1:])
     for argument in arguments:
         setting = next(arguments, None) if argument == "--conf" else None
-        if setting is not None and _SECRET.search(setting.partition("=")[0]):
+        if setting is not None and _is_secret(setting):
             secrets.append(setting)
         else:
             kept += [argument] if setting is None else [argument, setting]
@@ -98,6 +93,11 @@ def without_secrets(command: Sequence[str], folder: Path) -> list[str]:
             out.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, _, value in map(_parted, secrets))
         kept[1:1] = ["--properties-file", str(file), "--load-spark-defaults"]
     return kept
+
+
+def _is_secret(setting: str) -> bool:
+    name, _, value = _parted(setting)
+    return is_secret(name) or without_credentials(value) != value
 
 
 def _parted(setting: str) -> tuple[str, str, str]:

@@ -31,6 +31,7 @@ from pyspark.sql.utils import is_remote
 from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
 from arcbeam.progressline import announce
+from arcbeam.secrets import is_secret, redacted
 from arcbeam.spark.session import driver, heap, interpreter, sparklog
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
@@ -113,11 +114,15 @@ def unheeded(spark: SparkSession, options: SessionOptions) -> list[str]:
     """The options that this session, which was there before, does not have as they say."""
     if is_connect(spark):
         return []  # what its server has is not ours to ask
-    found = [f"--spark_remote={options.remote}"] if options.remote else []
+    found = [f"--spark_remote={redacted(options.remote)}"] if options.remote else []
     if options.master and options.master != _master(spark):
         found.append(f"--spark_master={options.master}")
     wanted = settings(options).items()
-    return found + [f"--spark_conf={key}={value}" for key, value in wanted if spark.conf.get(key, None) != value]
+    return found + [
+        f"--spark_conf={key}={'…' if is_secret(key) else redacted(value)}"
+        for key, value in wanted
+        if spark.conf.get(key, None) != value
+    ]
 
 
 def settings(options: SessionOptions) -> dict[str, str]:

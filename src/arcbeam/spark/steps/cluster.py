@@ -79,7 +79,7 @@ class SparkCluster:
         slots: how many tasks Spark runs at once.
         on_reports: told of what the bundles of each step come to, which is not committed yet.
         on_told: told what people should know of publishing and sweeping.
-        forgotten: the job's name in its store, if copies of its state are to go with the run; else "".
+        forgotten: asked when the run ends: whether the copies of the job's state on the hosts go with it.
 
     Attributes:
         failure: the last error of a step; None if there was none.
@@ -95,7 +95,7 @@ class SparkCluster:
         slots: int,
         on_reports: Callable[[int, Sequence[BundleReport]], None],
         on_told: Callable[[Sequence[str]], None],
-        forgotten: str = "",
+        forgotten: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spark, self._job, self._inbox, self._clock = spark, job, inbox, clock
         self._slots, self._on_reports, self._forgotten = slots, on_reports, forgotten
@@ -279,7 +279,7 @@ class SparkCluster:
             # published when the job was broken off is on its way.
             wait([self._publisher.submit(int)], seconds / 2)
             seconds -= time.monotonic() - began
-            last = LastWords(self._job.id, tuple(self._confirmed), self._forgotten)
+            last = LastWords(self._job.id, tuple(self._confirmed), self._job.name, self._forgotten())
             order = [self._job.placing.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders
             told = tear_down_workers(

@@ -43,20 +43,23 @@ class LastWords:
     Attributes:
         job: whose.
         confirmed: the attempts that were committed last.
-        forgotten: the job's name in its store, if the copies of its state are to go with it; "" if it may go on.
+        name: the job's name in its store.
+        forgotten: whether the copies of its state go with it; they stay for who resumes it.
     """
 
     job: str
     confirmed: tuple[Confirmed, ...]
-    forgotten: str = ""
+    name: str = ""
+    forgotten: bool = False
 
     def __call__(self) -> None:
         """Calls what waits for them, and forgets the job."""
         for each in self.confirmed:
             callbacks.confirm(self.job, each)
         callbacks.forget(self.job)
-        if self.forgotten:
-            HostCache(copies_folder()).forget(self.forgotten)
+        if self.name:
+            cache = HostCache(copies_folder())
+            (cache.forget if self.forgotten else cache.leave)(self.name)
 
 
 class WaitingCallbacks:

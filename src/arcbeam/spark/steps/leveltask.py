@@ -14,7 +14,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from arcbeam.model.attempts import Attempt, here
 from arcbeam.model.files import SideFile
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Timestamp
+from arcbeam.secrets import without_credentials
 from arcbeam.sizes import cache_size, memo
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
@@ -48,6 +49,7 @@ from arcbeam.steps.sidefiles import SideCopies, SideFileReader
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.claims import ProcessFolder
 from arcbeam.store.jobtemp.location import JobLocation
 from arcbeam.store.shards.cache import HostCache
 
@@ -78,11 +80,21 @@ class StepJob:
 
 
 _PLAN = "plan"
+STORE = "checkpoint_dir"
+"""The name of the secret that is the URL of the job's folder, where that has credentials."""
 
 
 def give(job: StepJob) -> None:
-    """Puts a job where its tasks find it: it is too large to travel with each of them."""
-    job.location.put_bytes(_PLAN, pickle.dumps(job, protocol=5))
+    """Puts a job where its tasks find it: it is too large to travel with each of them.
+
+    SUBTLE: without its secrets, which are for no file. They travel with the location, in each task's function.
+    """
+    stored = replace(job, location=JobLocation(without_credentials(job.location.url)))
+    stored = replace(stored, store=without_credentials(job.store))
+    job.location.put_bytes(_PLAN, pickle.dumps(stored, protocol=5))
+
+
+_scratch = ProcessFolder("scratch")
 
 
 class _JobHere:
@@ -92,9 +104,10 @@ class _JobHere:
         self.job = job
         self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = memo()
         self._copies: dict[int, SideCopies] = {}
-        folder = copies_folder()
         # The driver's opening is there before any step.
-        self.files = TaskStore(open_blobs(job.store, made=True), HostCache(folder), folder / "scratch")
+        cache = HostCache(copies_folder())
+        cache.sweep()
+        self.files = TaskStore(open_blobs(job.store, made=True), cache, _scratch.path())
 
     def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
         """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""
@@ -119,6 +132,7 @@ def _here(location: JobLocation) -> _JobHere:
     if found is None:
         job = pickle.loads(location.get_bytes(_PLAN))
         assert isinstance(job, StepJob)
+        job = replace(job, location=location, store=location.secrets.get(STORE, job.store))
         found = _jobs[location.url] = _JobHere(job)
         while len(_jobs) > _MOST_JOBS:
             _jobs.popitem(last=False)

@@ -264,9 +264,8 @@ class StreamRun:
         )
         give(job)
         commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
-        forgotten = "" if self.kept else log.head.job
         cluster = self._cluster = SparkCluster(
-            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, forgotten
+            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, self._is_over
         )
         self._measured = partial(self._figures, cluster, placing)
         self._driven = _driven(settings)
@@ -300,6 +299,10 @@ class StreamRun:
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return end
+
+    def _is_over(self) -> bool:
+        """Whether the run does not leave a job that is usually resumed: its copies on the hosts go with it."""
+        return not self.kept or (self._log is not None and self._log.head.mode in ENDED)
 
     def _figures(self, cluster: SparkCluster, placing: Placing) -> dict[str, Any]:
         """What was measured of the step that is proposed: seconds of its parts, and what has left its stages.

@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -37,6 +36,7 @@ from arcbeam.sizes import remembered
 from arcbeam.spark.session.sessions import is_local
 from arcbeam.spark.tasks.mainmodule import MainClasses
 from arcbeam.spark.tasks.shipping import FILES, PACKAGES, SESSION, Archive, Prelude, ship
+from arcbeam.store.blobs.claims import WorkFolder, work_folder
 from arcbeam.store.blobs.private import open_new
 
 _LOG = logging.getLogger("arcbeam.artifacts")
@@ -162,9 +162,9 @@ _lock = threading.Lock()
 @functools.cache
 def _folder() -> Path:
     """Holds this process's archives: a classic session serves them to executors from there, so they stay."""
-    folder = Path(tempfile.mkdtemp(prefix="arcbeam-archives-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    folder = WorkFolder("archives")
+    atexit.register(folder.remove)
+    return folder.path
 
 
 def archive_path(name: str) -> Path:
@@ -192,8 +192,7 @@ def _archive(files: Sequence[Staged], fill: Any) -> Archive:
     key = digest.hexdigest()[:20]
     known = _made.get(key)
     if known is None:
-        with tempfile.TemporaryDirectory(prefix="arcbeam-build-") as work:
-            root = Path(work)
+        with work_folder("build") as root:
             fill(files, root)
             path = _folder() / f"arcbeam-{key}.zip"
             _zip(root, path)
@@ -227,8 +226,8 @@ def _fill(files: Sequence[Staged], root: Path) -> None:
         _pip([*links, *(part for f in requirements for part in ("-r", str(f.path)))], target)
     packages = [*extra, *wheels, *setup]
     if packages:
-        with tempfile.TemporaryDirectory(prefix="arcbeam-build-") as named:
-            _pip([*links, *(str(_under_its_name(f, Path(named))) for f in packages)], target)
+        with work_folder("build") as named:
+            _pip([*links, *(str(_under_its_name(f, named)) for f in packages)], target)
     if target.is_dir():
         _leave_out_core(target)
         _leave_out_origins(target)

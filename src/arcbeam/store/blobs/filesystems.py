@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from arcbeam.sizes import threshold
+from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import ClearableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
@@ -164,6 +165,7 @@ class RemoteBlobs:
     def __init__(self, blobs: ClearableBlobs, cache: Path) -> None:
         self._blobs = blobs
         self._cache = cache
+        self._held = False
 
     def take_file(self, path: Path, name: str) -> None:
         """See `JobBlobs`."""
@@ -218,6 +220,7 @@ class RemoteBlobs:
 
     def delete_all(self) -> None:
         """See `JobBlobs`."""
+        hostcopies.leave(self._cache)
         shutil.rmtree(self._cache, ignore_errors=True)
         self._blobs.clear()
 
@@ -230,13 +233,17 @@ class RemoteBlobs:
     def _private(self) -> Path:
         """The cache's folder, made if need be; refused if it is another user's: temporary folders are shared."""
         make_own_folder(self._cache.parent)
+        if not self._held:
+            hostcopies.sweep(self._cache.parent)
+            self._held = True
+        hostcopies.hold(self._cache)
         make_own_folder(self._cache)
         return self._cache
 
 
 def cache_folder(url: str, root: str = "") -> Path:
     """Where the copies of what is behind a URL belong on this host: below a folder of this user's."""
-    return user_folder(root) / hashlib.sha256(url.encode()).hexdigest()[:20]
+    return user_folder(root) / "cache" / hashlib.sha256(url.encode()).hexdigest()[:20]
 
 
 def user_folder(root: str = "") -> Path:

@@ -11,11 +11,12 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from arcbeam import secrets as known
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.backends import below, open_blobs, shown
 from arcbeam.store.blobs.errors import LostFileError, MissingFileError, StoreError
@@ -38,29 +39,34 @@ class JobLocation:
         url: a local path or `file://` URL (all processes see the same folder), or another that `backends` knows:
             `s3://`, `gs://`, `abfs://`, `hdfs://`, ….
         cache: local folder for copies of remote files on each host; the system's temporary folder if empty.
+        secrets: of the job, by name (`arcbeam.secrets`): a copy in another process makes them known there.
         blobs: an open backend to use in place of the one that `url` names; such a location does not pickle.
 
     Attributes:
-        url: the location; a local one as an absolute path.
+        url: the location; a local one as an absolute path. It may have credentials.
+        secrets: of the job.
 
     Raises:
         StoreError: by every method, naming what could not be read or written.
     """
 
-    def __init__(self, url: str, *, cache: str = "", blobs: JobBlobs | None = None) -> None:
+    def __init__(
+        self, url: str, *, cache: str = "", secrets: Mapping[str, str] | None = None, blobs: JobBlobs | None = None
+    ) -> None:
         if not _SCHEME.match(url):
             url = os.path.abspath(url)
         elif url.startswith("file://"):
             url = os.path.abspath(unquote(urlsplit(url).path))
         self.url = url
         self._cache = cache
+        self.secrets = dict(secrets or {})
         self._opened = blobs
         self._given = blobs is not None
 
     @classmethod
-    def under(cls, root: str, job: str, *, cache: str = "") -> JobLocation:
+    def under(cls, root: str, job: str, *, cache: str = "", secrets: Mapping[str, str] | None = None) -> JobLocation:
         """The location of a job below a folder or URL that holds many."""
-        return cls(below(root, job), cache=cache)
+        return cls(below(root, job), cache=cache, secrets=secrets)
 
     def below(self, name: str) -> str:
         """The URL of a folder in this location."""
@@ -69,7 +75,7 @@ class JobLocation:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._given:
             raise TypeError("a location with a given backend does not pickle")
-        return (_located, (self.url, self._cache))
+        return (_located, (self.url, self._cache, self.secrets))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobLocation) and other.url == self.url
@@ -102,7 +108,7 @@ class JobLocation:
                         f"the temporary location '{self}' cannot be opened: {e.message}",
                         f"name one that all hosts can reach; {e.remedy}",
                     ) from e
-                self._opened = RemoteBlobs(opened, cache_folder(self.url, self._cache))
+                self._opened = RemoteBlobs(opened, cache_folder(known.without_credentials(self.url), self._cache))
         return self._opened
 
     def put_file(self, local_path: Path | str, name: str) -> None:
@@ -226,8 +232,9 @@ class JobLocation:
         )
 
 
-def _located(url: str, cache: str) -> JobLocation:
-    return JobLocation(url, cache=cache)
+def _located(url: str, cache: str, secrets: Mapping[str, str]) -> JobLocation:
+    known.install(secrets)
+    return JobLocation(url, cache=cache, secrets=secrets)
 
 
 def _checked(name: str) -> str:

@@ -55,6 +55,7 @@ class Program:
         files: for the workers.
         versions: of Python, Beam and arcbeam, by these names: what the pipeline's code was pickled with.
         transforms: what identifies each of the pipeline's; empty if an earlier version of arcbeam kept the program.
+        secrets: the names of the options' secrets (`arcbeam.secrets`), whose values are not kept.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Program:
     files: tuple[ProgramFile, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     transforms: Mapping[str, Fingerprint] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = ()
 
 
 def encode(program: Program, epoch: int) -> tuple[str, bytes]:
@@ -81,6 +83,7 @@ def encode(program: Program, epoch: int) -> tuple[str, bytes]:
         "files": [asdict(file) for file in program.files],
         "versions": dict(program.versions),
         "transforms": {name: [of.urn, of.inputs, of.content] for name, of in program.transforms.items()},
+        **({"secrets": list(program.secrets)} if program.secrets else {}),
     }
     content = json.dumps(record, sort_keys=True).encode()
     body = zlib.compress(content)
@@ -121,6 +124,7 @@ def decode(data: bytes, name: str, where: object) -> Program:
             tuple(ProgramFile(**{"blob": f"{PROGRAMS}/files/{file['sha256']}", **file}) for file in record["files"]),
             record["versions"],
             {name: _fingerprint(*of) for name, of in record.get("transforms", {}).items()},
+            tuple(record.get("secrets", ())),
         )
     except (ValueError, KeyError, TypeError, zlib.error) as e:
         raise _damaged(name, where, f"its content is not a program's: {type(e).__name__}: {e}") from e

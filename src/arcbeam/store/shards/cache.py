@@ -6,6 +6,7 @@ what entries mean. A copy is never the truth: any of it may be removed at any ti
     <root>/arcbeam-copies-<boot>/<job>/<level>-<shard>/
         data.mdb, lock.mdb    the entries (`space`), and the step they are of
         bring.lock            held by the process that changes them
+        ../in-use             held by all processes that use copies of the job (`hostcopies`)
         kept/                 deltas written here, that need not be fetched again
 
 Nothing is synced to the disk: after a crash of the host (not of a process) the files may be broken. So they are below
@@ -34,6 +35,7 @@ import lmdb
 
 from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.sizes import cache_size, threshold
+from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DecidedStepError, LostFileError, NewerFormatError, StoreError
 from arcbeam.store.blobs.private import NotOursError, check_ours, make_folder, make_one_folder, open_lock
@@ -131,17 +133,31 @@ class HostCache:
 
     def forget(self, job: str) -> None:
         """Removes all copies of a job. Best effort."""
+        self.leave(job)
+        shutil.rmtree(self._copies / _folder_name(job), ignore_errors=True)
+
+    def leave(self, job: str) -> None:
+        """Closes all copies of a job in this process. They stay for who resumes it, until `sweep` removes them."""
         folder = self._copies / _folder_name(job)
         _databases.close_below(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        hostcopies.leave(folder)
+
+    def sweep(self) -> None:
+        """Removes the copies of jobs that no process uses, and none has used for long. Raises nothing."""
+        hostcopies.sweep(self._copies)
 
     def _folder(self, version: ShardVersion) -> Path:
         return self._copies / _folder_name(version.job) / f"{version.level}-{version.shard}"
 
     def _private(self, folder: Path) -> None:
         """Makes a folder; the root is refused if it is another user's, since temporary folders are shared."""
-        if folder.is_dir():
-            return
+        if not folder.is_dir():
+            self._check_root()
+        hostcopies.hold(folder.parent)
+        make_folder(folder)
+
+    def _check_root(self) -> None:
+        """Makes the root if it is missing, and removes the copies of other boots."""
         try:
             make_folder(self._root)
             check_ours(self._root)
@@ -154,7 +170,6 @@ class HostCache:
             for other in self._root.iterdir():
                 if other != self._copies and _OF_A_BOOT.fullmatch(other.name):
                     shutil.rmtree(other, ignore_errors=True)
-        make_folder(folder)
 
     def _bring(self, database: _Database, folder: Path, blobs: DurableBlobs, version: ShardVersion) -> None:
         """Brings a copy to a version. The caller holds the lock."""

@@ -1,0 +1,65 @@
+"""The secrets of this process, in memory only, and texts without them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from arcbeam import errors
+from arcbeam.secrets.parting import PARAMETER, USER
+
+_SHORTEST = 6
+"""Characters of a value that is looked for in texts: shorter ones are in too many."""
+_GONE = "…"
+
+
+class _Known:
+    """The secrets of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[str, str] = {}
+        self._hidden: dict[str, None] = {}
+
+    def install(self, secrets: Mapping[str, str]) -> None:
+        with self._lock:
+            self._values.update(secrets)
+            for value in secrets.values():
+                for part in {value, *_passwords(value)}:
+                    if len(part) >= _SHORTEST:
+                        self._hidden[part] = None
+
+    def get(self, name: str) -> str | None:
+        return self._values.get(name)
+
+    def hidden(self) -> list[str]:
+        # The longest first: one may be in another.
+        return sorted(self._hidden, key=len, reverse=True)
+
+
+def _passwords(url: str) -> list[str]:
+    return [match[0].rpartition("@")[0].rpartition(":")[2] for match in USER.finditer(url)]
+
+
+_known = _Known()
+
+
+def install(secrets: Mapping[str, str]) -> None:
+    """Makes secrets known to this process: to who asks by name, and to `redacted`. The last value of a name counts."""
+    if secrets:
+        _known.install(secrets)
+
+
+def installed(name: str) -> str | None:
+    """The secret of a name; None if this process does not know it."""
+    return _known.get(name)
+
+
+def redacted(text: str) -> str:
+    """A text without URLs' credentials and without the values of this process's secrets."""
+    for value in _known.hidden():
+        text = text.replace(value, _GONE)
+    return PARAMETER.sub(rf"\1{_GONE}", USER.sub(rf"\1{_GONE}@", text)) if "://" in text else text
+
+
+errors.redact = redacted

@@ -1,0 +1,116 @@
+"""Which options are secret, and options without them.
+
+Owns the patterns of names and URLs. Must not know what a secret is for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_SECRET = re.compile(
+    r"secret|passw|passphrase|token|credential|private[._-]?key|api[._-]?key|connection[._-]?string|sas[._-]?key"
+    r"|access[._-]?key(?![._-]?id)",
+    re.IGNORECASE,
+)
+"""In the name of an option or setting; more than Spark's own `spark.redaction.regex`."""
+
+USER = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@:'\"]*:[^\s/@'\"]*@", re.IGNORECASE)
+PARAMETER = re.compile(
+    r"([?&;](?:sig|[a-z0-9_.-]*(?:secret|passw|token|signature)[a-z0-9_.-]*)=)[^\s&;'\"]*", re.IGNORECASE
+)
+
+_CONF = "spark_conf"
+ENVIRONMENT = "ARCBEAM_SECRET_"
+"""Begins the names of environment variables that hold secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """Options, without their secrets and with them apart.
+
+    Attributes:
+        options: what may be stored; a URL is there without its credentials.
+        secrets: the other values, by their names.
+    """
+
+    options: dict[str, Any]
+    secrets: dict[str, str] = field(repr=False)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of an option or setting of this name is a secret."""
+    return _SECRET.search(name) is not None
+
+
+def without_credentials(url: str) -> str:
+    """A URL, or a text with URLs, without users' names, passwords, and parameters that are secret."""
+    return PARAMETER.sub(r"\1", USER.sub(r"\1", url))
+
+
+def parted(options: Mapping[str, Any]) -> Parted:
+    """Takes the secrets out of options.
+
+    Args:
+        options: by plain names, as `PipelineOptions.get_all_options` has them.
+    """
+    kept: dict[str, Any] = {}
+    secrets: dict[str, str] = {}
+    for name, value in options.items():
+        if name == _CONF and isinstance(value, list | tuple):
+            kept[name] = [text for text in value if not _conf_secret(str(text), secrets)]
+        elif is_secret(name) and isinstance(value, str) and value:
+            secrets[name] = value
+        else:
+            kept[name] = _without(value)
+            if kept[name] != value:
+                secrets[name] = value if isinstance(value, str) else "\n".join(map(str, value))
+    return Parted(kept, secrets)
+
+
+def _conf_secret(text: str, secrets: dict[str, str]) -> bool:
+    key, _, value = text.partition("=")
+    found = bool(value) and (is_secret(key) or without_credentials(value) != value)
+    if found:
+        secrets[f"{_CONF}:{key.strip()}"] = value
+    return found
+
+
+def _without(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, list | tuple):
+        return [_without(each) for each in value]
+    return value
+
+
+def joined(options: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+    """Options with their secrets again."""
+    found = dict(options)
+    for name, value in secrets.items():
+        if name.startswith(f"{_CONF}:"):
+            found[_CONF] = [*(found.get(_CONF) or ()), f"{name.partition(':')[2]}={value}"]
+        else:
+            found[name] = value.split("\n") if isinstance(found.get(name), list) else value
+    return found
+
+
+def variable(name: str) -> str:
+    """The environment variable in which the secret of a name is looked for."""
+    return ENVIRONMENT + re.sub(r"[^A-Z0-9]", "_", name.upper())
+
+
+def in_environment(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Those secrets that the environment has, by their names."""
+    return {name: environ[variable(name)] for name in names if environ.get(variable(name))}
+
+
+def how_to_give(names: Collection[str]) -> str:
+    """What to do about secrets that are missing, for people."""
+    ways = []
+    for name in sorted(names):
+        option = f"--{_CONF} {name.partition(':')[2]}=…" if name.startswith(f"{_CONF}:") else f"--{name}=…"
+        ways.append(f"{variable(name)} or {option}")
+    return f"set an environment variable, or give the option, for each: {'; '.join(ways)}"
