@@ -49,6 +49,8 @@ _APART = {
     "spark/session/heap.py": "how much memory Spark gets",
     "spark/steps/finalizing.py": "how long callbacks wait: those of older steps are given up",
     "spark/steps/mailbox.py": "how often one looks",
+    "steps/telling/activity.py": _SHOWN,
+    "store/log/drivernote.py": _SHOWN,
     "store/log/endnote.py": _SHOWN,
     "store/log/troublenote.py": _SHOWN,
     "store/manifest/names.py": _FORMAT,

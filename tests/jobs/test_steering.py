@@ -303,7 +303,7 @@ def test_jobs_of_a_server(client: Client, fake: Fake, monkeypatch: pytest.Monkey
     assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
     # A Struct would make floats of integers, and lose microseconds.
     fake.status = {"step": 7, "time": 2**62 + 1}
-    assert json.loads(invoke("status", id, at, "--json").stdout) == {**fake.status, "overdue": None}
+    assert json.loads(invoke("status", id, at, "--json").stdout) == {**fake.status, "overdue": None, "silent": None}
     slow = threading.Event()
     fake.answer = lambda: assert_soon(slow)
     for command in ("suspend", "savepoint", "drain"):

@@ -26,9 +26,10 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.output import TextOutput
 from arcbeam.steps.proposals import draft
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
 from arcbeam.view.statuscommand import _cells, _drawn, _show
-from tests.golden import check_message
+from tests.golden.texts import check_message
 from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
 from tests.store.samples import delta
 
@@ -183,6 +184,31 @@ def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatc
     assert "nobody seems to run it: what was due at" in inspected
     earlier = CliRunner().invoke(cli.main, ["inspect", str(job), f"--step={number}"]).stdout
     assert "nobody seems" not in earlier, "of a step that was asked for nobody knows whether there is a later one"
+
+
+def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 1_700_000_100
+    trouble = "no task of micro-batch 2 has run for 31 s"
+    note = DriverNote(
+        1, "host:job", 77, Timestamp(0), Timestamp(written * 1_000_000), 10.0, "running micro-batch 2 for 42 s", trouble
+    )
+    leave_driver_note(FolderBlobs(job, sync=False), note)
+    monkeypatch.setattr(time, "time", lambda: written + 25.0)
+    lines = invoke(str(job)).stdout.splitlines()
+    check_message("status-driver", lines[1])
+    assert f"  - {trouble}" in lines
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["silent"], record["overdue"], record["driver"]["pid"]) == (None, None, 77)
+    assert record["causes"][0]["kind"] == "driver"
+
+    monkeypatch.setattr(time, "time", lambda: written + 300.0)
+    lines = invoke(str(job)).stdout.splitlines()
+    check_message("status-driver-silent", lines[1])
+    assert "(running?)" in lines[0]
+    assert json.loads(invoke(str(job), "--json").stdout)["silent"] == 300.0
+
+    opened(FolderBlobs(job, sync=False))
+    assert json.loads(invoke(str(job), "--json").stdout)["driver"] is None, "it was another driver's"
 
 
 @pytest.mark.parametrize("form", [["--json"], []])

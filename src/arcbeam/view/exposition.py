@@ -154,7 +154,7 @@ def _of_stages(page: _Page, status: Status) -> None:
                 if at is not None:
                     page.add("event_time_seconds", _seconds(at), stage=name, output=out.output, which=which)
     held: dict[tuple[str, str], int] = {}
-    for cause in status.causes:
+    for cause in (each for each in status.causes if each.stage):
         known = cause.stage, cause.kind
         held[known] = held.get(known, 0) + len(cause.stages)
     for (name, kind), stages in held.items():

@@ -17,6 +17,7 @@ import click
 from arcbeam.errors import SetupError
 from arcbeam.jobs.commands import ENDPOINT, TLS_CA, TOKEN_FILE, client_of
 from arcbeam.jobs.steering import is_folder, opened
+from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import (
     END_OF_GLOBAL_WINDOW,
     MAX_TIMESTAMP,
@@ -60,6 +61,9 @@ _COLUMNS = {
 _LONG_OVERDUE = 60.0
 """Seconds that work which is due may be late in a job that somebody runs: a step behind a backlog takes a few."""
 
+_LATE_NOTE = 20.0
+"""Seconds by which the next note of a driver that lives may be late: clocks differ, and stores are slow."""
+
 _AHEAD = 60.0
 """Seconds by which a watermark is not ahead of the clock where all clocks are right."""
 
@@ -100,9 +104,10 @@ def status(
 def _of_folder(folder: str) -> Record:
     from dataclasses import asdict
 
-    from arcbeam.steps.telling.status import as_record, status_of, with_trouble
+    from arcbeam.steps.telling.status import as_record, status_of, with_driver, with_trouble
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log.chain import UnreadableHead, read_newest
+    from arcbeam.store.log.drivernote import driver_note_of
     from arcbeam.store.log.endnote import note_of
     from arcbeam.store.log.troublenote import trouble_of
 
@@ -114,14 +119,15 @@ def _of_folder(folder: str) -> Record:
         raise newest.error
     note = note_of(blobs, newest)
     status = with_trouble(status_of(newest), None if note else trouble_of(blobs, newest))
-    return {**as_record(status), "ended": asdict(note) if note else None}
+    driver = None if note or newest.mode is CommitMode.SUSPENDED else driver_note_of(blobs, newest)
+    return {**as_record(with_driver(status, driver)), "ended": asdict(note) if note else None}
 
 
 def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:
     if not isinstance(out, TextOutput):
         while True:
             record = look()
-            out.record({**record, "overdue": overdue(record)})
+            out.record({**record, "overdue": overdue(record), "silent": silent(record)})
             if not watch or _over(record):
                 return
             time.sleep(every)
@@ -181,7 +187,8 @@ def _drawn(record: Record, width: int = _WIDE) -> Group:
 
 def _job_lines(record: Record) -> Iterator[str]:
     ended, overdue = record.get("ended"), overdue_line(record)
-    mode = ended["state"] if ended else f"{record['mode']}?" if overdue else record["mode"]
+    unsure = overdue or silent(record) is not None
+    mode = ended["state"] if ended else f"{record['mode']}?" if unsure else record["mode"]
     behind = _behind(record["watermark"])
     if not record["step"]:
         yield f"the first step has not been committed yet; the job began {ago(record['time'])}"
@@ -192,6 +199,8 @@ def _job_lines(record: Record) -> Iterator[str]:
     if ended:
         why = f": {ended['why']}" if ended["why"] else ""
         yield f"nobody runs it: it is {ended['state']}{why}"
+    elif driver := driver_line(record):
+        yield driver
     elif overdue:
         yield overdue
     elif not _over(record) and time.time() - record["time"] / 1e6 > _LONG_OVERDUE:
@@ -267,8 +276,34 @@ def _rate(stage: Mapping[str, Any], which: str) -> str:
 def overdue(record: Record) -> float | None:
     """By how many seconds what is due is late, so much that nobody seems to run the job; None: it is not."""
     due = record.get("due")
-    late = None if due is None or _over(record) else time.time() - due / 1e6
-    return None if late is None or late < _LONG_OVERDUE else late
+    # What a driver says of itself is better than what is to be expected of one.
+    if due is None or _over(record) or record.get("driver"):
+        return None
+    late = time.time() - due / 1e6
+    return None if late < _LONG_OVERDUE else late
+
+
+def silent(record: Record) -> float | None:
+    """For how many seconds the driver has written nothing, if a note is due; None: it lives, or left no note."""
+    driver = record.get("driver")
+    if not driver or _over(record):
+        return None
+    seconds = time.time() - driver["time"] / 1e6
+    return seconds if seconds > driver["every"] + _LATE_NOTE else None
+
+
+def driver_line(record: Record) -> str:
+    """What the driver of a job does, or that it is silent; "" if it left nothing."""
+    driver = record.get("driver")
+    if not driver or _over(record):
+        return ""
+    who = f"driver {driver['driver']} (process {driver['pid']}), since {shown(driver['since'])}"
+    if (seconds := silent(record)) is None:
+        return f"{who}: {driver['doing']}"
+    return (
+        f"{who}, has written nothing for {long_shown(seconds)} and is perhaps dead; its last note: {driver['doing']}. "
+        f"If it is dead, resume the job: `arcbeam resume FOLDER`"
+    )
 
 
 def overdue_line(record: Record) -> str:

@@ -34,6 +34,7 @@ from arcbeam.secrets import without_credentials
 from arcbeam.sizes import cache_size, memo
 from arcbeam.spark.session.loopback import enable_quickack
 from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.steps.beats import beating
 from arcbeam.spark.steps.finalizing import Confirmed, callbacks, copies_folder
 from arcbeam.spark.steps.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow, packing
 from arcbeam.spark.steps.usercode import LevelCode, TaskBudget
@@ -229,9 +230,10 @@ class LevelTask:
         run = _Run(given, self.level, job_here, batches, rows)
         name = f"step-{plan.step}-{self.level}-{run.task}"
         thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
-        thread.start()
-        yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
-        thread.join()
+        with beating(self.location, self.level, plan.step, plan.attempt):
+            thread.start()
+            yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
+            thread.join()
         if thread.error is not None:
             open_stages.close_job(job.id)
             raise self._escaped(plan, thread.error, thread.step or run.stage, run.about) from None

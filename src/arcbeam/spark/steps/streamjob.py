@@ -44,7 +44,9 @@ from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.progressline import Standing, watched
 from arcbeam.spark.session.sessions import default_parallelism
 from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.steps.beats import Heard
 from arcbeam.spark.steps.cluster import SparkCluster
+from arcbeam.spark.steps.heartbeat import Heartbeat
 from arcbeam.spark.steps.leveltask import StepJob, give
 from arcbeam.spark.steps.mailbox import EventQueue, RequestWatch, WallClock
 from arcbeam.spark.steps.scriptreader import ScriptReader
@@ -55,7 +57,17 @@ from arcbeam.steps.placing import Placing, placed
 from arcbeam.steps.progress import started
 from arcbeam.steps.requests import RequestDesk, Ticket
 from arcbeam.steps.takeover import TakeOver, take_over
-from arcbeam.steps.telling.status import Status, as_record, in_words, status_of, total_kept, undone, with_trouble
+from arcbeam.steps.telling.activity import Activity
+from arcbeam.steps.telling.status import (
+    Status,
+    as_record,
+    in_words,
+    status_of,
+    total_kept,
+    undone,
+    with_driver,
+    with_trouble,
+)
 from arcbeam.store.blobs.backends import check_owner, open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
@@ -156,6 +168,8 @@ class StreamRun:
         self._blobs: DurableBlobs | None = None
         # Why the step that runs is tried again.
         self._trouble: Trouble | None = None
+        self._activity = Activity()
+        self._heartbeat: Heartbeat | None = None
         self._opened = -1
         self._end: End | None = None
         self._driven = MachineSettings()
@@ -170,11 +184,12 @@ class StreamRun:
 
     def status(self) -> Status | None:
         """Where the job stands, as of its newest step; None before it is taken over. Callable from any thread."""
-        log, trouble = self._log, self._trouble
+        log, trouble, heartbeat = self._log, self._trouble, self._heartbeat
         if log is None:
             return None
         head = log.head
-        return with_trouble(status_of(head), trouble if trouble is not None and trouble.is_of(head) else None)
+        status = with_trouble(status_of(head), trouble if trouble is not None and trouble.is_of(head) else None)
+        return with_driver(status, heartbeat.note() if heartbeat else None)
 
     def state(self) -> str:
         """Beam's name of the state of a run that goes on; callable from any thread."""
@@ -272,16 +287,20 @@ class StreamRun:
         machine = self._machine = JobMachine(placing.layout, self._driven)
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
+        heartbeat = self._heartbeat = Heartbeat(
+            blobs if self.kept else None, log.head, who, self._clock, self._activity, Heard(self._location), self.warn
+        )
         self._inbox.put(started(log.head, placing.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None
         self._desk.opened(self._blobs, log.head)
         try:
             with RequestWatch(self._desk, self._job):
-                end = self._end = drive(driver, self._inbox, self._clock)
+                end = self._end = drive(driver, self._inbox, self._clock, heartbeat.beat)
             if end is not None and end.state in _PUBLISHED:
                 cluster.sweep(log.head.step)
             self._tell_what_is_said()
         finally:
+            self._heartbeat = None
             if script is not None:
                 script.close()
             cluster.close()
@@ -365,6 +384,7 @@ class StreamRun:
         assert self._machine is not None
         assert self._log is not None
         self._tell_what_is_said()
+        self._activity.handled(event, commands, self._clock.now())
         # Before those who have asked hear of it: they may look what has become of the job.
         if self._machine.mode is not self._mode:
             self._mode = self._machine.mode

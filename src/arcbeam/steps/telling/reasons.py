@@ -33,8 +33,8 @@ class Cause:
 
     Attributes:
         kind: "restriction", "timer", "side input", "elements", "state", "script", "observer", "shutdown",
-            "failure" (the step after fails and is tried again) or "not reported".
-        stage: where it is.
+            "failure" (the step after fails and is tried again), "not reported", or "driver": it does not get on.
+        stage: where it is; "" of the driver.
         shard: of the stage; None: it is of all of them.
         name: of the restriction, timer, side input, state or observer; "" if it has none.
         key: of the user's, as text; None if it has none.

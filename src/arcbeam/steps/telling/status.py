@@ -15,6 +15,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Tim
 from arcbeam.steps.progress import progress_of, times_of
 from arcbeam.steps.standing import Since, standing_of
 from arcbeam.steps.telling.reasons import Cause, Reasons
+from arcbeam.store.log.drivernote import DriverNote
 from arcbeam.store.log.troublenote import Trouble
 from arcbeam.store.manifest.values import ENDED, Kind, Manifest
 
@@ -118,6 +119,7 @@ class Status:
         state_entries: rows in them; what was written again counts again until files are merged.
         due: when there is something to do by the clock, or was already when the step ended; None if it waits for
             nothing but what comes.
+        driver: what its driver was doing a few seconds ago; None if it has none, or that is not known.
     """
 
     step: int
@@ -135,6 +137,15 @@ class Status:
     state_bytes: Mapping[int, int]
     state_entries: Mapping[int, int]
     due: Timestamp | None = None
+    driver: DriverNote | None = None
+
+
+def with_driver(status: Status, note: DriverNote | None) -> Status:
+    """A status with what the driver was doing; what keeps that from going on is a cause."""
+    if note is None or not note.trouble:
+        return replace(status, driver=note)
+    cause = Cause("driver", "", None, "", None, status.watermark, None, None, False, note.trouble, note.frees)
+    return replace(status, driver=note, causes=(cause, *status.causes))
 
 
 def with_trouble(status: Status, trouble: Trouble | None) -> Status:

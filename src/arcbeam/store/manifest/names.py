@@ -12,6 +12,7 @@ was written, and its attempt; a program the epoch: this is all the sweep needs t
     programs/files/<epoch>-<content>                   a file that it needs
     requests/<time>-<token>                            what somebody asks of whoever runs the job
     answers/<time>-<token>                             what became of it
+    driver                                             what the driver that runs the job was doing a few seconds ago
     ended                                              how the last driver failed, or that it was cancelled
 """
 
@@ -28,6 +29,7 @@ SIDE = "side"
 PROGRAMS = "programs"
 REQUESTS = "requests"
 ANSWERS = "answers"
+DRIVER_NOTE = "driver"
 ENDED_NOTE = "ended"
 TROUBLE_NOTE = "trouble"
 

@@ -1,0 +1,51 @@
+"""The note of a driver that runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.log.drivernote import DriverNote, driver_note_of, leave_driver_note
+from arcbeam.store.manifest.names import DRIVER_NOTE
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.steps.jobs import opened
+
+_NOTE = DriverNote(
+    1, "host:job", 7, Timestamp(1), Timestamp(2), 10.0, "running micro-batch 3 for 4 s", "trouble", "way"
+)
+
+
+def test_note_of_the_heads_driver_is_read_back() -> None:
+    blobs = MemoryBlobs()
+    head = opened(blobs).head
+    assert driver_note_of(blobs, head) is None
+    leave_driver_note(blobs, _NOTE)
+    assert driver_note_of(blobs, head) == _NOTE
+
+
+def test_note_of_another_driver_or_an_ended_job_is_none() -> None:
+    blobs = MemoryBlobs()
+    head = opened(blobs).head
+    leave_driver_note(blobs, _NOTE)
+    assert driver_note_of(blobs, opened(blobs).head) is None
+    assert driver_note_of(blobs, replace(head, mode=CommitMode.DONE)) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"epoch": 1}', b'{"epoch": "x"}'])
+def test_malformed_note_is_none(data: bytes) -> None:
+    blobs = MemoryBlobs()
+    head = opened(blobs).head
+    blobs.put(DRIVER_NOTE, data)
+    assert driver_note_of(blobs, head) is None
+
+
+def test_long_texts_are_cut() -> None:
+    blobs = MemoryBlobs()
+    head = opened(blobs).head
+    leave_driver_note(blobs, replace(_NOTE, doing="x" * 10_000))
+    found = driver_note_of(blobs, head)
+    assert found is not None
+    assert len(found.doing) == 500
