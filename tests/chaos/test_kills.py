@@ -1,5 +1,8 @@
 """Jobs in steps whose processes are killed at random moments: what comes out is what an undisturbed run gives.
 
+A driver is killed in one of three phases of its life (`PHASES`): before its first commit, after a few micro-batches,
+and late. Phases are counted in micro-batches that call the source, not in seconds: so each is reached on any machine.
+
 More kills than `make test` has: `python -m tests.chaos.test_kills driver 20`; with `s3` behind it, the job's folder is
 in an object store (moto's, in this process). That also runs a job that nobody kills, and compares. Each driver has
 another number of slots than the one before. Executors are processes of their own on a small cluster.
@@ -36,6 +39,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 60.0
 """In which a job goes on behind a kill; also behind its last read, where it has nothing more to read."""
 _START_SECONDS = _STEP_SECONDS = 4.0
+_BEGINNING = "before its first commit"
+PHASES: Mapping[str, tuple[int, int]] = {_BEGINNING: (0, 0), "early": (1, 3), "late": (7, 10)}
+"""Phases of a driver's life: calls of the source until it is killed, at least and at most."""
+_WEIGHTS = (2, 5, 3)
+"""How often each phase is chosen."""
 _DAEMON = " -m arcbeam.spark.session.daemon "
 
 
@@ -47,13 +55,14 @@ class Victim:
         seed: of all chance.
         by_folder: who goes on with it has nothing but its folder.
         masters: Spark's, one driver after the other.
-        calls: of the source, from one kill to the next: at least and at most.
+        calls: of the source, from one kill to the next: at least and at most; None: of the phase that is chosen.
         state: where the job's folder is; None: in `folder`.
         environ: what its processes have in their environment beside ours.
 
     Attributes:
         output: where what it writes is.
         kills: that were made.
+        phases: of these, by the phase of the driver's life.
         drivers: that there were.
     """
 
@@ -66,7 +75,7 @@ class Victim:
         environ: Mapping[str, str] | None = None,
         *,
         by_folder: bool = False,
-        calls: tuple[int, int] = (2, 4),
+        calls: tuple[int, int] | None = None,
     ) -> None:
         self._by_folder, self._calls = by_folder, calls
         self.output, self._log = folder / "output", folder / "log"
@@ -74,6 +83,7 @@ class Victim:
         self.output.mkdir()
         self._chance = random.Random(seed)
         self.kills = self.drivers = 0
+        self.phases: Counter[str] = Counter()
 
     @property
     def state(self) -> DurableBlobs:
@@ -109,22 +119,23 @@ class Victim:
     def run(self, kills: int, kill: Callable[[int, random.Random], bool]) -> None:
         """Runs it to its end, killing so often on the way as there is time for.
 
-        Some drivers are killed while they start, but not the first one; all else when the job has come further than it
-        was at the kill before, however slow the machine is.
+        The first driver makes a commit. The moment of a kill is chance within its phase.
         """
         while True:
             driver = self.start()
-            early = self.drivers > 0 and self._chance.random() < 0.2
             self.drivers += 1
+            phase = self._phase(beginning=self.drivers > 1 and self._calls is None)
             try:
-                if early:
-                    self._pass(driver, self._chance.uniform(0.5, _START_SECONDS))
+                if phase == _BEGINNING:
+                    reading(self.output).unlink(missing_ok=True)
+                    self._pass(driver, self._chance.uniform(0.5, _START_SECONDS), self._calls_source)
                 while driver.poll() is None:
-                    if not early:
-                        self._go_on(driver)
-                    early = False
+                    if phase != _BEGINNING:
+                        self._go_on(driver, self._calls or PHASES[phase])
                     if driver.poll() is None and self.kills < kills and kill(driver.pid, self._chance):
                         self.kills += 1
+                        self.phases[phase] += 1
+                    phase = self._phase(beginning=False)
             finally:
                 # The JVM of a driver that was killed ends by itself, but not at once.
                 kill_all(driver.pid)
@@ -132,13 +143,20 @@ class Victim:
                 return
             assert driver.returncode == -signal.SIGKILL, self._log.read_text(errors="replace")[-4000:]
 
-    def _go_on(self, driver: subprocess.Popen[bytes]) -> None:
+    def _phase(self, *, beginning: bool) -> str:
+        """In which phase the next kill is; in the first one only if that is still possible."""
+        return self._chance.choices(list(PHASES), (_WEIGHTS[0] * beginning, *_WEIGHTS[1:]))[0]
+
+    def _calls_source(self) -> bool:
+        return reading(self.output).exists()
+
+    def _go_on(self, driver: subprocess.Popen[bytes], calls: tuple[int, int]) -> None:
         """Waits for a random moment in one of the next steps; where the source is not called any more, for any."""
         step, bound = 0.0, _SECONDS
-        for _ in range(self._chance.randint(*self._calls)):
+        for _ in range(self._chance.randint(*calls)):
             reading(self.output).unlink(missing_ok=True)
             began = time.monotonic()
-            self._pass(driver, bound, reading(self.output).exists)
+            self._pass(driver, bound, self._calls_source)
             step = time.monotonic() - began
             # After what a kill has delayed, a step; or the end of all.
             bound = 3 * step if bound == _SECONDS else bound
@@ -278,6 +296,7 @@ def main(what: str, kills: int, on_s3: bool) -> None:
     """Kills until there were that many, in as many jobs as it takes, and compares with a job that nobody kills."""
     undisturbed: Counter[tuple[str, ...]] | None = None
     made = jobs = 0
+    phases: Counter[str] = Counter()
     began = time.monotonic()
     while undisturbed is None or made < kills:
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -292,9 +311,10 @@ def main(what: str, kills: int, on_s3: bool) -> None:
             undisturbed = found
             continue
         assert found == undisturbed
-        made, jobs = made + victim.kills, jobs + 1
+        made, jobs, phases = made + victim.kills, jobs + 1, phases + victim.phases
         seconds = time.monotonic() - began
-        sys.stdout.write(f"{made} kills ({what}) in {jobs} jobs, {seconds:.0f} s: nothing lost, nothing doubled\n")
+        told = ", ".join(f"{count} {phase}" for phase, count in phases.items())
+        sys.stdout.write(f"{made} kills ({what}; {told}) in {jobs} jobs, {seconds:.0f} s: nothing lost or doubled\n")
         sys.stdout.flush()
 
 
