@@ -257,7 +257,7 @@ def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
 
 def _overtaken(world: World, blobs: MemoryBlobs) -> str:
     """Another driver takes the job over; why the first one ends."""
-    other = opened(blobs, driver="host7", finish=True)
+    other = opened(blobs, driver="host7", force=True)
     world.play()
     assert world.driver.end is not None
     assert world.driver.end.state is EndState.FAILED
