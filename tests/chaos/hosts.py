@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -55,10 +55,12 @@ class Host:
     Args:
         folder: of its own.
         master: Spark's.
+        environ: what its processes have in their environment beside ours.
     """
 
-    def __init__(self, folder: Path, master: str) -> None:
+    def __init__(self, folder: Path, master: str, environ: Mapping[str, str] | None = None) -> None:
         folder.mkdir()
+        self._environ = environ or {}
         self._now, self._log, self._master = folder / "now", folder / "log", master
         self._process: subprocess.Popen[bytes] | None = None
         self._drivers = 0
@@ -108,7 +110,7 @@ class Host:
             return subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.ends"],
                 cwd=_ROOT,
-                env={**os.environ, **trial},
+                env={**os.environ, **trial, **self._environ},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -1,6 +1,6 @@
-"""Two drivers of one job on one host: the one that was fenced out ends within seconds, and names the other.
+"""Two drivers of one job: the one that was fenced out ends within seconds, and names the other.
 
-Both share the host's copies of state. More trials than `make test-all` has:
+Two that run beside each other share the host's copies of state. More trials than `make test-all` has:
 
     python -m tests.chaos.test_fencing KIND 20       KIND: one of `KINDS`
 """
@@ -54,13 +54,16 @@ class Duel:
     Args:
         folder: for all of it.
         seed: of all chance.
+        shared: both have the same copies of state. Not where one is stopped: it may hold the lock of a copy.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, shared: bool) -> None:
         self._folder, self._chance = folder, random.Random(seed)
         self._state = FolderBlobs(folder / "state")
-        self._hosts = [Host(folder / f"host-{n}", "local[2,8]") for n in range(2)]
         (folder / "trial").mkdir()
+        (folder / "elsewhere").mkdir()
+        elsewhere = {} if shared else {"TMPDIR": str(folder / "elsewhere")}
+        self._hosts = [Host(folder / f"host-{n}", "local[2,8]", elsewhere if n else {}) for n in range(2)]
 
     def close(self) -> None:
         """Ends both processes."""
@@ -142,7 +145,7 @@ KINDS: Final[dict[str, Callable[[Duel], Fenced]]] = {"beside": Duel.beside, "sto
 
 def trials(kind: str, count: int, folder: Path) -> Iterator[Fenced]:
     """So many trials on one job."""
-    duel = Duel(folder, seed=count)
+    duel = Duel(folder, seed=count, shared=kind != "stopped")
     try:
         for _ in range(count):
             yield KINDS[kind](duel)
