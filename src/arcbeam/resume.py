@@ -63,7 +63,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     if ignored := unheeded(spark, session_options(ours)):
         _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
     prelude = restored_prelude(spark, blobs, program)
-    kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN})
+    kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN}, program.secrets)
     names = tuple(sorted({*program.secrets, *kept.secrets}))
     again = replace(program, name=name, options=kept.options, secrets=names)
     files = {file.name: archive_path(file.name) for file in program.files}

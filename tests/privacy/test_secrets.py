@@ -84,6 +84,13 @@ def test_options_are_parted_and_joined() -> None:
     assert secrets.joined(parted.options, parted.secrets) == options
 
 
+def test_value_of_an_earlier_secret_stays_secret() -> None:
+    options = {"spark_conf": [f"spark.y={_PLANTED}", "spark.z=1"], "arcbeam_temp": _PLANTED}
+    parted = secrets.parted(options, ("spark_conf:spark.y", "arcbeam_temp"))
+    assert parted.options == {"spark_conf": ["spark.z=1"]}
+    assert parted.secrets == {"spark_conf:spark.y": _PLANTED, "arcbeam_temp": _PLANTED}
+
+
 def test_environment_gives_secrets_by_name() -> None:
     environ = {"ARCBEAM_SECRET_S3_SECRET_ACCESS_KEY": "a", "ARCBEAM_SECRET_SPARK_CONF_SPARK_X_PASSWORD": "b"}
     names = ("s3_secret_access_key", "spark_conf:spark.x.password", "other_token")

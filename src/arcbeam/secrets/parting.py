@@ -50,18 +50,19 @@ def without_credentials(url: str) -> str:
     return PARAMETER.sub(r"\1", USER.sub(r"\1", url))
 
 
-def parted(options: Mapping[str, Any]) -> Parted:
+def parted(options: Mapping[str, Any], also: Collection[str] = ()) -> Parted:
     """Takes the secrets out of options.
 
     Args:
         options: by plain names, as `PipelineOptions.get_all_options` has them.
+        also: names whose values are secret whatever they are: those of an earlier run of the job.
     """
     kept: dict[str, Any] = {}
     secrets: dict[str, str] = {}
     for name, value in options.items():
         if name == _CONF and isinstance(value, list | tuple):
-            kept[name] = [text for text in value if not _conf_secret(str(text), secrets)]
-        elif is_secret(name) and isinstance(value, str) and value:
+            kept[name] = [text for text in value if not _conf_secret(str(text), secrets, also)]
+        elif (is_secret(name) or name in also) and isinstance(value, str) and value:
             secrets[name] = value
         else:
             kept[name] = _without(value)
@@ -70,9 +71,10 @@ def parted(options: Mapping[str, Any]) -> Parted:
     return Parted(kept, secrets)
 
 
-def _conf_secret(text: str, secrets: dict[str, str]) -> bool:
+def _conf_secret(text: str, secrets: dict[str, str], also: Collection[str]) -> bool:
     key, _, value = text.partition("=")
-    found = bool(value) and (is_secret(key) or without_credentials(value) != value)
+    known = is_secret(key) or f"{_CONF}:{key.strip()}" in also
+    found = bool(value) and (known or without_credentials(value) != value)
     if found:
         secrets[f"{_CONF}:{key.strip()}"] = value
     return found
