@@ -20,7 +20,7 @@ def _session(command: str) -> Any:
 
 def _python(folder: Path, arguments: str) -> str:
     command = folder / "python3"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments} "$@"\n')
     command.chmod(0o755)
     return str(command)
 
