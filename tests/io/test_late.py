@@ -166,6 +166,32 @@ def build(p: Any) -> tuple[Any, Any]:
     return pairs | WithLate(beam.CombinePerKey(sum))  # type: ignore[no-any-return]
 
 
+class Scaled(beam.CombineFn):
+    """A sum that is made with arguments: in every call of it."""
+
+    def create_accumulator(self, factor: int, *, start: int = 0) -> int:
+        return start
+
+    def add_input(self, total: int, value: int, factor: int, *, start: int = 0) -> int:
+        return total + factor * value
+
+    def merge_accumulators(self, totals: Any, factor: int, *, start: int = 0) -> int:
+        return start + sum(total - start for total in totals)
+
+    def extract_output(self, total: int, factor: int, *, start: int = 0) -> tuple[int, int, int]:
+        return total, factor, start
+
+
+@pytest.mark.contract("WM-09")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_arguments_of_a_combiner_reach_all_its_calls(streaming: bool) -> None:
+    with Stepped(Untimely(1)) if streaming else Driven() as p:
+        pairs = p | beam.Create([("a", 1), ("a", 2), ("b", 3)])
+        totals, _ = pairs | WithLate(beam.CombinePerKey(Scaled(), 10, start=5))
+        _ = totals | Collect("totals")
+    assert sorted(total for total, _, _ in p.windowed("totals")) == [("a", (35, 10, 5)), ("b", (35, 10, 5))]
+
+
 @pytest.mark.contract("WM-09")
 def test_on_another_runner_nothing_is_late() -> None:
     with beam.Pipeline(runner=FnApiRunner()) as p:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,78 @@ def test_what_is_published_is_gone_from_the_host_and_a_folder_that_cannot_be_wri
     (job.folder / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"file/below' cannot be written"):
         elsewhere.append(b"w", b"one")
+
+
+CHANNEL, PRODUCERS, SHARDS = 7, (70, 71, 72), 2
+WINDOWS = (b"", b"w", b"window \0")
+_UNTIL = Timestamp(100)
+
+Contents = dict[tuple[int, int, bytes], list[bytes]]
+"""What each producer has put into each window in each step."""
+
+
+@pytest.mark.contract("ENG-05", "STORE-04")
+@pytest.mark.parametrize("newest", [False, True], ids=["all", "newest"])
+@pytest.mark.parametrize("seed", range(12))
+def test_several_producers_are_read_as_they_were_written(tmp_path: Path, seed: int, newest: bool) -> None:
+    chance = random.Random(seed)
+    blobs, copies = MemoryBlobs(), SideCopies()
+    store = TaskStore(blobs, HostCache(tmp_path / "host"), tmp_path / "scratch")
+    files: list[SideFile] = []
+    put: Contents = defaultdict(list)
+    for step in range(1, 13):
+        for producer in PRODUCERS:
+            for shard in range(SHARDS):
+                if chance.random() < 0.5:
+                    continue
+                writer = SideFileWriter(tmp_path / "scratch", producer, Port("p", "main"), last=newest)
+                mine: dict[bytes, list[bytes]] = {}
+                for n in range(chance.randint(1, 4)):
+                    window = chance.choice(WINDOWS)
+                    if newest and chance.random() < 0.3:
+                        writer.firing(window)
+                        mine.pop(window, None)
+                    value = b"%d/%d/%d/%d;" % (step, producer, shard, n)
+                    writer.append(window, value)
+                    mine.setdefault(window, []).append(value)
+                data = writer.data(shard, _UNTIL)
+                assert data is not None
+                files.append(store.side(Written(producer, shard, step, 1, "a", "side"), data))
+                for window, values in mine.items():
+                    put[producer, step, window] += values
+        if chance.random() < 0.4:
+            files = _merged(store, files, chance.choice(PRODUCERS), step, newest)
+        _same(
+            SideFileReader(blobs, tmp_path / "scratch", files, {CHANNEL: PRODUCERS}, copies, _newest(newest)),
+            put,
+            newest,
+        )
+        copies.keep({file.name for file in files})
+
+
+def _newest(newest: bool) -> tuple[int, ...]:
+    return (CHANNEL,) if newest else ()
+
+
+def _merged(store: TaskStore, files: list[SideFile], producer: int, step: int, newest: bool) -> list[SideFile]:
+    """All files of a producer become one, as `worth_joining` may choose them."""
+    many = [file for file in files if file.channel == producer]
+    if len(many) < 2:
+        return files
+    whole = store.joined(Written(producer, many[0].shard, step, 1, "a.merged", "side"), many, newest)
+    return [*(file for file in files if file.channel != producer), whole]
+
+
+def _same(reader: SideFileReader, put: Contents, newest: bool) -> None:
+    for window in WINDOWS:
+        due: list[bytes] = []
+        for producer in PRODUCERS:
+            steps = sorted(step for of, step, where in put if (of, where) == (producer, window))
+            for step in steps[-1:] if newest else steps:
+                due += put[producer, step, window]
+        found = b"".join(reader.chunks(CHANNEL, window)).split(b";")[:-1]
+        assert sorted(found) == sorted(value[:-1] for value in due)
+        assert reader.has_chunks(CHANNEL, window) == bool(due)
+        for producer in PRODUCERS:
+            of_one = [int(value.split(b"/")[0]) for value in found if value.split(b"/")[1] == b"%d" % producer]
+            assert of_one == sorted(of_one), "step after step"

@@ -20,14 +20,10 @@ from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
 from arcbeam.engine.grouping.runs import Runs
 from arcbeam.engine.plan import markers
 from arcbeam.engine.plan.layout import Layout
-from arcbeam.engine.plan.reports import TaskReport
 from arcbeam.engine.progress import Event, JobMachine, JobStarted, Mode, committing, machine, resting
 from arcbeam.engine.progress.state import JobState
 from arcbeam.engine.rows.frontier import Frontier
-from arcbeam.engine.state.agenda import Agenda
-from arcbeam.engine.state.imminent import Imminent
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
-from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.step import shard, stagestep
 from arcbeam.engine.step.bundles import BundleResult
 from arcbeam.engine.step.plainstage import SplittableLogic
@@ -41,15 +37,15 @@ from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
 from arcbeam.engine.watermarks.observing import together
 from arcbeam.engine.watermarks.sketches import with_more
 from arcbeam.engine.watermarks.stages import Times
-from arcbeam.model.files import SideFile
 from arcbeam.model.observers import Policy
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import Window
-from arcbeam.steps import progress, proposals
+from arcbeam.steps import progress
 from arcbeam.steps.driver import JobDriver
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.mistakes_of_the_driver import OF_THE_DRIVER
 from arcbeam.testing.mistakes_of_the_store import OF_THE_STORE, Mutation
+from arcbeam.testing.mistakes_of_timers import OF_TIMERS_AND_SIDES
 from arcbeam.testing.simulate.__main__ import seeds_of
 from arcbeam.testing.simulate.playing import driver
 from arcbeam.testing.simulate.playing.buffered import Committing
@@ -78,15 +74,6 @@ def _marker_ignored() -> AbstractContextManager[object]:
         return gathered(told[:1], dict.fromkeys(tasks, 1), committed_outputs)
 
     return patch.object(markers, "upstream_watermarks", of_the_first)
-
-
-def _timer_fired_when_equal() -> AbstractContextManager[object]:
-    take = Timers.take_event
-
-    def one_later(self: Timers, watermark: Timestamp, expirations: bool = True) -> Fired | None:
-        return take(self, watermark if watermark == MAX_TIMESTAMP else Timestamp(watermark + 1), expirations)
-
-    return patch.object(Timers, "take_event", one_later)
 
 
 def _residual_kept_twice() -> AbstractContextManager[object]:
@@ -142,19 +129,6 @@ def _drain_over() -> AbstractContextManager[object]:
     return patch.object(SplittableLogic, "deliver", untruncated)
 
 
-def _gone_uncounted() -> AbstractContextManager[object]:
-    return patch.object(Timers, "_less", lambda self, index, rank: None)
-
-
-def _clock_first() -> AbstractContextManager[object]:
-    next = Agenda.next
-
-    def by_the_clock(self: Agenda, watermark: Timestamp, now: Timestamp) -> Any:
-        return self._timers.take_processing(now) or next(self, watermark, now)
-
-    return patch.object(Agenda, "next", by_the_clock)
-
-
 def _merged_hold_lost() -> AbstractContextManager[object]:
     absorb = OpenWindow.absorb
 
@@ -188,37 +162,6 @@ def _read_once() -> AbstractContextManager[object]:
         self._until = self._end
 
     return patch.object(Frontier, "_read", and_never_again)
-
-
-def _fires_where_it_was() -> AbstractContextManager[object]:
-    """A timer without a row stays when it is set for later."""
-    return patch.object(Timers, "set", _keeping_imminent(Timers.set))
-
-
-def _cleared_fires() -> AbstractContextManager[object]:
-    """A timer without a row stays when it is cleared."""
-    return patch.object(Timers, "clear", _keeping_imminent(Timers.clear))
-
-
-def _keeping_imminent(real: Any) -> Any:
-    def without_removing(self: Timers, *asked: Any) -> None:
-        with patch.object(Imminent, "remove", lambda self, slot: None):
-            real(self, *asked)
-
-    return without_removing
-
-
-def _payload_kept() -> AbstractContextManager[object]:
-    set = Timers.set
-
-    def with_the_first(self: Timers, key: bytes, window: bytes, family: str, fire_at: Timestamp, *more: Any) -> None:
-        hold, tag, payload = (*more, "", b"")[:3] if len(more) < 3 else more
-        if self.get(key, window, family, tag) == fire_at:
-            known = (each for each in self.pending() if (each.key, each.window, each.family) == (key, window, family))
-            payload = next(each.payload for each in known if each.tag == tag)
-        set(self, key, window, family, fire_at, hold, tag, payload)
-
-    return patch.object(Timers, "set", with_the_first)
 
 
 def _savepoint_forgotten() -> AbstractContextManager[object]:
@@ -329,16 +272,6 @@ def _late_ahead() -> AbstractContextManager[object]:
     return patch.object(Gathering, "_waits", lambda self, window: False)
 
 
-def _joined_lost() -> AbstractContextManager[object]:
-    draft = proposals._side_files
-
-    def without(head: Manifest, reports: Sequence[TaskReport], readers: Any) -> tuple[SideFile, ...]:
-        joined = any(report.files.joined for report in reports)
-        return tuple(f for f in draft(head, reports, readers) if not (joined and "merged" in f.name))
-
-    return patch.object(proposals, "_side_files", without)
-
-
 def _end_said_too_early() -> AbstractContextManager[object]:
     return patch.object(stagestep, "_with_hold", lambda local, hold: local)
 
@@ -405,21 +338,16 @@ def _takeover_checked_when_idle() -> AbstractContextManager[object]:
 MUTATIONS: Mapping[str, Mutation] = {
     "a hold dropped at a split": _hold_dropped_at_a_split,
     "a marker ignored": _marker_ignored,
-    "a timer fired at <=": _timer_fired_when_equal,
     "a residual kept twice": _residual_kept_twice,
     "a watermark taken as max": _watermark_as_max,
     "a late drop uncounted": _drop_uncounted,
     "an input watermark that ignores what waits": _pending_ignored,
     "panes numbered on when a session grows": _numbered_on,
     "what comes in a drain not truncated": _drain_over,
-    "timers of the clock before those of the watermark": _clock_first,
     "the hold of a merged session lost": _merged_hold_lost,
     "state committed when bundles end": _state_committed_late,
     "an index that is read once": _read_once,
-    "a timer that keeps its first payload": _payload_kept,
     "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
-    "a timer that fires where it was, too": _fires_where_it_was,
-    "a timer that is cleared and fires": _cleared_fires,
     "a suspension that is not heard": _suspension_unheard,
     "what was seen is forgotten": _only_the_steps,
     "what was not believed is forgotten": _doubts_forgotten,
@@ -431,10 +359,8 @@ MUTATIONS: Mapping[str, Mutation] = {
     "a quantile of what came last alone": _quantile_of_a_step,
     "told though observed": _told_though_observed,
     "late panes that wait for the expiry": _late_panes_at_the_expiry,
-    "what files of a side input are made one in, left out": _joined_lost,
     "a run of a window written over another": _run_over_run,
     "what comes to a window that has waited, lost": _rest_of_a_window_lost,
-    "timers that are no more counted on": _gone_uncounted,
     "late elements ahead of those that wait": _late_ahead,
     "a level that rests while something waits in it": _rests_with_work,
     "one level more that rests": _one_more_rests,
@@ -444,6 +370,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "what a stage was told taken back for a source that joins": _told_taken_back,
     "a takeover that is checked for only after failed tries": _takeover_checked_when_it_fails,
     "a takeover that is checked for only now and then": _takeover_checked_when_idle,
+    **OF_TIMERS_AND_SIDES,
     **OF_THE_STORE,
     **OF_THE_DRIVER,
 }

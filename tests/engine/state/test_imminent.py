@@ -51,3 +51,10 @@ def test_they_are_taken_in_order_however_they_are_set_anew_and_removed(seed: int
         assert bool(imminent) == bool(model)
     if not model:
         assert imminent.first() is None
+
+
+def test_a_timer_moved_before_any_fired_fires_at_its_new_place() -> None:
+    imminent: Imminent[int] = Imminent()
+    for time, slot in ((1, 1), (2, 2), (3, 1)):
+        imminent.put(order_of(time, b"%d" % slot), slot)
+    assert list(imminent.below(order_of(9, b""))) == [2, 1]

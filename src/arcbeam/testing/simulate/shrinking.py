@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from arcbeam.testing.simulate.playing.world import World, play
-from arcbeam.testing.simulate.scenario.kinds import Expand, Keep, Pace, Source
+from arcbeam.testing.simulate.scenario.kinds import Expand, Join, Keep, Pace, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenario.scenarios import Scenario
 
@@ -118,7 +118,7 @@ def _fewer(things: Sequence[_T]) -> Iterator[tuple[_T, ...]]:
 
 def _smaller_pipelines(pipeline: Pipeline) -> Iterator[Pipeline]:
     read = {port.stage for stage in pipeline.stages for port in stage.inputs}
-    read |= {stage.side.stage for stage in pipeline.stages if stage.side is not None}
+    read |= {side.stage for stage in pipeline.stages for side in stage.sides}
     for stage in pipeline.stages:
         if stage.name not in read and len(pipeline.stages) > 1:
             yield Pipeline(tuple(each for each in pipeline.stages if each is not stage), pipeline.shards)
@@ -141,7 +141,9 @@ def _smaller_stages(stage: Stage) -> Iterator[Stage]:
     if isinstance(kind, (Source, Expand)) and kind.pace != _PLAIN:
         yield replace(stage, kind=replace(kind, pace=_PLAIN))
     if isinstance(kind, (Expand, Keep)) and kind.side is not None:
-        yield replace(stage, kind=replace(kind, side=None))
+        yield replace(stage, kind=replace(kind, side=None, beside=()))
+    if isinstance(kind, (Expand, Keep, Join)) and kind.beside:
+        yield replace(stage, kind=replace(kind, beside=()))
     if len(stage.inputs) > 1:
         for port in stage.inputs:
             yield replace(stage, inputs=(port,))

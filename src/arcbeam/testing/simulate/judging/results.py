@@ -66,9 +66,8 @@ def check(
                 panes.check(stage, group, mine, came, fair=stage.name in fair)
             case Keep():
                 _kept(stage, mine, came)
-        side = stage.side
-        if side is not None and side.stage in whole.sure and side.stage in fair:
-            _joined(stage, mine, whole.outputs[side])
+        if stage.sides and all(side.stage in whole.sure and side.stage in fair for side in stage.sides):
+            _joined(stage, mine, [item for side in stage.sides for item in whole.outputs[side]])
 
 
 def _read(stage: Stage, actual: Mapping[Port, Items], drained: bool) -> Sequence[Event]:
@@ -154,7 +153,7 @@ def _kept(stage: Stage, records: Sequence[Record], came: Items) -> None:
     _same_places(f"what {stage.name} has put out and dropped", Counter(outcomes(stage, records)), due)
 
 
-def _joined(stage: Stage, records: Iterable[Record], side: Items) -> None:
+def _joined(stage: Stage, records: Iterable[Record], side: Iterable[Item]) -> None:
     assert stage.windowing is not None
     there = {window for item in side for window in assigned(stage.windowing, item.time)}
     for out in records:

@@ -6,7 +6,7 @@ where any of it goes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
@@ -28,9 +28,9 @@ from arcbeam.testing.simulate.playing.buffered import Buffered, Committing, comm
 from arcbeam.testing.simulate.playing.debouncing import ALL_WAYS
 from arcbeam.testing.simulate.playing.jobs import Job
 from arcbeam.testing.simulate.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
-from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
+from arcbeam.testing.simulate.scenario.combining import atoms_of
 from arcbeam.testing.simulate.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
-from arcbeam.testing.simulate.scenario.plans import Stage
+from arcbeam.testing.simulate.scenario.plans import Stage, side_name
 
 
 class Attempt(Protocol):
@@ -39,7 +39,11 @@ class Attempt(Protocol):
     job: Job
     plan: StepPlan
     name: str
-    side_rows: dict[tuple[str, int], list[tuple[Window, bytes]]]
+
+    def put_aside(
+        self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
+    ) -> None:
+        """Something goes into a side input."""
 
     def send_out(self, out: Out) -> None:
         """Something goes to all that read it."""
@@ -93,8 +97,7 @@ class StageDesk:
         port = Port(out.stage, out.output)
         for reader in run.job.pipeline.side_readers.get(port, ()):
             if out.atoms:
-                rows = run.side_rows.setdefault((reader.name, self._shard), [])
-                rows += [(window, joined(out.atoms)) for window in windows_of(reader, out.time)]
+                run.put_aside(reader, port, self._shard, windows_of(reader, out.time), out.atoms)
                 self._published[port] = None
 
     def timed(self, fired: Fired) -> None:
@@ -121,7 +124,7 @@ class StageDesk:
         """See `usercode.Desk`."""
         if self.stage.side is None:
             return None
-        return self._run.exists(self.stage.name, SideInputWindow("side", window.ordered()))
+        return self._run.exists(self.stage.name, SideInputWindow(side_name(0), window.ordered()))
 
     def published(self) -> tuple[Port, ...]:
         """See `usercode.Desk`."""

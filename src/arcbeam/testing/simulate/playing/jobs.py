@@ -14,6 +14,7 @@ from arcbeam.engine.plan.layout import Layout
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import Window
+from arcbeam.steps.sidefiles import SideCopies
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.testing.simulate.judging.records import Part
 from arcbeam.testing.simulate.scenario.kinds import Keep
@@ -67,6 +68,7 @@ class Job:
         honest: the stages to which nothing can come too late.
         looks: how much a task may do in a step.
         last_event: a time behind those of all events.
+        copies: of the files of side inputs that its tasks have open.
     """
 
     pipeline: Pipeline
@@ -78,11 +80,16 @@ class Job:
     honest: frozenset[str]
     looks: int
     last_event: int
+    copies: SideCopies = field(default_factory=SideCopies)
 
     @property
     def readers(self) -> dict[int, tuple[str, ...]]:
-        """The stages that read each side channel: one each, by its number."""
-        return {number: (name,) for name, number in self.pipeline.numbers.items()}
+        """The stages that read what each producer puts into a side input: one each, by its number."""
+        return {
+            self.pipeline.side_number(stage, port): (stage.name,)
+            for stage in self.pipeline.stages
+            for port in stage.sides
+        }
 
     def read_until(self, reader: str, windows: Sequence[Window]) -> Timestamp | None:
         """When nothing of these windows comes to a stage any more; None if it cannot be said: elements may come late,

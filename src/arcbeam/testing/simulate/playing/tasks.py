@@ -6,7 +6,6 @@ Owns what an attempt has read and sends, and when it dies. Must not know which a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from zlib import crc32
 
 from arcbeam.engine.grouping.effects import DropHeld, DropLate
@@ -24,7 +23,7 @@ from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, Window
 from arcbeam.steps.order import StepOrder
 from arcbeam.steps.seams import SideData
-from arcbeam.steps.sidejoining import latest
+from arcbeam.steps.sidefiles import SideFileReader, SideFileWriter
 from arcbeam.steps.task import TaskAttempt
 from arcbeam.steps.written import TaskStore
 from arcbeam.store.manifest.names import Written
@@ -35,8 +34,9 @@ from arcbeam.testing.simulate.judging.records import Out
 from arcbeam.testing.simulate.playing.desks import StageDesk, beginnings, dropped, runner_of, windows_of
 from arcbeam.testing.simulate.playing.hosts import Host
 from arcbeam.testing.simulate.playing.jobs import Box, Died, Job, Looks, Passed
-from arcbeam.testing.simulate.scenario.combining import atoms_of, joined
+from arcbeam.testing.simulate.scenario.combining import joined
 from arcbeam.testing.simulate.scenario.kinds import Expand, Source
+from arcbeam.testing.simulate.scenario.plans import Stage, side_name
 from arcbeam.testing.simulate.scenario.together import together
 
 _VALIDATED = 4
@@ -76,8 +76,11 @@ class TaskRun:
         self._inbox, self._left = inbox, dies_after
         self._store = TaskStore(job.blobs, host, job.scratch)
         self._desks: dict[tuple[str, int], StageDesk] = {}
-        self._sides: dict[str, dict[bytes, list[bytes]]] | None = None
-        self.side_rows: dict[tuple[str, int], list[tuple[Window, bytes]]] = {}
+        # As tasks of a job on Spark read and write them.
+        job.copies.keep({file.name for file in order.side_files})
+        parts = job.pipeline.side_parts
+        self._sides = SideFileReader(job.blobs, job.scratch, order.side_files, parts, job.copies)
+        self._aside: dict[tuple[int, int], tuple[str, SideFileWriter, set[Window]]] = {}
         specs = job.pipeline.specs(job.layout)
         self._attempt = TaskAttempt(
             job.layout, specs, order, level, task, name, self, self, self, self, Looks(job.looks)
@@ -136,9 +139,7 @@ class TaskRun:
     def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
         """See `seams.Files`."""
         self.call()
-        data = b"\n".join(self.job.blobs.get(file.name) for file in files)
-        whole = self._store.side(written, SideData(written.place, written.shard, data, latest(files)))
-        return replace(whole, step=max(file.step for file in files))
+        return self._store.joined(written, files, newest)
 
     # `seams.Rows`.
 
@@ -204,27 +205,29 @@ class TaskRun:
 
     def sides(self) -> Iterator[SideData]:
         """See `seams.UserCode`."""
-        for (reader, shard), rows in sorted(self.side_rows.items(), key=lambda each: each[0]):
-            data = b"\n".join(window.ordered().hex().encode() + b" " + atoms for window, atoms in rows)
-            until = self.job.read_until(reader, [window for window, _ in rows])
-            yield SideData(self.job.pipeline.numbers[reader], shard, data, until)
+        for (_, shard), (reader, writer, windows) in sorted(self._aside.items(), key=lambda each: each[0]):
+            data = writer.data(shard, self.job.read_until(reader, list(windows)))
+            assert data is not None
+            yield data
 
     def tended(self) -> Mapping[int, bool]:
         """See `seams.UserCode`."""
         pipeline = self.job.pipeline
         count = self.job.layout.tasks[self.level]
         return {
-            pipeline.numbers[reader.name]: False
+            pipeline.side_number(reader, port): False
             for port, readers in pipeline.side_readers.items()
             for reader in readers
-            if pipeline.by_name[port.stage].level == self.level and pipeline.numbers[reader.name] % count == self.task
+            if pipeline.by_name[port.stage].level == self.level
+            and pipeline.side_number(reader, port) % count == self.task
         }
 
     # `SideInputs`.
 
     def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
         """See `SideInputs`."""
-        return (SideInputWindow("side", window.ordered()),)
+        of = self.job.pipeline.by_name[stage]
+        return tuple(SideInputWindow(side_name(n), window.ordered()) for n in range(len(of.sides)))
 
     def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
         """See `SideInputs`."""
@@ -234,19 +237,20 @@ class TaskRun:
 
     def exists(self, stage: str, lot: SideInputWindow) -> bool:
         """See `SideInputs`."""
-        if self._sides is None:
-            self._sides = self._read_sides()
-        return lot.window in self._sides.get(stage, {})
+        return self._sides.has_chunks(self.job.pipeline.numbers[stage], lot.window)
 
-    def _read_sides(self) -> dict[str, dict[bytes, list[bytes]]]:
-        names = {number: name for name, number in self.job.pipeline.numbers.items()}
-        sides: dict[str, dict[bytes, list[bytes]]] = {}
-        for file in self.order.side_files:
-            of = sides.setdefault(names[file.channel], {})
-            for line in self.job.blobs.get(file.name).split(b"\n"):
-                window, _, atoms = line.partition(b" ")
-                of.setdefault(bytes.fromhex(window.decode()), []).extend(atoms_of(atoms))
-        return sides
+    def put_aside(
+        self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
+    ) -> None:
+        """See `desks.Attempt`."""
+        number = self.job.pipeline.side_number(reader, port)
+        known = self._aside.get((number, shard))
+        if known is None:
+            writer = SideFileWriter(self.job.scratch, number, port)
+            known = self._aside[number, shard] = reader.name, writer, set()
+        known[2].update(windows)
+        for window in windows:
+            known[1].append(window.ordered(), joined(atoms))
 
     # What user code puts out.
 

@@ -74,7 +74,7 @@ def _joining(pipeline: Pipeline, chance: random.Random) -> Pipeline:
     joined = replace(pipeline, stages=stages)
     # Who is there all the time would get no side input before.
     there = {name for name, since in joined.since.items() if not since}
-    needs = any(stage.name in there and stage.side and stage.side.stage not in there for stage in joined.stages)
+    needs = any(stage.name in there and side.stage not in there for stage in joined.stages for side in stage.sides)
     return pipeline if needs else joined
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.model.observers import Policy
-from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Keep, Kind, Pass, Shared, Source
+from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Expand, Group, Join, Keep, Kind, Pass, Shared, Source
 from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
 from arcbeam.testing.simulate.scenario.scenarios import Scenario
 
@@ -29,10 +29,32 @@ _QUANTILES = (0.5, 0.5, 0.8, 0.9)
 def formed(scenario: Scenario, seed: int) -> Scenario:
     """The scenario of a seed with other forms of some of its stages."""
     pipeline = _debouncing(scenario.pipeline, random.Random(f"debounce {seed}"))
+    pipeline = _besides(pipeline, random.Random(f"beside {seed}"))
     pipeline = _skewed(pipeline, random.Random(f"skew {seed}"))
     pipeline = _impatient(pipeline, random.Random(f"idle {seed}"))
     pipeline = _of_quantiles(pipeline, random.Random(f"of ranks {seed}"))
     return _shared(replace(scenario, pipeline=pipeline), random.Random(f"shared {seed}"))
+
+
+def _besides(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """Some side inputs have several producers, of those that are there from the beginning."""
+    if any(isinstance(stage.kind, Source) and stage.kind.joins for stage in pipeline.stages):
+        return pipeline
+    return replace(pipeline, stages=tuple(_with_beside(stage, pipeline, chance) for stage in pipeline.stages))
+
+
+def _with_beside(stage: Stage, pipeline: Pipeline, chance: random.Random) -> Stage:
+    if not isinstance(stage.kind, (Expand, Keep, Join)) or stage.kind.side is None or chance.random() < 0.4:
+        return stage
+    before = pipeline.stages[: pipeline.stages.index(stage)]
+    ports = [
+        Port(each.name, output)
+        for each in before
+        for output in each.outputs
+        if Port(each.name, output) != stage.kind.side and not (isinstance(each.kind, Group) and each.kind.accumulating)
+    ]
+    beside = tuple(chance.sample(ports, min(len(ports), chance.choice((1, 1, 2)))))
+    return replace(stage, kind=replace(stage.kind, beside=beside))
 
 
 def _debouncing(pipeline: Pipeline, chance: random.Random) -> Pipeline:

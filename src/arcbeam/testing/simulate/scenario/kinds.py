@@ -146,12 +146,14 @@ class Expand:
     Attributes:
         side: a side input; copies go on with whether it has anything in the window of what they are of.
         windowing: of what has a side input; each moment is in one window.
+        beside: other producers of the same side input.
     """
 
     copies: int = 2
     pace: Pace = Pace()
     side: Port | None = None
     windowing: Windowing = TENS
+    beside: tuple[Port, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -256,6 +258,7 @@ class Keep:
         lateness: allowed.
         pause: of timers of the clock.
         side: a side input; elements go on with whether it has anything in their window.
+        beside: other producers of the same side input.
     """
 
     windowing: Windowing = TENS
@@ -264,6 +267,7 @@ class Keep:
     lateness: int = 0
     pause: int = 3000
     side: Port | None = None
+    beside: tuple[Port, ...] = ()
 
     def expires(self, window: Window) -> Timestamp:
         """When the state of a window goes."""
@@ -277,10 +281,12 @@ class Join:
 
     Attributes:
         side: where that comes from.
+        beside: other producers of the same side input.
     """
 
     side: Port
     windowing: Windowing = TENS
+    beside: tuple[Port, ...] = ()
 
 
 Kind = Source | Pass | Buffer | Expand | Group | Keep | Join

@@ -51,8 +51,15 @@ class Stage:
 
     @property
     def side(self) -> Port | None:
-        """Its side input."""
+        """The first producer of its side input."""
         return self.kind.side if isinstance(self.kind, (Expand, Keep, Join)) else None
+
+    @property
+    def sides(self) -> tuple[Port, ...]:
+        """All producers of its side input."""
+        if not isinstance(self.kind, (Expand, Keep, Join)) or self.kind.side is None:
+            return ()
+        return (self.kind.side, *self.kind.beside)
 
     @property
     def observed(self) -> dict[str, Ways]:
@@ -76,6 +83,15 @@ class Stage:
     def key_of(self, key: bytes) -> bytes:
         """The user key with which an element comes to it."""
         return b"all" if self.together else key
+
+
+def side_name(producer: int) -> str:
+    """A stage's name for what one producer puts into its side input."""
+    return f"side {producer}"
+
+
+_PRODUCERS = 1000
+"""More than a pipeline has stages."""
 
 
 def _span(micros: int | None) -> Duration | None:
@@ -125,8 +141,8 @@ class Pipeline:
         """Which stages have a port as a side input."""
         readers: dict[Port, tuple[Stage, ...]] = {}
         for stage in self.stages:
-            if stage.side is not None:
-                readers[stage.side] = (*readers.get(stage.side, ()), stage)
+            for port in stage.sides:
+                readers[port] = (*readers.get(port, ()), stage)
         return readers
 
     @cached_property
@@ -159,6 +175,19 @@ class Pipeline:
         """The number of each stage: its own for ever, whatever other stages there are."""
         return {stage.name: int(stage.name.rpartition("-")[2]) for stage in self.stages}
 
+    def side_number(self, reader: Stage, port: Port) -> int:
+        """The number by which what a port puts into a stage's side input is known."""
+        return self.numbers[reader.name] + reader.sides.index(port) * _PRODUCERS
+
+    @cached_property
+    def side_parts(self) -> Mapping[int, tuple[int, ...]]:
+        """The numbers of all that is in the side input of each stage, by the stage's."""
+        return {
+            self.numbers[stage.name]: tuple(self.side_number(stage, port) for port in stage.sides)
+            for stage in self.stages
+            if stage.sides
+        }
+
     @property
     def shape(self) -> JobShape:
         """What it asks of its state."""
@@ -173,7 +202,7 @@ class Pipeline:
                     StageFlow(stage.name, stage.inputs, stage.outputs, self.shards, stage.observed),
                     self.numbers[stage.name],
                     stage.level,
-                    () if stage.side is None else (("side", stage.side),),
+                    tuple((side_name(n), port) for n, port in enumerate(stage.sides)),
                 )
                 for stage in self.stages
             ),
