@@ -428,7 +428,7 @@ def test_a_copy_that_is_none_is_made_anew(job: Host, tmp_path: Path) -> None:
     assert job.read(HostCache(root)) == [(b"a", b"1")]
 
 
-@pytest.mark.contract("STORE-05")
+@pytest.mark.contract("STORE-10")
 def test_copy_of_the_folder_before_its_restore_is_not_used(cache: HostCache, job: Host, tmp_path: Path) -> None:
     job.commit(cache, {b"a": b"1"})
     backup, model = job.version, dict(job.model)

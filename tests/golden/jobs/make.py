@@ -1,0 +1,75 @@
+"""Makes golden job folders: what a job of `ticks` leaves when it is killed, and when it is suspended.
+
+    python -m tests.golden.jobs.make NAME        writes tests/golden/jobs/NAME/{running,suspended}.tar.gz, .txt
+
+NAME says what is in the folders: the version that wrote them. A golden folder is never made anew: a later version must
+resume it. `expected.txt` is what a job publishes that nothing interrupts; the `.txt` beside an archive is what was
+published before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE / "ticks.py"
+ARCBEAM = str(Path(sys.executable).with_name("arcbeam"))
+LIMIT = 230
+_BEHIND = 30
+"""Seconds by which the job's watermark is behind the last tick: `WithWatermark` waits so long."""
+_STEPS = 8
+
+
+def environment(output: Path, limit: int | None = None) -> dict[str, str]:
+    """Of a process that runs the job."""
+    given = {"GOLDEN_OUTPUT": str(output), "PYSPARK_PYTHON": sys.executable}
+    return {**os.environ, **given, **({} if limit is None else {"GOLDEN_LIMIT": str(limit)})}
+
+
+def lines(output: Path) -> list[str]:
+    """All lines that were published, sorted."""
+    return sorted(line for path in output.glob("[!.]*") for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def main(name: str) -> None:
+    """Run the job, keep its folder as it is while it waits, and again when it is suspended."""
+    target = HERE / name
+    target.mkdir()
+    with tempfile.TemporaryDirectory() as scratch:
+        job, output = Path(scratch) / "job", Path(scratch) / "output"
+        output.mkdir()
+        run = [ARCBEAM, "run", str(SCRIPT), f"--checkpoint_dir={job}", "--shards=2"]
+        with subprocess.Popen(run, env=environment(output, LIMIT)) as driver:
+            while not _waits(job):
+                assert driver.poll() is None, "the job has ended"
+                time.sleep(1)
+            _keep(job, output, target / "running")
+            subprocess.run([ARCBEAM, "suspend", str(job)], check=True)
+            driver.wait()
+        _keep(job, output, target / "suspended")
+
+
+def _waits(job: Path) -> bool:
+    """Whether all that the source has put out is committed, so is what came of it, and some micro-batches more."""
+    shown = subprocess.run([ARCBEAM, "status", str(job), "--json"], capture_output=True, text=True)
+    if shown.returncode:
+        return False
+    status = json.loads(shown.stdout)
+    return bool(status["watermark"] == (LIMIT - 1 - _BEHIND) * 1_000_000 and status["step"] >= _STEPS)
+
+
+def _keep(job: Path, output: Path, name: Path) -> None:
+    with tarfile.open(name.with_suffix(".tar.gz"), "w:gz") as archive:
+        archive.add(job, "job")
+    name.with_suffix(".txt").write_text("\n".join(lines(output)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
