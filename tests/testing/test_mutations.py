@@ -41,7 +41,7 @@ SEEDS = {
     "told though observed": 10,
     "the report of an abandoned run taken": 88,
     "savepoints lost by resuming from an older one": 177,
-    "a savepoint forgotten that was asked for during a commit": 9,
+    "a savepoint forgotten that was asked for during a commit": 59,
     "late panes that wait for the expiry": 11,
     "what files of a side input are made one in, left out": 38,
     "a side input that waits for one of its producers": 46,
