@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from arcbeam.model import sizes
+from arcbeam.sizes import declaring as sizes
 
 
 def switched(monkeypatch: pytest.MonkeyPatch, switch: str) -> Any:
