@@ -18,6 +18,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam import ArcbeamRunner
 from arcbeam.errors import (
@@ -33,6 +36,7 @@ from arcbeam.errors import (
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure, workerlog
 from arcbeam.store.jobtemp.location import JobLocation
+from tests.golden import check_message
 
 
 def _pipeline(*arguments: str) -> beam.Pipeline:
@@ -427,3 +431,20 @@ class Tagged(ValueError):
 @pytest.mark.parametrize("message", [Tagged("x"), "apitools not found, and …"])
 def test_what_is_told_elsewhere_is_not_logged(message: Any) -> None:
     assert not workerlog.TaskFilter().filter(logging.LogRecord("root", logging.ERROR, "", 1, message, None, None))
+
+
+@pytest.mark.contract("API-06")
+@pytest.mark.parametrize("seconds", [10**15, -(10**15), 1e15, 2**70])
+def test_event_time_out_of_range_names_step_range_and_remedy(seconds: float) -> None:
+    def out() -> None:
+        WindowedValue(1, Timestamp.of(seconds), (GlobalWindow(),))
+
+    told = failure.described(_raised(out), "Stamp")
+    assert isinstance(told, UserCodeError)
+    assert told.step == "Stamp"
+    check_message("event-time-out-of-range", told.error)
+
+
+def test_other_overflow_has_no_advice_on_time() -> None:
+    told = failure.described(_raised(lambda: (2.0**1000) ** 2), "Power")
+    assert "event time" not in str(told)

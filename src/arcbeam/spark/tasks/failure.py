@@ -31,6 +31,7 @@ from arcbeam.harness.encoding.codererrors import coder_name, shortened
 from arcbeam.harness.files.filenames import note_file
 from arcbeam.model import texts
 from arcbeam.model.frames import harness_files
+from arcbeam.model.timestamps import MAX_TIMESTAMP
 from arcbeam.spark.tasks import lostworker
 from arcbeam.store.jobtemp.location import JobLocation
 
@@ -110,7 +111,7 @@ def _described(error: BaseException, step: str) -> ArcbeamError | None:
     note_file(error)
     what = texts.fit("".join(traceback.TracebackException.from_exception(error).format_exception_only()).strip())
     # The SDK's note may be left in the text where an exception was raised again.
-    what = _STEP.sub("", what).rstrip() + _advice_on_main(what)
+    what = _STEP.sub("", what).rstrip() + _advice_on_main(what) + _advice_on_time(error)
     coder = _coder_failure(error)
     kind, what = (CoderError, f"{texts.fit(coder)}: {what}") if coder else (UserCodeError, what)
     return kind(texts.fit(step), what, texts.fit(user_traceback(error)), raised_by(error))
@@ -198,6 +199,21 @@ def _advice_on_main(what: str) -> str:
     return (
         f"\n  what to do: define '{named[1] or named[2]}' at the top level of the script, or of a module that the "
         "workers can import (--setup_file, --files_to_stage); with --pickle_library=dill, give --save_main_session"
+    )
+
+
+_OF_TIME = re.compile(r"(^|/)apache_beam/utils/(windowed_value|timestamp)\.py$")
+"""The SDK's modules that hold event times; compiled, so their frames are known by these names alone."""
+
+
+def _advice_on_time(error: BaseException) -> str:
+    """What to do about an event time that does not fit into 64 bits; "" if that is not what happened."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not isinstance(error, OverflowError) or not frames or not _OF_TIME.search(frames[-1].filename):
+        return ""
+    return (
+        f"; an event time is outside of Beam's range, {MAX_TIMESTAMP // 1_000_000:,} seconds before and after 1970\n"
+        "  what to do: give seconds since 1970 (milliseconds / 1e3, microseconds / 1e6), or a Timestamp"
     )
 
 
