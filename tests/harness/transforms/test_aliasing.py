@@ -14,8 +14,10 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.transforms import trigger, window
+from apache_beam.coders import PickleCoder
+from apache_beam.transforms import trigger, userstate, window
 
+from arcbeam.io import WithLate
 from tests.harness.drive import Collect, Driven
 from tests.harness.step.stepped import Stepped
 from tests.harness.step.test_groupings import _first, _own
@@ -40,7 +42,7 @@ class Greedy(beam.CombineFn):  # type: ignore[misc]  # Beam is untyped
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[list[int]]) -> list[int]:
-        every = list(accumulators)
+        every = list(accumulators) or [[]]
         kept = every[self._into % len(every)]
         for each in every:
             if each is not kept:
@@ -59,6 +61,15 @@ class Compacting(Greedy):
     def compact(self, accumulator: list[int]) -> list[int]:
         accumulator.sort()
         return accumulator
+
+
+class Draining(Greedy):
+    """Uses up the accumulator when it makes the output, which Beam allows."""
+
+    def extract_output(self, accumulator: list[int]) -> list[int]:
+        output = sorted(accumulator)
+        accumulator.clear()
+        return output
 
 
 def expected_in(windowing: Any) -> dict[Any, list[int]]:
@@ -94,7 +105,9 @@ def found_in(p: Any) -> dict[Any, list[int]]:
 
 
 @pytest.mark.parametrize(
-    "fn", [Greedy(0), Greedy(1), Greedy(-1), Compacting(-1)], ids=["first", "second", "last", "compact"]
+    "fn",
+    [Greedy(0), Greedy(1), Greedy(-1), Compacting(-1), Draining(0)],
+    ids=["first", "second", "last", "compact", "drain"],
 )
 @pytest.mark.parametrize(
     "windowing", [window.SlidingWindows(SIZE, PERIOD), window.Sessions(2)], ids=["sliding", "sessions"]
@@ -118,14 +131,14 @@ def test_merge_in_steps_may_change_accumulators(into: int, windowing: Any, seed:
     assert found_in(p) == expected_in(windowing)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_accumulating_panes_keep_what_results_share(seed: int) -> None:
+@pytest.mark.parametrize(("fn", "seed"), [*((Greedy(-1), seed) for seed in range(4)), (Draining(0), 4)])
+def test_accumulating_panes_keep_what_results_share(fn: Any, seed: int) -> None:
     """The result of an early pane is the accumulator of the next: each pane holds what the one before held."""
     windowing = window.SlidingWindows(SIZE, PERIOD)
     early = trigger.AfterWatermark(early=trigger.AfterCount(1))
     p = Stepped(Cutting(seed, _own, jumps=False))
     with p:
-        build(p, Greedy(-1), windowing, trigger=early, accumulation_mode=trigger.AccumulationMode.ACCUMULATING)
+        build(p, fn, windowing, trigger=early, accumulation_mode=trigger.AccumulationMode.ACCUMULATING)
     panes: dict[Any, list[list[int]]] = defaultdict(list)
     for (key, values), _, in_window in p.windowed():
         panes[key, in_window].append(sorted(values))
@@ -134,17 +147,54 @@ def test_accumulating_panes_keep_what_results_share(seed: int) -> None:
         assert all(set(one) <= set(following) for one, following in pairwise(each))
 
 
-def test_values_put_out_before_a_change_are_as_they_were() -> None:
-    """A DoFn may change its own list after an exchange has taken it: the exchange holds bytes or a copy of its own."""
+def running(fn: beam.CombineFn) -> beam.DoFn:
+    """A DoFn that combines what came to its key and window so far, and puts that out for each element."""
+    state = userstate.CombiningValueStateSpec("so far", PickleCoder(), fn)
 
-    class Twice(beam.DoFn):  # type: ignore[misc]
-        def process(self, element: int) -> Any:
-            values = [element]
-            yield "k", tuple(values)
-            values.append(-1)
-            yield "k", tuple(values)
+    class Running(beam.DoFn):  # type: ignore[misc]
+        def process(
+            self, element: Any, so_far: Any = beam.DoFn.StateParam(state), at: Any = beam.DoFn.WindowParam
+        ) -> Iterable[Any]:
+            so_far.add(element[1])
+            yield element[0], so_far.read()
+            so_far.read()
 
-    with Driven(shards=1) as p:
-        _ = p | beam.Create([1, 2], reshuffle=False) | beam.ParDo(Twice()) | beam.GroupByKey() | Collect()
-    ((_, values),) = p.values()
-    assert sorted(values) == [(1,), (1, -1), (2,), (2, -1)]
+    return Running()
+
+
+@pytest.mark.parametrize("fn", [Greedy(0), Draining(0)], ids=["shared", "drained"])
+@pytest.mark.parametrize("value_chains", [True, False], ids=["our operation", "the SDK's"])
+@pytest.mark.parametrize("steps", [False, True], ids=["bounded", "steps"])
+def test_combining_state_is_apart_from_what_was_read_of_it(fn: Any, value_chains: bool, steps: bool) -> None:
+    """Outputs are objects until they are written: adding and reading later must not change them, nor they the state."""
+    windowing = window.SlidingWindows(SIZE, PERIOD)
+    settings: dict[str, Any] = {"value_chains": value_chains}
+    p: Any = Stepped(Cutting(1, _own, jumps=False), **settings) if steps else Driven(shards=1, **settings)
+    with p:
+        timed = p | beam.Create(ELEMENTS, reshuffle=False)
+        timed |= beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        timed | beam.WindowInto(windowing) | beam.ParDo(running(fn)) | Collect()
+    found: dict[Any, list[set[int]]] = defaultdict(list)
+    for (key, values), _, in_window in p.windowed():
+        assert len(values) == len(set(values))
+        found[key, in_window].append(set(values))
+    expected = expected_in(windowing)
+    assert {place: sorted(each[-1]) for place, each in found.items()} == expected
+    for each in found.values():
+        assert [len(one) for one in each] == list(range(1, len(each) + 1))
+        assert all(one < following for one, following in pairwise(each))
+
+
+@pytest.mark.parametrize("fn", [Greedy(0), Draining(0)], ids=["shared", "drained"])
+@pytest.mark.parametrize("seed", range(2))
+def test_combiner_behind_late_elements_may_change_accumulators(fn: Any, seed: int) -> None:
+    windowing = window.SlidingWindows(SIZE, PERIOD)
+    p = Stepped(Cutting(seed, _own, jumps=seed % 2 == 0))
+    with p:
+        timed = p | beam.Create(ELEMENTS, reshuffle=False)
+        timed |= beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        grouped, late = timed | beam.WindowInto(windowing) | WithLate(beam.CombinePerKey(fn))
+        grouped | Collect()
+        late | Collect("late")
+    assert found_in(p) == expected_in(windowing)
+    assert not p.windowed("late")

@@ -1,6 +1,6 @@
-"""What user code gets when it reads a bag: its elements as they are at that moment, and for good.
+"""What user code gets when it reads a bag or a combining state: what is there at that moment, and for good.
 
-Owns one correction of the SDK's bag state, where what `read` returned follows the state. Where every output is encoded
+Owns two corrections of the SDK's states, where what `read` returned follows the state. Where every output is encoded
 at once nobody notices, but our writes keep outputs as objects, some until the task ends, and by then the state may have
 been added to, cleared or dropped.
 """
@@ -43,6 +43,30 @@ class Elements:
 coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(Elements)
 
 
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
+"""Types whose values nothing can change."""
+
+
+def kept_apart(accumulator: Any, coder: Any) -> Any:
+    """Return an equal accumulator that shares nothing with this one, or this one if nothing can change it.
+
+    Beam lets `extract_output` change its accumulator, and a merge its first one, of which an output may be a part. So
+    an accumulator whose output was made is not used again.
+
+    Args:
+        accumulator: the accumulator.
+        coder: impl of its coder.
+    """
+    kind = type(accumulator)
+    if kind in _PLAIN or (kind is tuple and all(type(each) in _PLAIN for each in accumulator)):
+        return accumulator
+    try:
+        return coder.decode(coder.encode(accumulator))
+    except Exception:
+        # Whoever commits the state gets the same error, with the name of the state.
+        return accumulator
+
+
 class _Bag(bundle_processor.SynchronousBagRuntimeState):  # type: ignore[misc]  # Beam is untyped
     def read(self) -> Iterable[Any]:
         handler = self._state_handler
@@ -53,6 +77,16 @@ class _Bag(bundle_processor.SynchronousBagRuntimeState):  # type: ignore[misc]  
         return Elements(stored, self._added_elements)
 
 
+class _Combining(bundle_processor.CombiningValueRuntimeState):  # type: ignore[misc]
+    def read(self) -> Any:
+        bag = self._underlying_bag_state
+        merged = self._read_accumulator(rewrite=False)
+        bag.clear()
+        bag.add(kept_apart(merged, bag._value_coder.get_impl()))
+        return self._combinefn.extract_output(merged)
+
+
 def register() -> None:
-    """Gives our bag to the SDK. Idempotent."""
+    """Gives our states to the SDK. Idempotent."""
     bundle_processor.SynchronousBagRuntimeState = _Bag
+    bundle_processor.CombiningValueRuntimeState = _Combining

@@ -21,7 +21,7 @@ from apache_beam import coders
 from apache_beam.transforms import userstate
 from apache_beam.utils.timestamp import Timestamp
 
-from arcbeam.harness.state.bags import Elements
+from arcbeam.harness.state.bags import Elements, kept_apart
 from arcbeam.harness.state.cells import ListRange, places
 from arcbeam.harness.state.statehandler import CellId
 from arcbeam.sizes import memo
@@ -257,7 +257,7 @@ class Set(userstate.SetRuntimeState):  # type: ignore[misc]
 class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
     """See the SDK's class. Adding is blind; reading merges.
 
-    SUBTLE: an output may be the accumulator it is made of, and lives on: nothing is added to that one.
+    SUBTLE: an output may be the accumulator it is made of, or have used it up: the state keeps another.
     """
 
     def __init__(self, place: Place, name: str, coder: Any, combine_fn: Any) -> None:
@@ -271,7 +271,8 @@ class Combining(userstate.CombiningValueRuntimeState):  # type: ignore[misc]
         """What is made of all that was added."""
         stored = () if self._cleared else self._place.read(self._name, self._coder)
         merged = self._fn.merge_accumulators([*stored, *self._accumulators])
-        self._cleared, self._accumulators, self._adding = True, [merged], False
+        kept = kept_apart(merged, self._coder)
+        self._cleared, self._accumulators, self._adding = True, [kept], False
         return self._fn.extract_output(merged)
 
     def add(self, value: Any) -> None:
