@@ -81,6 +81,21 @@ def test_values_of_a_key_are_those_of_all_files_and_a_key_is_there_once(job: Job
     assert not reader.has_keys(7, b"v")
 
 
+def test_newest_firings_of_two_side_inputs_are_those_of_each(job: Job) -> None:
+    """In windows of one name, asked for by turns: what is known of one is not taken for the other's."""
+    for number, chunk in ((70, b"old"), (70, b"of 70"), (71, b"old"), (71, b"of 71")):
+        writer = job.writer(number)
+        writer.append(b"w", chunk)
+        writer.append(b"v", b"in v " + chunk)
+        job.publish(writer.data(0, None))
+    parts = {7: (70,), 8: (71,)}
+    reader = SideFileReader(job.blobs, job.folder, job.files, parts, job.copies, newest=(7, 8))
+    for _ in range(2):
+        for window, before in ((b"w", b""), (b"v", b"in v ")):
+            for channel, chunk in ((7, b"of 70"), (8, b"of 71")):
+                assert list(reader.chunks(channel, window)) == [before + chunk]
+
+
 def test_of_what_nothing_was_put_into_there_is_no_file(job: Job) -> None:
     assert job.writer().data(0, None) is None
     assert not list(job.folder.iterdir())

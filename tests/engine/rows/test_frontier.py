@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from arcbeam.engine.rows import frontier
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.testing.views import MemoryView
 
@@ -52,3 +56,22 @@ def test_rows_put_again_where_others_were_taken() -> None:
     front.put(_key(3), b"once more")
     assert front.take(_key(3)) == b"once more"
     assert front.first() == _key(5)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_keys_that_begin_with_one_another_are_found_between_reads(monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+    """Wherever a read ends: the next row is the first of the next read, and one that is put there is there once."""
+    monkeypatch.setattr(frontier, "_AHEAD", ahead)
+    keys = [_START + b"k" * (n // 4) + b"\0" * (n % 4) for n in range(24)]
+    for seed in range(20):
+        chance = random.Random(seed)
+        model = {key: b"old" for key in keys if chance.random() < 0.7}
+        front = Frontier(MemoryView(model), _START)
+        while (first := front.first()) is not None:
+            assert first == min(model)
+            assert front.take(first) == model.pop(first)
+            for key in [*(key for key in keys if key > first and chance.random() < 0.02), first + b"\0"]:
+                if key not in model and chance.random() < 0.7 and len(key) < 9:
+                    front.put(key, b"new")
+                    model[key] = b"new"
+        assert not model

@@ -56,6 +56,13 @@ def test_a_pane_is_the_same_there_and_back(pane: Any) -> None:
     assert their_pane(our_pane(pane)) == pane
 
 
+def test_tuples_of_windows_that_live_shortly_are_told_apart() -> None:
+    """The next tuple may get the identity of one that is gone."""
+    windows = Windows(IntervalWindowCoder())
+    for start in range(200):
+        assert windows.all_ours((interval(start, start + 5),)) == (IntervalWindow(start, start + 5),)
+
+
 def test_no_pane_is_no_pane() -> None:
     assert our_pane(PANE_INFO_UNKNOWN) is NO_PANE
     assert their_pane(NO_PANE) is PANE_INFO_UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from arcbeam.model.seams import StateView
+from arcbeam.store.shards import overlay
 from arcbeam.store.shards.overlay import EmptyBase, Overlay
 
 
@@ -109,6 +111,26 @@ def test_keys_that_begin_with_one_another_are_scanned_over_blocks(by: int, strid
         next(view.scan(b""))
     for start, end in ((0, 1_999), (511, 512), (511, 514), (100, 1_700), (1_023, 1_025)):
         assert list(view.scan(keys[start], keys[end])) == [(key, b"new") for key in keys[start:end]]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_scans_between_any_two_keys_of_split_blocks(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Blocks that are split when single keys are added, and scans that begin and end where blocks do."""
+    monkeypatch.setattr(overlay, "_BLOCK_KEYS", 2)
+    keys = [b"%02d" % i for i in range(30)]
+    order = random.Random(seed).sample(keys, len(keys))
+    view, there = Overlay(EmptyBase()), list[bytes]()
+    for n, key in enumerate(order):
+        view.put(key, b"v")
+        there.append(key)
+        if n % 5 and n > 10:
+            next(view.scan(b""))
+        if n % 5 == 0:
+            ordered = sorted(there)
+            for start in [*keys, b""]:
+                for end in [*keys[::3], None]:
+                    expected = [one for one in ordered if start <= one and (end is None or one < end)]
+                    assert [found for found, _ in view.scan(start, end)] == expected
 
 
 def test_a_scan_survives_writes_to_what_it_has_passed_and_to_what_is_ahead() -> None:

@@ -80,6 +80,20 @@ class Publishers:
     prelude: Callable[[], None] | None
 
 
+def calls_of(committables: Mapping[str, Sequence[bytes]], *, again: bool) -> list[Call]:
+    """Return the calls that publish committables.
+
+    Args:
+        committables: by the names of their publishers.
+        again: they may have been published before.
+    """
+    return [
+        Call(name, tuple(all[start : start + _TOGETHER]), again)
+        for name, all in committables.items()
+        for start in range(0, len(all), _TOGETHER)
+    ]
+
+
 _MOST_JOBS: Final = cache_size(8)
 _given: OrderedDict[str, Publishers] = OrderedDict()
 """Of the jobs that published here last, by the URL of their locations."""
@@ -226,12 +240,7 @@ class SparkPublishing:
         if unknown := of.keys() - self._stages.keys():
             names = ", ".join(map(repr, sorted(unknown)))
             raise LookupError(f"there is something to publish by {names}, which this pipeline does not have")
-        calls = [
-            Call(name, tuple(all[start : start + _TOGETHER]), again)
-            for name, all in of.items()
-            for start in range(0, len(all), _TOGETHER)
-        ]
-        return self._make(calls)
+        return self._make(calls_of(of, again=again))
 
     def sweep(self, sweep: Sweep, *, last: bool) -> list[str]:
         """Removes what nobody will publish; as `publish`.
