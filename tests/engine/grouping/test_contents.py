@@ -127,6 +127,57 @@ def test_an_accumulator_is_all_that_is_kept(pieces: list[list[bytes]], keep: boo
     assert contents.store() == b""
 
 
+class Emptying(Concat):
+    """Changes an accumulator whenever it may."""
+
+    def compact(self, accumulator: list[str]) -> list[str]:
+        kept = sorted(accumulator)
+        accumulator.clear()
+        return kept
+
+    def merge(self, accumulators: Any) -> list[str]:
+        first = accumulators[0]
+        for each in accumulators[1:]:
+            first += each
+            each.clear()
+        return first  # type: ignore[no-any-return]
+
+
+def test_result_is_apart_from_the_accumulator_that_stays() -> None:
+    contents = Accumulated(Emptying())
+    results = []
+    for value in (b"b", b"a", b"c"):
+        contents.add([value])
+        results.append(contents.take(True))
+    other = Accumulated(Emptying())
+    other.add([b"d"])
+    contents.absorb(other)
+    results.append(contents.take(False))
+    assert results == [["b"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c", "d"]]
+
+
+def test_tails_of_bags_become_one_whichever_moves() -> None:
+    for sizes in ((1, 1), (1, 3), (3, 1)):
+        view = MemoryView()
+        bags = []
+        for name, size in zip((b"one", b"other"), sizes, strict=True):
+            bag = Bag(view, entry, name)
+            for n in range(size):
+                bag.add([name * TAIL_BYTES] if n else [name])
+                bag = reopened(bag, view, name)
+            bag.add([name + b" at last"])
+            bags.append(reopened(bag, view, name))
+        bags[0].absorb(bags[1])
+        found = sorted(reopened(bags[0], view).take(False))
+        expected = [
+            v
+            for name, size in zip((b"one", b"other"), sizes, strict=True)
+            for v in [name, *[name * TAIL_BYTES] * (size - 1), name + b" at last"]
+        ]
+        assert found == sorted(expected)
+        assert not len(view)
+
+
 def test_accumulators_merge() -> None:
     one, other = Accumulated(Concat()), Accumulated(Concat())
     other.add([b"b"])

@@ -211,9 +211,10 @@ class Accumulated:
         Args:
             keep: its elements count for the next one, too.
         """
-        value = self._loaded()
-        # SUBTLE: the result may be a part of the accumulator, which is not changed any more, therefore.
+        # SUBTLE: the result may be a part of the accumulator, which is not changed any more, therefore. And storing it
+        # may change it: the result is of what that left.
         stored = self.store() if keep else b""
+        value = self._loaded()
         self._value, self._stored = _ABSENT, stored
         return self._combiner.extract(value)
 
