@@ -74,4 +74,7 @@ def test_keys_that_begin_with_one_another_are_found_between_reads(monkeypatch: p
                 if key not in model and chance.random() < 0.7 and len(key) < 9:
                     front.put(key, b"new")
                     model[key] = b"new"
+                    if chance.random() < 0.3:
+                        front.delete(key)
+                        del model[key]
         assert not model

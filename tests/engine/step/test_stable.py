@@ -10,6 +10,7 @@ from arcbeam.engine.plan.layout import Layout, Placed
 from arcbeam.engine.plan.reports import Counts, StageReport
 from arcbeam.engine.plan.stagekinds import Grouped, Plain, Splittable, StageKind, StageSpec, Stateful
 from arcbeam.engine.progress.outlook import Ready, look
+from arcbeam.engine.step import stagestep
 from arcbeam.engine.watermarks.stages import StageFlow, Times
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView
@@ -54,6 +55,18 @@ def test_what_comes_while_others_go_on_waits_for_its_own_commit() -> None:
     assert report.input == 2
     world.step(5)
     assert world.told() == ["process 2"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_many_that_waited_are_handed_over_in_parts_each_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(stagestep, "_TOGETHER", 2)
+    world = World(Plain(), stable=True)
+    world.step(0, *range(count))
+    report = world.step(5)
+    calls = [line.split()[1:] for line in world.told()]
+    assert [int(value) for call in calls for value in call] == list(range(count))
+    assert max(map(len, calls)) <= 2
+    assert report.counts.unparked == count
 
 
 @pytest.mark.contract("API-04", "ENG-05")

@@ -437,6 +437,21 @@ class TestSideInputs:
         )
         assert list(handler.blocking_get(key, TEXTS.get_impl())) == ["a", "b"]
 
+    def test_what_is_kept_decoded_is_of_its_window_and_key(self) -> None:
+        places = [(window, key) for window in (b"", b"w", b"v") for key in ("a", "b")]
+        content = {(7, window, encoded(key)): [nested(TEXTS, f"{window!r} {key}")] for window, key in places}
+        content |= {(7, window): [nested(TEXTS, f"{window!r}")] for window in (b"", b"w", b"v")}
+        handler = InProcessStateHandler({("t", "side0"): 7}, Sides(content))
+        for _ in range(2):
+            for window, key in places:
+                named = {"transform_id": "t", "side_input_id": "side0", "window": window}
+                of_key = fn_pb.StateKey.MultimapSideInput(**named, key=encoded(key))
+                values = handler.blocking_get(fn_pb.StateKey(multimap_side_input=of_key), TEXTS.get_impl())
+                assert list(values) == [f"{window!r} {key}"]
+                whole = fn_pb.StateKey.IterableSideInput(**named)
+                values = handler.blocking_get(fn_pb.StateKey(iterable_side_input=whole), TEXTS.get_impl())
+                assert list(values) == [f"{window!r}"]
+
     def test_what_is_kept_decoded_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_CACHED_SIDES_BYTES", 3 * module._ENTRY_OVERHEAD)
         sides = Sides({(7, b"", encoded(str(i))): [nested(INTS, i)] for i in range(10)})
