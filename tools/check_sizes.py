@@ -92,6 +92,7 @@ _CACHES_APART = {
     "spark/tasks/shipping.py": "what a session was given",
     "spark/session/sessions.py": "facts about sessions",
     "spark/session/driver.py": "facts about sessions",
+    "spark/session/remote.py": "facts about sessions",
     "harness/transforms/chains.py": "facts about code, for error messages",
     "harness/step/state.py": "who must be told of a change",
     "store/jobtemp/sidefiles.py": "which files are open: LMDB must not open one twice",

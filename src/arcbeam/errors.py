@@ -241,6 +241,10 @@ class DriverLostError(JobFailedError):
     """Spark's driver, the Java process of the session, died: of memory, killed, or crashed."""
 
 
+class ServerLostError(JobFailedError):
+    """A Spark Connect server does not answer, or has lost the session: it was stopped or restarted."""
+
+
 class JobCancelledError(ArcbeamError):
     """The job was cancelled."""
 

@@ -6,6 +6,7 @@ submitted to a job server). Owns what happens around a run: session, settings, t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -29,6 +30,7 @@ from arcbeam.program import KeptProgram
 from arcbeam.progressline import ProgressLine, announce, watched
 from arcbeam.spark.batch.boundedjob import BatchRun
 from arcbeam.spark.session import driver
+from arcbeam.spark.session.remote import impatient
 from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
 from arcbeam.spark.steps import streamjob
 from arcbeam.steps.requests import Ticket
@@ -198,7 +200,7 @@ class Job:
         # What is kept for inspection must not be swept by the next job.
         claim = None if options.keep_job_temp else Claim(location)
         try:
-            with prepared(self._spark), pooled(self._spark, self.id):
+            with self._patience(), prepared(self._spark), pooled(self._spark, self.id):
                 settings = Settings(
                     shards=options.shards or self._shards or default_parallelism(self._spark),
                     bundle_elements=options.bundle_elements,
@@ -238,6 +240,10 @@ class Job:
                 location.delete_all()
             if claim is not None:
                 claim.release()
+
+    def _patience(self) -> contextlib.AbstractContextManager[None]:
+        """How long PySpark waits for a Connect server: of a bounded job as long as the session says."""
+        return contextlib.nullcontext() if self._plan.bounded else impatient(self._spark)
 
     def _say_cancelled(self) -> None:
         """Says what a job that was cancelled leaves, in one line."""

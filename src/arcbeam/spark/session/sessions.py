@@ -18,7 +18,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,9 +32,10 @@ from arcbeam.doctor import require_java
 from arcbeam.errors import SetupError
 from arcbeam.progressline import announce
 from arcbeam.secrets import is_secret, redacted
-from arcbeam.spark.session import driver, heap, interpreter, sparklog
+from arcbeam.spark.session import driver, heap, interpreter, remote, sparklog
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
+from arcbeam.spark.session.remote import is_connect
 
 _LOG = logging.getLogger("arcbeam")
 
@@ -89,11 +90,20 @@ def open_session(options: SessionOptions) -> SparkSession:
 
     Raises:
         SetupError: a setting is malformed, Spark cannot start (no Java, an address that does not answer), or the driver
-            of the user's own session is dead.
+            of the user's own session is dead, or its Connect
+            server has lost it.
         EnvironmentMismatchError: the workers of the user's own local session cannot run our tasks.
     """
     settings(options)
-    active = active_session()
+    active = active_session() or remote.closed_session()
+    if active is not None and (lost := remote.gone(active)) is not None:
+        if not is_own(active):
+            raise SetupError(lost.message, "make a new SparkSession: stop this one, and connect to the server again")
+        remote.drop(active)
+        _LOG.warning("%s: a new session is opened", lost.message)
+        if not (options.remote or options.master):
+            options = replace(options, remote=_remotes.get(active))
+        active = None
     if active is not None and (why := driver.death(active)) is not None:
         driver.drop(active, why)
         if not is_own(active):
@@ -176,11 +186,15 @@ def new_session(options: SessionOptions) -> SparkSession:
     except Exception as e:
         raise SetupError(f"no Spark session on {where}: {_first_line(e)}", _remedy(e)) from e
     _own.add(session)
+    if options.remote:
+        _remotes[session] = options.remote
     announce(f"Spark is ready ({time.monotonic() - started:.1f} s)")
     return session
 
 
 _own: weakref.WeakSet[Any] = weakref.WeakSet()
+# The addresses of those of a Connect server.
+_remotes: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def is_own(spark: SparkSession) -> bool:
@@ -335,16 +349,22 @@ def prepared(spark: SparkSession) -> Iterator[None]:
 
 def _put_back(spark: SparkSession, before: dict[str, str | None]) -> None:
     for key, old in before.items():
-        with contextlib.suppress(Exception):
+        try:
             if old is None:
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
+        except Exception as e:
+            if remote.lost(spark, e) is not None:
+                return  # each other one would take as long
 
 
-def is_connect(spark: SparkSession) -> bool:
-    """Whether a session talks to a Connect server."""
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+def replaced(spark: SparkSession) -> SparkSession:
+    """A new session on the Connect server of a session that is lost, for the jobs of that one; see `remote.renewed`."""
+    new = remote.renewed(spark, _JOB_SETTINGS)
+    if spark in _own:
+        _own.add(new)
+    return new
 
 
 FAIR = "spark.scheduler.mode=FAIR"

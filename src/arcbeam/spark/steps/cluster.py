@@ -27,13 +27,20 @@ from arcbeam.engine.progress import (
     StepReported,
     TornDown,
 )
-from arcbeam.errors import ArcbeamError, DriverLostError, JobCancelledError, JobFailedError, WorkerLostError
+from arcbeam.errors import (
+    ArcbeamError,
+    DriverLostError,
+    JobCancelledError,
+    JobFailedError,
+    ServerLostError,
+    WorkerLostError,
+)
 from arcbeam.model.commits import Committable
 from arcbeam.model.rows import BundleReport
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.sizes import threshold
-from arcbeam.spark.session import driver
-from arcbeam.spark.session.sessions import is_own
+from arcbeam.spark.session import driver, remote
+from arcbeam.spark.session.sessions import is_own, replaced
 from arcbeam.spark.steps.finalizing import TOLD, Confirmed, LastWords
 from arcbeam.spark.steps.leveltask import LevelReport, OpenGraceful, StepJob, error_stage
 from arcbeam.spark.steps.rows import reports_in
@@ -55,7 +62,7 @@ _TIME_TO_TELL = 0.9
 _SWEEP_EVERY = threshold(10)
 """Publishings between two sweeps of what is staged."""
 
-_AGAIN = (WorkerLostError, JobCancelledError, InconsistentCutError, StoreError)
+_AGAIN = (WorkerLostError, ServerLostError, JobCancelledError, InconsistentCutError, StoreError)
 """What may go better when the step is run again."""
 _FOR_GOOD = (LostFileError, NewerFormatError)
 _TOLD_SECONDS = 0.5
@@ -124,6 +131,8 @@ class SparkCluster:
         self._hastened = threading.Event()
         # The driver does not wait for teardown any more.
         self._closed = threading.Event()
+        # The session is lost: a new one is opened before anything else is run.
+        self._session_lost, self._renewing = False, threading.Lock()
         self.failure: ArcbeamError | None = None
         self.planned = 0.0
 
@@ -138,6 +147,7 @@ class SparkCluster:
         if given_up.is_set():
             return
         try:
+            self._renew_session()
             frame = self._frames.of(order, confirmed)
             self.planned = time.monotonic() - started
             stages = [placed.name for placed in self._job.placing.layout.stages if placed.level >= plan.first]
@@ -167,7 +177,7 @@ class SparkCluster:
             gone = isinstance(told, DriverLostError)
             self.failure = told
             died = isinstance(told, WorkerLostError) and told.died
-            again = may_go_better(e)
+            again = may_go_better(told if isinstance(told, ServerLostError) else e)
             self._inbox.put(StepFailed(self._clock.now(), plan.step, plan.attempt, str(told), again, gone, died))
 
     def _told(self, error: BaseException, what: str) -> ArcbeamError:
@@ -175,13 +185,24 @@ class SparkCluster:
         told: ArcbeamError | None = error if isinstance(error, ArcbeamError) else None
         if told is None and isinstance(error, Exception):
             # Beside its Spark jobs: when they are made.
-            told = driver.lost(self._spark, error, is_own(self._spark))
+            told = driver.lost(self._spark, error, is_own(self._spark)) or remote.lost(self._spark, error)
         if told is None:
             _LOG.error("%s", what, exc_info=error)
             told = JobFailedError(f"{what}: {type(error).__name__}: {error}")
         if isinstance(told, DriverLostError):
             time.sleep(_TOLD_SECONDS)
+        if isinstance(told, ServerLostError):
+            self._session_lost = True
         return told
+
+    def _renew_session(self) -> None:
+        """Opens a new session on a Connect server that has lost the one there was: all state is in the job's folder."""
+        with self._renewing:
+            if self._session_lost:
+                self._spark = replaced(self._spark)
+                self._frames = StepFrames(self._spark, self._job)
+                self._publishing.use(self._spark)
+                self._session_lost = False
 
     def abandon(self, step: int, attempt: int) -> None:
         """See `Cluster`."""
@@ -212,6 +233,7 @@ class SparkCluster:
         again = again or step == self._tried
         self._tried = step
         try:
+            self._renew_session()
             told = self._publishing.publish([(each.stage, each.payload) for each in committables], again=again)
             self._on_told(told)
             event = Published(self._clock.now(), step)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from arcbeam.sizes import threshold
-from arcbeam.spark.session.sessions import is_connect
+from arcbeam.spark.session.remote import is_connect
 from arcbeam.spark.steps.finalizing import Confirmed
 from arcbeam.spark.steps.leveltask import Given, LevelTask, StepJob, property_of
 from arcbeam.spark.steps.rows import ORDER, SCHEMA

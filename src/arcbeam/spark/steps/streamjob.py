@@ -35,7 +35,7 @@ from arcbeam.engine.progress import (
 from arcbeam.engine.progress import (
     Settings as MachineSettings,
 )
-from arcbeam.errors import JobCancelledError, JobFailedError, WorkerLostError
+from arcbeam.errors import JobCancelledError, JobFailedError, ServerLostError, WorkerLostError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.commits import Committable
 from arcbeam.model.plan import Plan
@@ -68,7 +68,7 @@ from arcbeam.steps.telling.status import (
     with_driver,
     with_trouble,
 )
-from arcbeam.store.blobs.backends import check_owner, open_blobs
+from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
@@ -313,11 +313,19 @@ class StreamRun:
                 if cluster.failure is not None and str(cluster.failure) in end.why:
                     if isinstance(cluster.failure, WorkerLostError) and machine.deaths:
                         raise cluster.failure.after(machine.deaths)
+                    if isinstance(cluster.failure, ServerLostError):
+                        raise ServerLostError(cluster.failure.message, self._how_to_continue())
                     raise cluster.failure
                 raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
                 raise JobCancelledError(f"{self._job} was cancelled")
         return end
+
+    def _how_to_continue(self) -> str:
+        """What to do once the server of a job that has lost it is there again."""
+        if self.kept:
+            return f"start the server, and resume the job: arcbeam resume {shown(self.store)}"
+        return "start the server, and run the job again from the beginning: without --checkpoint_dir it keeps no state"
 
     def _is_over(self) -> bool:
         """Whether the run does not leave a job that is usually resumed: its copies on the hosts go with it."""

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from arcbeam.model import texts
-from arcbeam.spark.session import driver
+from arcbeam.spark.session import driver, remote
 from arcbeam.spark.session.sessions import interrupt, is_own, tagged
 from arcbeam.spark.tasks.failure import as_job_failure
 from arcbeam.store.jobtemp.location import JobLocation
@@ -69,7 +69,8 @@ def collected(
             return frame.collect()
     except Exception as e:
         # They know whether Spark's own text adds anything.
-        raise driver.lost(spark, e, is_own(spark)) or as_job_failure(e, location, running, stage)  # noqa: B904
+        gone = driver.lost(spark, e, is_own(spark)) or remote.lost(spark, e)
+        raise gone or as_job_failure(e, location, running, stage)  # noqa: B904
 
 
 def collected_unless(

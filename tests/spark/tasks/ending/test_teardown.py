@@ -178,3 +178,10 @@ def test_a_teardown_that_fails_is_told_and_keeps_none_from_theirs(
 
 def test_a_worker_that_is_gone_is_not_waited_for_long(spark: Any) -> None:
     assert tear_down_workers(spark, "no-such-job", {"nowhere:1"}, 2).left == {"nowhere:1"}
+
+
+@pytest.mark.contract("END-05")
+def test_teardown_without_slots_ends_when_the_driver_gives_up(spark: Any) -> None:
+    told = tear_down_workers(spark, "no-such-job", {"elsewhere:1"}, 2, seconds=600.0, given_up=lambda: True)
+    assert told.left == {"elsewhere:1"}
+    assert len(told.errors) == 1

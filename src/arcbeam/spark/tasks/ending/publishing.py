@@ -220,6 +220,10 @@ class SparkPublishing:
         self._given_up = threading.Event()
         self.holders: set[str] = set()
 
+    def use(self, spark: SparkSession) -> None:
+        """Another session takes the place of the one that is lost."""
+        self._spark = spark
+
     def publish(self, committables: Iterable[tuple[str, bytes]], *, again: bool) -> list[str]:
         """Publishes them all; from any thread, one call at a time.
 

@@ -1,0 +1,183 @@
+"""Sessions of a Spark Connect server that goes away or is restarted, while a job runs whose state is not the server's.
+
+Owns how long PySpark's client tries by itself, what its errors mean, and a new session on the same server. Must not
+know jobs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from arcbeam.errors import ServerLostError
+
+_LOG = logging.getLogger("arcbeam.steps")
+
+_RETRIES, _MOST_BACKOFF = 4, 1500
+"""Of PySpark's client, whose own 15 and 60,000 ms are ten minutes for each call, without a word."""
+
+_SIGNS = re.compile(
+    r"\[?(NO_ACTIVE_SESSION|INVALID_HANDLE\.SESSION_\w+|INVALID_HANDLE\.OPERATION_(NOT_FOUND|ABANDONED)"
+    r"|RESPONSE_ALREADY_RECEIVED)"
+    r"|Received incorrect server side session identifier|Cannot invoke RPC( on closed channel|: Channel closed)"
+)
+"""How errors begin where another server is at the address of the one that had the session, or the session is closed.
+
+At their beginning only: an error of a user's transform may quote anything."""
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session talks to a Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@dataclass(slots=True)
+class _Hurried:
+    """The retry policies that are put back when the last of `users` ends."""
+
+    users: int
+    before: Any
+
+
+_hurried: weakref.WeakKeyDictionary[Any, _Hurried] = weakref.WeakKeyDictionary()
+_lost: weakref.WeakSet[Any] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def impatient(spark: SparkSession) -> Iterator[None]:
+    """Inside, PySpark's client gives a server up after seconds: the job tries again itself, on a new session."""
+    if not is_connect(spark):
+        yield
+        return
+    with _lock:
+        held = _hurried.get(spark)
+        if held is None:
+            held = _hurried[spark] = _Hurried(0, spark.client.get_retry_policies())
+            _hurry(spark)
+        held.users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            held.users -= 1
+            if not held.users:
+                _hurried.pop(spark, None)
+                spark.client.set_retry_policies(held.before)
+
+
+def _hurry(spark: Any) -> None:
+    # SUBTLE: imported late, for it needs gRPC, which classic sessions do without.
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_MOST_BACKOFF)])
+
+
+def lost(spark: Any, error: BaseException) -> ServerLostError | None:
+    """What to raise in place of an error that came because the server is gone, or restarted; None if it is another."""
+    if not is_connect(spark) or not _is_sign(error):
+        return None
+    _note(spark)
+    return _error(spark, error)
+
+
+def _is_sign(error: BaseException) -> bool:
+    code = getattr(error, "getGrpcStatusCode", None) or getattr(error, "code", None)
+    status = code() if callable(code) else None
+    return getattr(status, "name", "") == "UNAVAILABLE" or _SIGNS.match(str(error)) is not None
+
+
+def _error(spark: Any, error: BaseException) -> ServerLostError:
+    text = str(error)
+    details = re.search(r'details = "(.*)"', text)
+    why = details[1] if details else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return ServerLostError(
+        f"the Spark Connect server at {_address(spark)} does not answer, or has lost the session ({why[:300]})",
+        "see that the server runs; the job continues when it answers",
+    )
+
+
+def _address(spark: Any) -> str:
+    client = spark.client
+    return str(getattr(getattr(client, "_builder", None), "endpoint", client.host))
+
+
+def _note(spark: Any) -> None:
+    """Closes the client of a session that is lost when the process ends."""
+    with _lock:
+        new = spark not in _lost
+        _lost.add(spark)
+    if new:
+        # SUBTLE: a call that got no answer is still open on the channel. Were that left to the garbage collector, which
+        # closes it after all other threads have ended, the process would wait for the answer for ever. And PySpark's
+        # own function for the exit calls the server unless the client is closed.
+        atexit.register(_close, spark.client)
+
+
+def _close(client: Any) -> None:
+    with contextlib.suppress(Exception):
+        client.close()
+
+
+def gone(spark: Any) -> ServerLostError | None:
+    """Asks the server of a session for a setting: why that cannot be; None if it answers, or the session is classic."""
+    if not is_connect(spark):
+        return None
+    if spark.is_stopped:
+        return _error(spark, RuntimeError("the session is closed"))
+    try:
+        with impatient(spark):
+            spark.conf.get("spark.app.name", None)
+    except Exception as e:
+        return lost(spark, e)
+    return None
+
+
+def closed_session() -> Any:
+    """The default session of a server that was restarted, which PySpark has closed by itself; None if there is none.
+
+    `SparkSession.active()` does not have it any more, as if there had never been one.
+    """
+    sessions: Any = sys.modules.get("pyspark.sql.connect.session")
+    default = None if sessions is None else sessions.SparkSession._default_session
+    return default if default is not None and default.is_stopped else None
+
+
+def drop(spark: Any) -> None:
+    """Makes PySpark forget a session that is lost."""
+    with contextlib.suppress(Exception):
+        spark.release_session_on_close = False
+        spark.stop()
+
+
+def renewed(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A new session on the server of a session that is lost, with settings.
+
+    Args:
+        spark: the session that is lost.
+        settings: that the new one is to have.
+
+    Raises:
+        Exception: of PySpark: the server does not answer.
+    """
+    new: SparkSession = spark.newSession()
+    try:
+        _hurry(new)
+        for name, value in settings.items():
+            new.conf.set(name, value)
+    except BaseException:
+        _close(new.client)
+        raise
+    _note(new)
+    _LOG.info("a new session was opened on the Spark Connect server at %s", _address(new))
+    return new

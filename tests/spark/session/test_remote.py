@@ -1,0 +1,107 @@
+"""What errors of a Connect session mean. That a job continues: `tests/spark/steps/days/test_connect_server.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from arcbeam.errors import ServerLostError
+from arcbeam.spark.session import remote
+from arcbeam.spark.steps.cluster import may_go_better
+
+
+class Status:
+    """As gRPC has them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class GrpcError(Exception):
+    """An error of a call, by what is looked at: its status."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self._status = Status(status)
+
+    def code(self) -> Status:
+        return self._status
+
+
+class Client:
+    """Where a session's server is."""
+
+    host = "spark.example"
+
+    def __init__(self) -> None:
+        self.policies = ["patient"]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def get_retry_policies(self) -> list[Any]:
+        return list(self.policies)
+
+    def set_retry_policies(self, policies: list[Any]) -> None:
+        self.policies = list(policies)
+
+
+class Session:
+    """A session by its module and its client, which is all that is looked at."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(Session, "__module__", "pyspark.sql.connect.session")
+    return Session()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GrpcError("UNAVAILABLE", '<_InactiveRpcError>\n\tdetails = "failed to connect to all addresses"'),
+        ValueError("[NO_ACTIVE_SESSION] No active Spark session found. Please create a new Spark session."),
+        ValueError(
+            "[INVALID_HANDLE.SESSION_CHANGED] The handle is invalid. The existing Spark server driver restarted"
+        ),
+        ValueError("[INVALID_HANDLE.SESSION_NOT_FOUND] The handle 2ad is invalid. Session not found. SQLSTATE: HY000"),
+        AssertionError("Received incorrect server side session identifier for request. Please create a new one"),
+    ],
+)
+def test_lost_server_is_named_and_the_step_may_run_again(error: Exception, session: Any) -> None:
+    told = remote.lost(session, error)
+    assert isinstance(told, ServerLostError)
+    assert "spark.example" in told.message
+    assert may_go_better(told)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("[DIVIDE_BY_ZERO] Division by zero."),
+        ValueError("PythonException: ConnectionRefusedError: Connection refused"),
+        GrpcError("INTERNAL", "user: StatusCode.UNAVAILABLE, failed to connect to all addresses"),
+    ],
+)
+def test_other_errors_are_no_lost_server(error: Exception, session: Any) -> None:
+    assert remote.lost(session, error) is None
+
+
+def test_policies_are_put_back_when_the_last_job_of_a_session_ends(session: Any) -> None:
+    with remote.impatient(session):
+        with remote.impatient(session):
+            assert session.client.policies != ["patient"]
+        assert session.client.policies != ["patient"]
+    assert session.client.policies == ["patient"]
+
+
+def test_classic_session_has_no_server_to_lose() -> None:
+    session: Any = Session()
+    assert remote.lost(session, GrpcError("UNAVAILABLE", "")) is None
+    assert remote.gone(session) is None
+    with remote.impatient(session):
+        assert session.client.policies == ["patient"]
