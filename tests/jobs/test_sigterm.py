@@ -41,7 +41,7 @@ class Going(Job):
 
 try:
     result = Going(Path(sys.argv[1])).submit("--spark_master=local[2]", *sys.argv[2:])
-    print("ended", result.wait_until_finish(), flush=True)
+    print("program sees the end:", result.wait_until_finish(), flush=True)
 finally:
     print("cleaned up", flush=True)
 """
@@ -96,7 +96,7 @@ def test_a_job_is_suspended_and_resumed_from_its_folder(tmp_path: Path) -> None:
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(_SECONDS) == 143, driver.said
         assert "suspend, as it was told to end" in driver.said
-        assert "ended" not in driver.said, "the program does nothing with a job that is not done"
+        assert "program sees the end" not in driver.said, "the program does nothing with a job that is not done"
         assert "cleaned up" in driver.said
     assert job.panes() == expected(0, 10), "no window fires for it"
     found = inspect(FolderBlobs(job.state), check=True)
@@ -117,7 +117,7 @@ def test_a_job_is_drained_and_its_program_goes_on(tmp_path: Path) -> None:
         driver.until(lambda: len(job.panes()) == 3)
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(_SECONDS) == 0, driver.said
-        assert "ended DRAINED" in driver.said
+        assert "program sees the end: DRAINED" in driver.said
     assert job.panes() == expected(0, 15)
 
 
@@ -163,7 +163,7 @@ def test_so_are_jobs_of_run_and_resume(tmp_path: Path) -> None:
         driver.until(lambda: len(job.panes()) == 3)
         driver.process.send_signal(signal.SIGTERM)
         assert driver.process.wait(_SECONDS) == 143, driver.said
-        assert "ended" not in driver.said
+        assert "program sees the end" not in driver.said
     feed(job.source, 25)
     with Driver(tmp_path, "resume", str(job.state), code=_CLI) as driver:
         driver.until(lambda: len(job.panes()) == 6)
