@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ from arcbeam.store.jobtemp.location import JobLocation
 from tests.steps.jobs import plan
 from tests.steps.test_placing import at
 
+FILE = ShardFile("x" * 300, FileKind.DELTA, 1, 0, 1, 0, b"", b"", 1, 1)
+STATES = tuple(Shard(level, 0, (FILE,)) for level in range(3))
+"""Of each level, so that no two levels are given the same."""
+
 
 @pytest.mark.contract("STORE-02")
 def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_own(
@@ -28,8 +33,7 @@ def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_o
 ) -> None:
     job = StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
     frames, said = StepFrames(spark, job), spark.sparkContext.getLocalProperty
-    file = ShardFile("x" * 300, FileKind.DELTA, 1, 0, 1, 0, b"", b"", 1, 1)
-    order = StepOrder(plan(2, 1), 1, "store", (), (Shard(1, 0, (file,)), Shard(2, 1, (file,))))
+    order = StepOrder(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
     confirmed = (Confirmed(1, (b"token",)),)
     one, other = frames.of(order, confirmed), frames.of(replace(order, epoch=2), confirmed)
     assert one.sameSemantics(other)
@@ -39,7 +43,7 @@ def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_o
         )
         assert said(property_of(level)) == Given(own, confirmed).encoded()
     # A name that does not compress.
-    large = replace(order, shards=(Shard(1, 0, (replace(file, name=random.Random(1).randbytes(1 << 18).hex()),)),))
+    large = replace(order, shards=(Shard(1, 0, (replace(FILE, name=random.Random(1).randbytes(1 << 18).hex()),)),))
     assert not frames.of(large, confirmed).sameSemantics(one)
     assert [said(property_of(level)) for level in range(3)] == [None] * 3
 
@@ -62,7 +66,7 @@ def test_step_of_upper_levels_has_their_tasks_alone(spark: SparkSession, tmp_pat
     confirmed = (Confirmed(1, (b"token",)),)
     exchanges = []
     for first in (0, 1, 2, 1, 0):
-        order = StepOrder(plan(2, 1, first=first), 1, "store", (), ())
+        order = StepOrder(plan(2, 1, first=first), 1, "store", (), (), STATES)
         text = frames.of(order, confirmed)._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
         assert text.count("MapInArrow") == 3 - first
         assert f"Range (0, {placing.layout.tasks[first]}," in text
@@ -88,9 +92,10 @@ def test_large_step_gives_each_level_its_own_order(
     frames = StepFrames(spark, StepJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
     for first in (0, 1):
         given.clear()
-        order = StepOrder(plan(2, 1, first=first), 1, "store", (), ())
+        order = StepOrder(plan(2, 1, first=first), 1, "store", (), (), STATES)
         frames.of(order, ())
         levels = [(level, {each.name for each in placing.layout.at(level)}) for level in range(first, 3)]
+        assert all(one != other for (_, one), (_, other) in pairwise(given))
         assert given == [
             (level, Given(order.of_level(level, names, placing.sides_of[level]), ())) for level, names in levels
         ]
