@@ -287,8 +287,10 @@ class StreamRun:
         machine = self._machine = JobMachine(placing.layout, self._driven)
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
+        # A driver that only finishes a job that has ended has no epoch of its own, and writes nothing into the folder.
+        told = blobs if self.kept and log.head.mode not in ENDED else None
         heartbeat = self._heartbeat = Heartbeat(
-            blobs if self.kept else None, log.head, who, self._clock, self._activity, Heard(self._location), self.warn
+            told, log.head, who, self._clock, self._activity, Heard(self._location), self.warn
         )
         self._inbox.put(started(log.head, placing.layout, self._clock.now()))
         self._blobs = blobs if self.kept else None
