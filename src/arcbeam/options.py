@@ -150,8 +150,8 @@ class ArcbeamOptions(PipelineOptions):  # type: ignore[misc]  # Beam is untyped
             "--sigterm_seconds",
             type=float,
             default=25.0,
-            help="Seconds after a SIGTERM behind which the job is cancelled if it has not ended as it should (default "
-            "25: Kubernetes kills after 30).",
+            help="Seconds that a job has to end after a SIGTERM (default 25: Kubernetes kills after 30). Six seconds "
+            "before they are over (at half of them, if they are fewer than twelve) it is cancelled, if it still runs.",
         )
         steps = parser.add_argument_group("arcbeam: streaming (with an unbounded input, or --streaming)")
         steps.add_argument(

@@ -31,6 +31,11 @@ _HEARS_SECONDS = 0.25
 _CANCEL_SECONDS = 10.0
 """Nobody waits longer for what was cancelled."""
 
+_TEARDOWN_SECONDS = 6.0
+"""What is left of the time that a job has after a SIGTERM when it is cancelled.
+
+Teardown gets three seconds of it, since its Spark job may wait for an executor for ever; the end of Spark the rest."""
+
 
 class OnSigterm(StrEnum):
     """What a SIGTERM does to a job; `--on_sigterm`."""
@@ -79,13 +84,16 @@ class Endable(Protocol):
 def bring_to_end(job: Endable, again: threading.Event) -> None:
     """Ends a job as it says, cancels it if that takes too long; returns when it has ended, or will not.
 
+    It is cancelled early enough for its teardown to be over within its time.
+
     A refusal (it drains already, or has not begun to run) is told, and the job has until its deadline all the same.
 
     Args:
         job: to be ended.
         again: is set when nobody waits any longer: it is cancelled then.
     """
-    how, seconds, over = job.on_sigterm, job.sigterm_seconds, threading.Event()
+    how, over = job.on_sigterm, threading.Event()
+    seconds = max(job.sigterm_seconds / 2, job.sigterm_seconds - _TEARDOWN_SECONDS)
 
     def ask() -> None:
         try:
