@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkNotImplementedError
 
 from arcbeam.errors import ServerLostError
 from arcbeam.spark.session import remote
@@ -97,6 +98,14 @@ def test_policies_are_put_back_when_the_last_job_of_a_session_ends(session: Any)
             assert session.client.policies != ["patient"]
         assert session.client.policies != ["patient"]
     assert session.client.policies == ["patient"]
+
+
+def test_session_stays_where_pyspark_opens_no_new_one(session: Any) -> None:
+    def refuse() -> None:
+        raise PySparkNotImplementedError(errorClass="NOT_IMPLEMENTED", messageParameters={"feature": "newSession()"})
+
+    session.newSession = refuse
+    assert remote.renewed(session, {"a": "b"}) is session
 
 
 def test_classic_session_has_no_server_to_lose() -> None:

@@ -161,7 +161,7 @@ def drop(spark: Any) -> None:
 
 
 def renewed(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """A new session on the server of a session that is lost, with settings.
+    """A new session on the server of a session that is lost, with settings; the same if PySpark opens none (4.3 does).
 
     Args:
         spark: the session that is lost.
@@ -170,7 +170,10 @@ def renewed(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     Raises:
         Exception: of PySpark: the server does not answer.
     """
-    new: SparkSession = spark.newSession()
+    try:
+        new: SparkSession = spark.newSession()
+    except (NotImplementedError, AttributeError):
+        return spark  # it may only have been out of reach
     try:
         _hurry(new)
         for name, value in settings.items():
