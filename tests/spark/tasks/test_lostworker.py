@@ -10,7 +10,7 @@ import pytest
 
 from arcbeam.errors import WorkerLostError
 from arcbeam.harness.operations.whereabouts import SIZE, Whereabouts, place_of
-from arcbeam.spark.tasks import lostworker
+from arcbeam.spark.tasks import failure, lostworker
 from arcbeam.store.jobtemp.location import JobLocation
 from tests.golden import check_message
 
@@ -98,3 +98,20 @@ def test_worker_that_left_nothing_names_stages(tmp_path: Path) -> None:
 def test_lost_executor_is_no_death_of_worker(tmp_path: Path) -> None:
     text = "Lost task 1.3 in stage 2.0 (TID 9) (10.0.0.7 executor 4): ExecutorLostFailure"
     assert not described(JobLocation(str(tmp_path / "none")), text).died
+
+
+@pytest.mark.contract("BAT-06")
+def test_memory_error_is_described_with_transform(tmp_path: Path) -> None:
+    raised = RuntimeError("MemoryError [while running 'Parse']")
+    raised._tagged_with_step = True  # type: ignore[attr-defined]  # as the SDK raises it
+    raised.__context__ = MemoryError()
+    error = failure.unrecorded(raised, "Read")
+    text = _TEXT.replace("Python worker exited unexpectedly (crashed)", f"{type(error).__name__}: {error}")
+    told = described(JobLocation(str(tmp_path / "job")), text)
+    assert (told.step, told.how, told.died) == ("Parse", "MemoryError", True)
+    check_message("worker-out-of-memory", str(told.after(3)))
+
+
+def test_other_error_is_raised_to_spark_as_it_is() -> None:
+    error = KeyboardInterrupt()
+    assert failure.unrecorded(error, "Read") is error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -64,3 +65,18 @@ def test_process_folder_is_made_once_and_anew_in_a_fork(work: Path) -> None:
     assert path.is_dir()
     folder.remove()
     assert list(work.iterdir()) == []
+
+
+def test_removal_that_is_interrupted_is_taken_up_by_the_next(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = WorkFolder("scratch")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            folder.remove()
+    folder._claim.release()  # as the end of the process does
+    with work_folder("build"):
+        assert not folder.path.parent.exists()

@@ -246,7 +246,9 @@ class LevelTask:
         if isinstance(described, UserCodeError):
             told = f"in step {plan.step}", about(), failure.element_of(error)
             described = described.about(", ".join(filter(None, told)))
-        return error if described is None else failure.record(self.location, error_stage(plan), described)
+        if described is None:
+            return failure.unrecorded(error, step)
+        return failure.record(self.location, error_stage(plan), described)
 
 
 def error_stage(plan: StepPlan) -> str:

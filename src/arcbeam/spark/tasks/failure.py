@@ -78,14 +78,19 @@ def described(error: BaseException, step: str) -> ArcbeamError | None:
         return UserCodeError(texts.fit(step), texts.fit(mute), texts.fit("".join(traceback.format_list(frames))))
 
 
-def _described(error: BaseException, step: str) -> ArcbeamError | None:
+def _original(error: BaseException, step: str) -> tuple[BaseException, str]:
+    """The exception that was raised, and the step: the SDK raises a copy that names the step, in its context."""
     while getattr(error, "_tagged_with_step", False) and not isinstance(error, ArcbeamError):
-        # The SDK raises a copy of the user's exception that names the step; the original is its context.
         named = _STEP.findall(texts.said(str, error))
         step = named[-1] if named else step
         if error.__context__ is None:
             break
         error = error.__context__
+    return error, step
+
+
+def _described(error: BaseException, step: str) -> ArcbeamError | None:
+    error, step = _original(error, step)
     if isinstance(error, MemoryError | KeyboardInterrupt):
         return None
     if isinstance(error, UserCodeError):
@@ -311,6 +316,17 @@ def record(location: JobLocation, stage: str, error: ArcbeamError) -> Exception:
         error.add_note(f"(it could not be recorded in the job's location: {type(e).__name__}: {e})")
         return error
     return one_line(error)
+
+
+def unrecorded(error: BaseException, step: str) -> BaseException:
+    """Return what Spark sees of an error that may go better the next time: of a MemoryError one line, with the step.
+
+    Args:
+        error: what left the bundle.
+        step: the step that ran; the SDK's own note in the error comes first.
+    """
+    original, step = _original(error, step)
+    return TaskFailedError(f"MemoryError [while running '{step}']") if isinstance(original, MemoryError) else error
 
 
 def one_line(error: ArcbeamError) -> TaskFailedError:

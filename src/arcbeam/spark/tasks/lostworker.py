@@ -16,6 +16,8 @@ _OF_WORKERS = ("crashed", "Python worker exited", "SIGSEGV", "MemoryError")
 _LOST = (*_OF_WORKERS, "ExecutorLostFailure", "EOFException", "Connection reset", "Broken pipe")
 _LOST_TASK = re.compile(r"Lost task [^\n]*?\(TID (\d+)\) \(([^)]*)\)")
 _TIMES = re.compile(r"Task \d+ in stage [\d.]+ failed (\d+) times")
+_NO_MEMORY = re.compile(r"MemoryError \[while running '(.*?)'\]")
+"""What `failure.unrecorded` says of it."""
 _MOST_NAMES = 5
 _KILLED = "signal 9"
 
@@ -37,18 +39,23 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
     lost = _LOST_TASK.findall(text)
     death = death_of(location, [int(attempt) for attempt, _ in reversed(lost)])
     died = death is not None or any(sign in text for sign in _OF_WORKERS)
+    no_memory = _NO_MEMORY.findall(text) if death is None else []
+    if no_memory:
+        death = Death(no_memory[-1], "MemoryError")
     death = death or Death()
     place = f" on {lost[-1][1]}" if lost else ""
     times = _TIMES.search(text)
     often = f"; Spark tried its task {times[1]} times" if times else ""
-    if death.step or death.how:
+    if no_memory:
+        what = f"user code ran out of memory{place}: {death}{often}"
+    elif death.step or death.how:
         what = f"a Python worker died{place}: {death}{often}"
     else:
         what = (
             f"a Python worker or executor died more often than Spark retries a task{place}: "
             "killed, out of memory, or a segmentation fault in native code"
         )
-    parts = [f"{what}.", cause]
+    parts = [f"{what}."] if no_memory else [f"{what}.", cause]
     if death.stack:
         frames = "".join(f"\n  {line}" for line in death.stack.splitlines())
         parts.append(f"Its Python frames, innermost first:{frames}")
@@ -62,6 +69,8 @@ def described(text: str, running: Iterable[str], location: JobLocation, cause: s
 
 def _remedy(death: Death) -> str:
     memory = "give executors more memory (spark.executor.memoryOverhead)"
+    if death.how == "MemoryError":
+        return f"look at what '{death.step}' allocates; if that is right, {memory}, or raise the process's limit"
     if death.how.startswith("exit code"):
         return f"raise an exception in '{death.step or 'the transform'}' instead of ending the process"
     if death.how and not death.how.startswith(_KILLED):

@@ -114,7 +114,9 @@ class StageTask:
         described = failure.described(error, step or self.stage.name)
         if isinstance(described, UserCodeError) and (element := failure.element_of(error)):
             described = described.about(element)
-        return error if described is None else failure.record(self.location, self.stage.id, described)
+        if described is not None:
+            return failure.record(self.location, self.stage.id, described)
+        return failure.unrecorded(error, step or self.stage.name)
 
 
 @dataclass(frozen=True, slots=True)

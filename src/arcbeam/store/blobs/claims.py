@@ -89,17 +89,22 @@ def _remove_if_dead(folder: Path, boot: bytes) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # The lock is held meanwhile: one that sweeps at the same time stays away. The lock file goes last, so that a
-        # sweep that is interrupted is taken up by the next.
+        # The lock is held meanwhile: one that sweeps at the same time stays away.
+        _remove(folder)
+        return not folder.exists()
+    finally:
+        os.close(file)
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder, the lock file last: if this is interrupted, the next sweep takes it up."""
+    with contextlib.suppress(FileNotFoundError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name != LOCK:
-                path.unlink()
-        shutil.rmtree(folder, ignore_errors=True)
-        return not folder.exists()
-    finally:
-        os.close(file)
+                path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class WorkFolder:
@@ -125,7 +130,9 @@ class WorkFolder:
 
     def remove(self) -> None:
         """Removes it. Idempotent."""
-        shutil.rmtree(self._whole, ignore_errors=True)
+        # SUBTLE: Spark kills its workers while they end, and thus in the middle of this.
+        with contextlib.suppress(OSError):
+            _remove(self._whole)
         self._claim.release()
 
 
