@@ -25,6 +25,7 @@ MADE = [
     errors.CoderError("A/Map", "'x' does not fit VarIntCoder", "Traceback…"),
     errors.WorkerLostError("a worker was killed", "give it more memory"),
     errors.DriverLostError("the driver died", "give it more memory"),
+    errors.ServerLostError("no answer from the server", "resume the job"),
     errors.JobCancelledError("cancelled"),
     errors.RequestRefusedError("the job is done"),
     errors.JobNotFoundError("no job j-1"),
