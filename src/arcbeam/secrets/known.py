@@ -45,7 +45,7 @@ _known = _Known()
 
 
 def install(secrets: Mapping[str, str]) -> None:
-    """Makes secrets known to this process: to who asks by name, and to `redacted`. The last value of a name counts."""
+    """Register secrets in this process, for look-ups by name and for `redacted`. The last value of a name counts."""
     if secrets:
         _known.install(secrets)
 

@@ -1,6 +1,6 @@
 """How the workers of Spark's Python daemon end: noted beside the file that a worker has named.
 
-Owns what the daemon does when a worker it has forked dies. Only a parent is told its child's exit code or signal, and
+Owns what the daemon does when a worker it has forked dies. Only a parent learns its child's exit code or signal, and
 PySpark's daemon does not look at it. Must not know what else is in the worker's file.
 """
 

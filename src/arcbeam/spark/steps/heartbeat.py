@@ -36,7 +36,7 @@ class Heartbeat:
     """Tells of one driver; see `JobDriver`. Called on the driver's thread, at least every few seconds.
 
     Attributes:
-        blobs: the job's folder; None: nobody can look there.
+        blobs: the job's folder; None: no other process can look there.
         head: the driver's opening.
         driver: who it is.
         clock: the driver's.

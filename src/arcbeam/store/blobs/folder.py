@@ -154,7 +154,7 @@ class FolderBlobs:
     def _copied(self, name: str, path: Path) -> Fragment:
         def copy(file: int) -> None:
             with _read_errors(name, path, self):
-                source = open(path, "rb", buffering=0)  # noqa: SIM115  # its errors are told apart from the copy's
+                source = open(path, "rb", buffering=0)  # noqa: SIM115  # its errors are not those of the copy
             with source:
                 while True:
                     with _read_errors(name, path, self):
