@@ -44,7 +44,7 @@ _BATCH = re.compile(r"^tests/(spark/(batch|tasks|session)|harness|conformance|jo
 
 
 class UnknownContractError(Exception):
-    """A marker names a contract that the table does not have, or not by a literal string."""
+    """A marker names an unknown contract, or not by a literal string; or two contracts share an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,9 @@ def contracts(text: str) -> list[Contract]:
             section = match.group(1)
         elif match := _ROW.match(line):
             found.append(Contract(match.group(1), section, match.group(2)))
+    ids = [contract.id for contract in found]
+    if doubled := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
+        raise UnknownContractError(f"{CONTRACTS.name} has two rows with the id {', '.join(doubled)}: change one")
     return found
 
 

@@ -26,7 +26,7 @@ from tests.privacy.planted import SECRET, VARIABLE
 from tests.spark.steps.fed import feed
 from tests.store.backends import s3_server
 
-pytestmark = pytest.mark.contract("OPS-06", "STORE-10")
+pytestmark = pytest.mark.contract("OPS-06", "STORE-11")
 
 _PROGRAM = "from tests.privacy.planted import main; main()"
 _OURS = ("tmp/arcbeam-*", "state", "home/.arcbeam", "server")

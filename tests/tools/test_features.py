@@ -38,6 +38,13 @@ class TestOwn:
 """
 
 
+def test_two_rows_with_one_id_are_refused() -> None:
+    row = next(line for line in TABLE.splitlines() if features.contracts(TABLE)[0].id in line)
+    with pytest.raises(features.UnknownContractError) as caught:
+        features.contracts(TABLE + "\n" + row + "\n")
+    assert features.contracts(TABLE)[0].id in str(caught.value)
+
+
 def test_contracts_of_a_table() -> None:
     assert [(c.id, c.section, c.text) for c in features.contracts(TABLE)] == [
         ("ONE-01", "ONE: first", "It holds."),

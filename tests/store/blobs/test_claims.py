@@ -14,7 +14,7 @@ import pytest
 
 from arcbeam.store.blobs.claims import ProcessFolder, WorkFolder, remove_all, work_folder
 
-pytestmark = pytest.mark.contract("STORE-10")
+pytestmark = pytest.mark.contract("STORE-11")
 
 
 @pytest.fixture

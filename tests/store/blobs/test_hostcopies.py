@@ -12,7 +12,7 @@ import pytest
 from arcbeam.store.blobs import hostcopies
 from arcbeam.store.blobs.hostcopies import IN_USE, hold, leave, sweep
 
-pytestmark = pytest.mark.contract("STORE-10")
+pytestmark = pytest.mark.contract("STORE-11")
 
 
 def test_folder_in_use_stays_however_old(tmp_path: Path) -> None:

@@ -358,7 +358,7 @@ def test_forgetting_a_job_removes_its_copies(cache: HostCache, job: Host, tmp_pa
     assert job.read(cache) == [(b"a", b"1")]
 
 
-@pytest.mark.contract("STORE-10")
+@pytest.mark.contract("STORE-11")
 def test_copies_that_are_long_unused_are_removed(cache: HostCache, job: Host, tmp_path: Path) -> None:
     job.commit(cache, {b"a": b"1"})
     job.read(cache)
