@@ -9,7 +9,7 @@ PIP := $(BIN)/pip --disable-pip-version-check
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-stream test test-all fresh bench build lint format docs java clean
+.PHONY: help demo demo-stream test test-all fresh bench build lint format docs site java clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ docs: $(VENV)/.dev ## Generate what docs/ says of features and tests from the te
 	$(BIN)/python tools/features.py
 	$(BIN)/python tools/time_pictures.py
 
+site: $(VENV)/.docs ## The documents as a site, in build/site; a broken link or anchor fails.
+	$(BIN)/mkdocs build --strict
+
 clean: ## Remove what was built, but not .venv.
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse
 
@@ -78,3 +81,8 @@ $(VENV)/.dev: pyproject.toml
 	tools/ensure_venv.sh $(VENV) $(PYTHON)
 	$(PIP) install -q -e '.[dev]'
 	@touch $(VENV)/.demo $@
+
+$(VENV)/.docs: pyproject.toml
+	tools/ensure_venv.sh $(VENV) $(PYTHON)
+	$(PIP) install -q -e '.[docs]'
+	@touch $@
