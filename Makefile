@@ -52,14 +52,16 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_house.py
 	$(BIN)/python tools/features.py --check
+	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/time_pictures.py --check
 
 format: $(VENV)/.dev ## Format the sources.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.dev ## Generate what docs/ says of features and tests from the tests' markers, and its pictures.
+docs: $(VENV)/.dev ## Generate the pages of features, options and commands, and the pictures.
 	$(BIN)/python tools/features.py
+	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/time_pictures.py
 
 site: $(VENV)/.docs ## The documents as a site, in build/site; a broken link or anchor fails.

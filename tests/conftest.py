@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from arcbeam.doctor import require_java
 pytest.register_assert_rewrite("tests.engine", "tests.harness", "tests.jobs", "tests.steps", "tests.store")
 
 _ROOT = Path(__file__).resolve().parent.parent
-_CONTRACTS = _ROOT / "docs" / "contracts.md"
+_CONTRACTS = _ROOT / "tests" / "contracts.toml"
 
 # The same examples in every run: what makes a test fail is a change. With a seed, others: those of that seed.
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -52,7 +52,8 @@ def _seed(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks tests that use Spark, and refuses markers of contracts that do not exist."""
-    known = set(re.findall(r"^\| ([A-Z]+-\d\d) \|", _CONTRACTS.read_text(encoding="utf-8"), re.MULTILINE))
+    areas = tomllib.loads(_CONTRACTS.read_text(encoding="utf-8"))["area"]
+    known = {id for area in areas for id in area["contracts"]}
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)

@@ -1,9 +1,8 @@
-"""Generates docs/supported-features.md, for users, and docs/contract-tests.md: which contract is shown by which test.
+"""Generates docs/reference/features.md: what is supported, from tests/contracts.toml and the markers of the tests.
 
-Reads docs/contracts.md for the ids and their texts, the tests' sources (never running them) for
-`@pytest.mark.contract("ID")` on functions, classes or modules and `xfail(reason=…)` beside it, and
-tests/conformance/reviewed.py for the SDK's own tests that fail, or are not run.
-`--check` writes nothing; it fails when a document is not what would be generated.
+Reads the tests' sources, never running them, for `@pytest.mark.contract("ID")` on functions, classes or modules and
+`xfail(reason=…)` beside it, and tests/conformance/reviewed.py for the SDK's own tests that fail or are not run.
+`--check` writes nothing; it fails when the page is not what would be generated. `--tests` prints which test shows what.
 """
 
 from __future__ import annotations
@@ -12,48 +11,59 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools import generated
+
 ROOT = Path(__file__).resolve().parent.parent
-CONTRACTS = ROOT / "docs" / "contracts.md"
-DOCUMENT = ROOT / "docs" / "supported-features.md"
-TESTS_DOCUMENT = ROOT / "docs" / "contract-tests.md"
+CONTRACTS = ROOT / "tests" / "contracts.toml"
+DOCUMENT = ROOT / "docs" / "reference" / "features.md"
 REVIEWED = ROOT / "tests" / "conformance" / "reviewed.py"
 TESTS = ROOT / "tests"
 
-_ROW = re.compile(r"^\| ([A-Z]+-\d\d) \| (.+) \|$")
-_SECTION = re.compile(r"^## (.+)$")
-_NO_PIPELINE_YET = (
-    "in simulated jobs",
-    "in the engine alone; ",
-    "in the engine; ",
-    "in the store alone; ",
-    "in the store and in simulated",
-)
-"""Words for what is missing where no pipeline of a user has any of it."""
-_PART = re.compile(r"^- ([A-Z]+-\d\d): (.+)$")
-
-
+_ID = re.compile(r"[A-Z]+-\d\d")
 _STREAMING = re.compile(
-    r"^tests/(spark/steps|harness/step|chaos)/|^tests/jobs/\w*steps|^tests/conformance/\w*streaming|Streaming"
+    r"^tests/(spark/(steps|streaming)|harness/(step|streaming)|chaos)/|^tests/jobs/\w*steps"
+    r"|^tests/conformance/\w*streaming|Streaming"
 )
-_BATCH = re.compile(r"^tests/(spark/(batch|tasks|session)|harness|conformance|jobs)/|^tests/test_")
-"""Of tests that run pipelines, in steps or in phases. Those of the engine, the store and simulated jobs are neither."""
+_BATCH = re.compile(r"^tests/(spark/(batch|tasks|session)|harness|conformance|jobs|runner|cli)/|^tests/test_")
+"""Paths of tests that run pipelines. Tests of the engine, the store and simulated jobs match neither."""
 
 
-class UnknownContractError(Exception):
-    """A marker names an unknown contract, or not by a literal string; or two contracts share an id."""
+class ContractError(Exception):
+    """The contracts and the markers do not fit together, or the file of contracts is malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """A row of the table."""
+    """A promise.
+
+    Attributes:
+        id: as in markers.
+        area: title of the group that it is in.
+        text: what is promised.
+        missing: which part does not hold yet; "" if all holds.
+        planned: not built yet, and without a test.
+    """
 
     id: str
-    section: str
+    area: str
     text: str
+    missing: str = ""
+    planned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The file of contracts."""
+
+    contracts: tuple[Contract, ...]
+    refused: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +81,26 @@ class Shown:
     xfail: str | None = None
 
 
-def contracts(text: str) -> list[Contract]:
-    """The rows of docs/contracts.md, in its order."""
-    found, section = [], ""
-    for line in text.splitlines():
-        if match := _SECTION.match(line):
-            section = match.group(1)
-        elif match := _ROW.match(line):
-            found.append(Contract(match.group(1), section, match.group(2)))
+def read(text: str) -> Table:
+    """The contracts in a TOML text, in its order.
+
+    Raises:
+        ContractError: an id is malformed or used twice, or a field is missing or unknown.
+    """
+    try:
+        value = tomllib.loads(text)
+        found = [
+            Contract(id, area["title"], **fields) for area in value["area"] for id, fields in area["contracts"].items()
+        ]
+        refused = tuple(map(str, value["refused"]))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise ContractError(f"{CONTRACTS.name}: {error}") from error
     ids = [contract.id for contract in found]
-    if doubled := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
-        raise UnknownContractError(f"{CONTRACTS.name} has two rows with the id {', '.join(doubled)}: change one")
-    return found
+    if malformed := [id for id in ids if not _ID.fullmatch(id)]:
+        raise ContractError(f"{CONTRACTS.name}: malformed id {', '.join(malformed)}: use AREA-00")
+    if doubled := sorted({id for id in ids if ids.count(id) > 1}):
+        raise ContractError(f"{CONTRACTS.name} has two contracts with the id {', '.join(doubled)}: change one")
+    return Table(tuple(found), refused)
 
 
 def shown(path: str, source: str) -> Iterator[Shown]:
@@ -122,7 +140,7 @@ def _marked(test: str, marks: Iterable[ast.expr]) -> Iterator[Shown]:
         if node.func.attr == "contract":
             for argument in node.args:
                 if not isinstance(argument, ast.Constant) or not isinstance(argument.value, str):
-                    raise UnknownContractError(f"{test}: a contract's id is a literal string")
+                    raise ContractError(f"{test}: a contract's id is a literal string")
                 ids.append(argument.value)
         elif node.func.attr == "xfail":
             reason = next(
@@ -141,23 +159,28 @@ def _literal(node: ast.expr) -> bool:
     return True
 
 
-def missing_parts(text: str) -> dict[str, str]:
-    """What docs/contracts.md says is missing of contracts that tests show, by id."""
-    matches = map(_PART.match, text.splitlines())
-    return {match.group(1): match.group(2) for match in matches if match}
+def check(table: Table, found: Iterable[Shown]) -> None:
+    """Refuses markers of unknown contracts, contracts without a test, and planned contracts with one.
+
+    Raises:
+        ContractError: naming every such contract.
+    """
+    known = {contract.id: contract for contract in table.contracts}
+    marked: set[str] = set()
+    for test in found:
+        if test.contract not in known:
+            raise ContractError(f"{test.test}: there is no contract {test.contract}")
+        marked.add(test.contract)
+    if untested := [c.id for c in table.contracts if not c.planned and c.id not in marked]:
+        raise ContractError(f"no test is marked with {', '.join(untested)}: add a test, or set `planned = true`")
+    if built := [c.id for c in table.contracts if c.planned and c.id in marked]:
+        raise ContractError(f"tests are marked with {', '.join(built)}: remove `planned = true`")
 
 
-def status(tests: list[Shown], missing: str = "") -> str:
-    """What the tests of one contract say about it, and what they do not."""
-    if not tests:
-        return "not yet"
-    reasons = list(dict.fromkeys(test.xfail for test in tests if test.xfail is not None))
-    expected = f"xfail ({'; '.join(reasons)})"
-    if all(test.xfail is not None for test in tests):
-        return expected
-    if missing or reasons:
-        return f"in part: {'; '.join(filter(None, [missing.rstrip('.'), expected if reasons else '']))}"
-    return "shown"
+def missing(contract: Contract, tests: Iterable[Shown]) -> str:
+    """Which part of a contract does not hold: what the file says, and the reasons of expected failures."""
+    reasons = (f"expected failure: {test.xfail}" for test in tests if test.xfail is not None)
+    return "; ".join(dict.fromkeys(filter(None, [contract.missing, *reasons])))
 
 
 def modes(tests: Iterable[Shown]) -> str:
@@ -166,51 +189,6 @@ def modes(tests: Iterable[Shown]) -> str:
     streaming = [path for path in paths if _STREAMING.search(path)]
     batch = [path for path in paths if path not in streaming and _BATCH.search(path)]
     return ", ".join(name for name, of in (("batch", batch), ("streaming", streaming)) if of)
-
-
-def render(table: list[Contract], found: list[Shown], missing: dict[str, str] | None = None) -> str:
-    """The document of tests; `missing` is what is missing of contracts, by id.
-
-    Raises:
-        UnknownContractError: a test carries an id that is not in the table.
-    """
-    known = {contract.id for contract in table}
-    for test in found:
-        if test.contract not in known:
-            raise UnknownContractError(f"{test.test}: there is no contract {test.contract}")
-    missing = missing or {}
-    by_id = {c.id: [t for t in found if t.contract == c.id] for c in table}
-    says = {id: status(tests, missing.get(id, "")) for id, tests in by_id.items()}
-    counts = [text.split(" ")[0].rstrip(",") for text in says.values()]
-    lines = [
-        "# The contracts and their tests",
-        "",
-        "Generated by `make docs` from the contract markers of the tests; not edited by hand. *Shown*: its tests must",
-        "pass. *In part*: the same, and what is missing. *xfail*: a test shows that it does not hold, and why. *Not",
-        "yet*: no test carries it. *Modes*: in which its tests run pipelines, in phases (batch) or in steps",
-        "(streaming); others are of the engine, the store, or simulated jobs.",
-        "",
-        f"{counts.count('shown')} of {len(table)} contracts shown, {counts.count('in')} in part, "
-        f"{counts.count('xfail')} expected failures, {counts.count('not')} not yet.",
-    ]
-    section = ""
-    for contract in table:
-        if contract.section != section:
-            section = contract.section
-            lines += ["", f"## {section}", "", "| id | contract | status | modes | tests |", "|---|---|---|---|---|"]
-        tests = by_id[contract.id]
-        names = "<br>".join(f"`{test.test}`" for test in sorted(tests, key=lambda t: t.test))
-        said = says[contract.id].replace("|", "/")
-        lines.append(f"| {contract.id} | {contract.text} | {said} | {modes(tests)} | {names} |")
-    return "\n".join(lines) + "\n"
-
-
-def notes(text: str, title: str) -> list[str]:
-    """The lines of a section of docs/contracts.md, without its title."""
-    _, found, rest = text.partition(f"\n## {title}\n")
-    if not found:
-        raise UnknownContractError(f"docs/contracts.md has no section '{title}'")
-    return rest.partition("\n## ")[0].strip().splitlines()
 
 
 def reviewed(source: str, name: str) -> dict[str, str]:
@@ -239,81 +217,74 @@ def _value(node: ast.expr, values: dict[str, object]) -> object:
     return None
 
 
-def for_users(table: list[Contract], found: list[Shown], text: str, suites: str) -> str:
+def page(table: Table, found: Iterable[Shown], suites: str) -> str:
     """The page for users.
 
     Args:
-        table: the contracts.
+        table: the contracts and what is refused.
         found: what the tests carry.
-        text: docs/contracts.md.
         suites: tests/conformance/reviewed.py.
     """
-    missing = missing_parts(text)
-    ran = {c.id: modes(t for t in found if t.contract == c.id) for c in table}
-    says = {c.id: status([t for t in found if t.contract == c.id], missing.get(c.id, "")) for c in table}
-    works = [c for c in table if says[c.id] == "shown"]
-    in_part = [
-        c
-        for c in table
-        if says[c.id].startswith("in part") and not any(word in says[c.id] for word in _NO_PIPELINE_YET)
-    ]
-    later = [c for c in table if c not in works and c not in in_part]
+    tests: dict[str, list[Shown]] = {contract.id: [] for contract in table.contracts}
+    for test in found:
+        tests[test.contract].append(test)
+    counted = [len(reviewed(suites, name)) for name in ("GAPS", "GAPS_WITHOUT_FUSION", "NOT_RUN")]
     lines = [
         "# Supported features",
         "",
-        "Generated by `make docs`; not edited by hand. The rows are the [contracts](contracts.md) of the project; the",
-        "tests that show each are in [contract-tests.md](contract-tests.md). Behind each is in which modes tests show",
-        "it on pipelines: batch, for bounded ones, and streaming, in steps.",
+        "Each row is a promise. Tests in the repository show it, in the modes named: batch, streaming, or both. Rows",
+        "without a mode are shown in the engine, the store or simulated jobs.",
+        "Below: [what is refused](#refused), [Beam's own tests](#beams-own-tests), [what is planned](#planned).",
         "",
-        "## Works",
-        "",
-        *(f"- {c.text} ({', '.join(filter(None, (c.id, ran[c.id])))})" for c in works),
-        "",
-        "## Works in part",
-        "",
-        "| contract | modes | what is missing |",
-        "|---|---|---|",
-        *(
-            f"| {c.text} ({c.id}) | {ran[c.id]} | {says[c.id].removeprefix('in part: ').replace('|', '/')} |"
-            for c in in_part
-        ),
+        "<!-- Generated by `make docs` from tests/contracts.toml and the tests' markers. -->",
+    ]
+    area = ""
+    for contract in table.contracts:
+        if contract.planned:
+            continue
+        if contract.area != area:
+            area = contract.area
+            lines += ["", f"## {area}", "", "| id | promise | tested in | missing |", "|---|---|---|---|"]
+        of = tests[contract.id]
+        lines.append(f"| {contract.id} | {contract.text} | {modes(of)} | {missing(contract, of)} |")
+    lines += [
         "",
         "## Refused",
         "",
-        *notes(text, "Refused"),
+        "At submission, each item by its transform's name, all in one message:",
         "",
-        "Of the SDK's own tests, these fail:",
+        *(f"- {each}" for each in table.refused),
         "",
-        *_listed(reviewed(suites, "GAPS")),
+        "## Beam's own tests",
         "",
-        "These fail without fusion:",
+        "The Python SDK's own tests of runners and transforms run on arcbeam, in batch and in streaming.",
+        f"{counted[0]} of them fail, {counted[1]} more fail with `--no_fusion`, and {counted[2]} are not run.",
+        "The reason for each is in `tests/conformance/reviewed.py`. What this means for pipelines:",
+        "[Differences from other runners](../explanation/differences.md).",
         "",
-        *_listed(reviewed(suites, "GAPS_WITHOUT_FUSION")),
+        "## Planned",
         "",
-        "These are not run:",
-        "",
-        *_listed(reviewed(suites, "NOT_RUN")),
-        "",
-        "## Differs from other runners",
-        "",
-        *notes(text, "Different from other runners"),
-        "",
-        "## Not shown yet",
-        "",
-        "No test shows these on a user's pipeline; some hold in the engine and in simulated jobs:",
-        f"{', '.join(c.id for c in later)}.",
+        *(f"- {contract.text} ({contract.id})" for contract in table.contracts if contract.planned),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _listed(tests: dict[str, str]) -> list[str]:
-    return [f"- `{test}`: {why}" for test, why in sorted(tests.items())]
+def by_test(table: Table, found: Iterable[Shown]) -> str:
+    """Which test shows what, for a terminal."""
+    found = list(found)
+    lines = []
+    for contract in table.contracts:
+        lines.append(f"{contract.id} {contract.text}")
+        names = sorted(test.test for test in found if test.contract == contract.id)
+        lines += [f"    {name}" for name in names] or ["    planned"]
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the documents, or with --check says whether they are up to date."""
+    """Writes the page, checks that it is up to date, or prints the tests."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a document is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
+    parser.add_argument("--tests", action="store_true", help="print which test shows which contract; write nothing")
     options = parser.parse_args(arguments)
     found = [
         test
@@ -321,28 +292,17 @@ def main(arguments: list[str]) -> int:
         for test in shown(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
     ]
     try:
-        text = CONTRACTS.read_text(encoding="utf-8")
-        table = contracts(text)
-        suites = REVIEWED.read_text(encoding="utf-8")
-        documents = {
-            DOCUMENT: for_users(table, found, text, suites),
-            TESTS_DOCUMENT: render(table, found, missing_parts(text)),
-        }
-    except UnknownContractError as error:
+        table = read(CONTRACTS.read_text(encoding="utf-8"))
+        check(table, found)
+    except ContractError as error:
         print(error, file=sys.stderr)
         return 1
-    code = 0
-    for path, document in documents.items():
-        name = path.relative_to(ROOT)
-        if not options.check:
-            path.write_text(document, encoding="utf-8")
-            print(f"{name}: written")
-        elif path.exists() and path.read_text(encoding="utf-8") == document:
-            print(f"{name}: up to date")
-        else:
-            print(f"{name} is out of date: run make docs", file=sys.stderr)
-            code = 1
-    return code
+    if options.tests:
+        print(by_test(table, found))
+        return 0
+    return generated.write_or_check(
+        {DOCUMENT: page(table, found, REVIEWED.read_text(encoding="utf-8"))}, check=options.check
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,198 @@
+"""The rules of the documents that no other tool checks: length, links, commands and options.
+
+- The pages of docs/ have at most MAX_WORDS words together.
+- Every relative link leads to a file, and its anchor to a heading.
+- Every `arcbeam COMMAND` in code exists; on pages for users so does every option.
+
+`make site` checks links, too, but needs more installed. Violations are printed as `path:line: what`; the exit code is 1
+if there is any. `--words` prints the words of each page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BESIDE = tuple(
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples/README.md")
+)
+"""Pages outside of the site, whose links are checked, too."""
+MAX_WORDS = 30_000
+MAX_README = 900
+
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+_HEADING = re.compile(r"^#{1,6} (.+?)\s*#*$")
+_SPAN = re.compile(r"`([^`]+)`")
+_COMMAND = re.compile(r"(?:^|[\s/(])(?<!from )arcbeam ([a-z][a-z-]*)\b")
+_OPTION = re.compile(r"(?:^|[\s`(\[])(--[A-Za-z][\w-]*)")
+_ELSEWHERE = re.compile(
+    r"(^|\s)(make|pip|python3?|mkdir|setfacl|ssh|kill|docker|kubectl|systemctl|spark-submit|venv-pack)\s"
+)
+"""Code that is of another program than arcbeam, whose options are its own."""
+_PASSING = ("run", "resume", "serve", "explain", "parts")
+"""Commands that take pipeline options."""
+_OF_SCRIPTS = ("--input", "--output", "--messages")
+"""Options of the examples' scripts."""
+
+
+@dataclass(slots=True)
+class Page:
+    """A page.
+
+    Attributes:
+        lines: of text, by number; code blocks are empty here.
+        code: lines of code blocks and code spans, with their numbers.
+        anchors: of its headings.
+        words: of all of it, without comments.
+    """
+
+    lines: dict[int, str] = field(default_factory=dict)
+    code: list[tuple[int, str]] = field(default_factory=list)
+    anchors: set[str] = field(default_factory=set)
+    words: int = 0
+
+
+def page_of(text: str) -> Page:
+    """Take a page apart."""
+    page = Page(words=words_of(text))
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if _FENCE.match(line):
+            fenced = not fenced
+        elif fenced:
+            page.code.append((number, line))
+        else:
+            page.lines[number] = line
+            page.code += [(number, span) for span in _SPAN.findall(line)]
+            if heading := _HEADING.match(line):
+                page.anchors.add(_slug(heading.group(1), page.anchors))
+    return page
+
+
+def words_of(text: str) -> int:
+    """Words are what stands between blanks and has a letter or digit; comments have none."""
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    return sum(any(c.isalnum() for c in word) for word in text.split())
+
+
+def _slug(heading: str, taken: Collection[str]) -> str:
+    """As the site makes it of a heading."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
+    ascii = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
+    slug = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii).strip().lower())
+    made, count = slug, 0
+    while made in taken:
+        count += 1
+        made = f"{slug}_{count}"
+    return made
+
+
+def broken_links(path: Path, page: Page, pages: Mapping[Path, Page]) -> Iterator[tuple[int, str]]:
+    """Links that lead nowhere, with their lines."""
+    for number, line in page.lines.items():
+        for link in _LINK.findall(_SPAN.sub("", line)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            if not target.exists():
+                yield number, f"the link {link} leads to no file"
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                yield number, f"the link {link} leads to no heading"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What exists.
+
+    Attributes:
+        commands: options of each command, by its name.
+        pipeline: pipeline options of arcbeam and the SDK.
+    """
+
+    commands: Mapping[str, Collection[str]]
+    pipeline: Collection[str]
+
+
+def unknown_names(page: Page, known: Known, *, options: bool) -> Iterator[tuple[int, str]]:
+    """Commands, and with `options` options, that do not exist, with their lines."""
+    every = {name for names in known.commands.values() for name in names} | set(known.pipeline)
+    for number, code in page.code:
+        code = code.partition(" # ")[0]
+        command = found.group(1) if (found := _COMMAND.search(code)) else None
+        if command and command not in known.commands:
+            yield number, f"there is no command `arcbeam {command}`"
+        elif options and not (_ELSEWHERE.search(code) and not command):
+            allowed = every
+            if command:
+                allowed = {*known.commands[command], *(known.pipeline if command in _PASSING else ()), *_OF_SCRIPTS}
+            for option in _OPTION.findall(code):
+                if _plain(option) not in set(map(_plain, allowed)):
+                    of = f" of `arcbeam {command}`" if command else ""
+                    yield number, f"there is no option {option}{of}"
+
+
+def _plain(option: str) -> str:
+    return option.replace("_", "-").rstrip("-")
+
+
+def known() -> Known:
+    """The commands and options of this source tree."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from arcbeam import options as arcbeam_options  # its view registers its options
+    from tools.reference import commands
+
+    of = {
+        name: {o for each in command.params for o in each.opts} | {"--help", "--json"} for name, command in commands()
+    }
+    view = PipelineOptions([]).view_as(arcbeam_options.ArcbeamOptions)
+    return Known(of, {f"--{name}" for name in view.get_all_options()} | {"--extra_package", "--version"})
+
+
+def violations(paths: Iterable[Path], known: Known) -> Iterator[str]:
+    """Everything that is wrong, as `path:line: what`."""
+    pages = {path: page_of(path.read_text(encoding="utf-8")) for path in paths}
+    for path, page in pages.items():
+        of_users = path.is_relative_to(DOCS) and not path.is_relative_to(DOCS / "developers")
+        found = [
+            *broken_links(path, page, pages),
+            *unknown_names(page, known, options=of_users or path.name == "README.md"),
+        ]
+        yield from (f"{path.relative_to(ROOT)}:{number}: {what}" for number, what in sorted(found))
+    total = sum(page.words for path, page in pages.items() if path.is_relative_to(DOCS))
+    if total > MAX_WORDS:
+        yield f"docs: {total} words; {MAX_WORDS} is the limit (--words shows each page)"
+    readme = pages[ROOT / "README.md"].words
+    if readme > MAX_README:
+        yield f"README.md: {readme} words; {MAX_README} is the limit"
+
+
+def main(arguments: list[str]) -> int:
+    """Prints violations, or the words of each page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--words", action="store_true", help="print how many words each page has")
+    options = parser.parse_args(arguments)
+    paths = [*sorted(DOCS.rglob("*.md")), *BESIDE]
+    if options.words:
+        for path in paths:
+            print(f"{words_of(path.read_text(encoding='utf-8')):6d} {path.relative_to(ROOT)}")
+        return 0
+    found = list(violations(paths, known()))
+    for violation in found:
+        print(violation, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
