@@ -61,8 +61,8 @@ MAY_BECOME: Mapping[JobState, frozenset[JobState]] = {
     JobState.DRAINED: UNDER_WAY,
     JobState.FAILED: UNDER_WAY,
     JobState.CANCELLED: UNDER_WAY | {JobState.STOPPED},
-    # Suspended.
-    JobState.STOPPED: UNDER_WAY,
+    # Suspended. One that was cancelled meanwhile is cancelled.
+    JobState.STOPPED: UNDER_WAY - {JobState.CANCELLING},
 }
 """For each state, those that it may follow."""
 

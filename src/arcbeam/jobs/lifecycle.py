@@ -445,15 +445,15 @@ class Jobs:
             if left:
                 return
             cancelled = self.registry.job(id).state is JobState.CANCELLING or isinstance(error, JobCancelledError)
-            if error is None:
-                self._move(id, state)
-            elif cancelled:
-                self.registry.log(
-                    id, Level.DEBUG, f"how the cancelled run ended: {texts.said(repr, error)}", self.now()
-                )
+            if cancelled and (error is not None or state is JobState.STOPPED):
+                shutil.rmtree(self.folder(id), ignore_errors=True)
+                how = f"how the cancelled run ended: {texts.said(repr, error or state)}"
+                self.registry.log(id, Level.DEBUG, how, self.now())
                 # As an error: that is what a submitter's runner repeats when a job has not ended well.
                 self.registry.log(id, Level.ERROR, "the job was cancelled", self.now())
                 self._move(id, JobState.CANCELLED)
+            elif error is None:
+                self._move(id, state)
             else:
                 self.registry.log(id, Level.ERROR, error_text(error), self.now())
                 self._move(id, JobState.FAILED)

@@ -64,7 +64,7 @@ def put_into(folder: Path, state: str) -> DurableBlobs:
     elif state in ("failed", "cancelled"):
         leave_note(blobs, EndNote(log.epoch, state.upper()))
     elif state.startswith("asked"):
-        requests.ask(blobs, Asked.SAVEPOINT, "other", Timestamp(1))
+        requests.ask(blobs, Asked.SUSPEND if "suspend" in state else Asked.SAVEPOINT, "other", Timestamp(1))
     return blobs
 
 

@@ -24,15 +24,25 @@ DAY = 24 * 3600.0
 
 @dataclass
 class Runs:
-    """Executors whose runs go as far as told, keep state in their home, and heed requests."""
+    """Executors whose runs go as far as told, keep state in their home, and heed requests.
+
+    Attributes:
+        stop_at: how far a run goes by itself.
+        ends: how it ends there; None: it runs until it is asked to end.
+        stubborn: it does not heed requests.
+        slow: a suspension waits for the running micro-batch: until `orders` lets it end, the job is suspending.
+    """
 
     stop_at: JobState = JobState.RUNNING
     ends: JobState | None = None
     stubborn: bool = False
+    slow: bool = False
     orders: list[threading.Event] = field(default_factory=list)
+    made: Executor = field(init=False)
 
     def __call__(self) -> Executor:
-        return Executor(self)
+        self.made = Executor(self)
+        return self.made
 
 
 class Executor:
@@ -40,7 +50,8 @@ class Executor:
 
     def __init__(self, runs: Runs) -> None:
         self._runs, self._order, self._wish = runs, threading.Event(), JobState.CANCELLED
-        self._begun = False
+        self._begun = self._suspends = False
+        self._home: Path | None = None
 
     def check(self, submission: Submission) -> None:
         pass
@@ -59,7 +70,7 @@ class Executor:
         if runs.stop_at is not JobState.STARTING:
             home.mkdir(parents=True, exist_ok=True)
             (home / "suspended").unlink(missing_ok=True)
-            self._begun = True
+            self._begun, self._home = True, home
             events.running()
             if runs.stop_at is JobState.DRAINING:
                 events.turned(JobState.DRAINING)
@@ -81,12 +92,26 @@ class Executor:
         if (
             not self._begun
             or (self._runs.stop_at is JobState.DRAINING and what is Asked.SUSPEND)
+            or (self._suspends and what is Asked.DRAIN)
+            or self.is_suspended()
             or self._runs.stubborn
         ):
             raise RequestRefusedError("nothing comes of it")
-        if what in (Asked.SUSPEND, Asked.DRAIN):
+        if what is Asked.SUSPEND and self._runs.slow:
+            self._suspends, self._wish = True, JobState.STOPPED
+        elif what in (Asked.SUSPEND, Asked.DRAIN):
             self._end(JobState.STOPPED if what is Asked.SUSPEND else JobState.DRAINED)
         return ""
+
+    def commit(self) -> None:
+        """Commits the last micro-batch of a job that suspends; its last calls are still to come."""
+        assert self._suspends
+        assert self._home is not None
+        (self._home / "suspended").touch()
+
+    def is_suspended(self) -> bool:
+        """Whether its last micro-batch is committed."""
+        return self._home is not None and (self._home / "suspended").exists()
 
     def _end(self, state: JobState) -> None:
         self._wish = state
@@ -102,7 +127,10 @@ class Executor:
         self.cancel()
 
     def cancel(self) -> None:
-        if not self._runs.stubborn:
+        if self.is_suspended():
+            # It ends as it was to end, only sooner.
+            self._order.set()
+        elif not self._runs.stubborn:
             self._end(JobState.CANCELLED)
 
 
@@ -148,9 +176,10 @@ class Server:
     def wait(self, id: str, over: Callable[[list[JobState]], bool]) -> None:
         while True:
             version = self.jobs.registry.version()
-            if over(self.states(id)):
+            if over(states := self.states(id)):
                 return
             self.jobs.registry.wait(version, WAIT)
+            assert self.jobs.registry.version() != version, f"nothing happens any more: {states}"
 
     def left(self, id: str) -> str:
         """The job's state, and the letters of what there is of it."""
@@ -194,6 +223,13 @@ def put_into(server: Server, state: str) -> str:
         case "draining":
             runs.stop_at = JobState.DRAINING
             server.begun(id, JobState.DRAINING)
+        case "suspending" | "suspending, with its last commit":
+            runs.slow = True
+            server.begun(id, JobState.RUNNING)
+            run = runs.made
+            server.jobs.ask(id, Asked.SUSPEND)
+            if state != "suspending":
+                run.commit()
         case "cancelling":
             runs.stubborn = True
             server.begun(id, JobState.RUNNING)
@@ -205,6 +241,13 @@ def put_into(server: Server, state: str) -> str:
     return id
 
 
+def suspended(server: Server, id: str) -> None:
+    """Waits until a job is suspended that was asked to be."""
+    for order in server.runs.orders:
+        order.set()
+    server.wait(id, lambda states: states[-1] is JobState.STOPPED)
+
+
 def ask(server: Server, id: str, request: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes a request by the name of its column, and waits until nothing more comes of it."""
     jobs = server.jobs
@@ -213,9 +256,11 @@ def ask(server: Server, id: str, request: str, monkeypatch: pytest.MonkeyPatch) 
             server.begun(id, JobState.RUNNING)
         case "savepoint":
             jobs.ask(id, Asked.SAVEPOINT, "safe")
+            if server.runs.slow:
+                suspended(server, id)
         case "suspend":
             jobs.ask(id, Asked.SUSPEND)
-            server.wait(id, lambda states: states[-1] is JobState.STOPPED)
+            suspended(server, id)
         case "drain":
             jobs.ask(id, Asked.DRAIN)
             server.wait(id, lambda states: states[-1] in (JobState.DRAINED, JobState.DONE))
@@ -255,8 +300,9 @@ def test_request_leaves_what_the_table_says(
 
 def test_the_table_has_every_state_and_request() -> None:
     cells = list(cells_for(__file__))
-    assert len(cells) == 11 * 7
-    assert {state.partition(" ")[0].upper() for state, _, _ in cells} - {"PREPARED", "SUSPENDED"} == (
+    assert len(cells) == 13 * 7
+    named = {state.partition(" ")[0].strip(",").upper() for state, _, _ in cells}
+    assert named - {"PREPARED", "SUSPENDING", "SUSPENDED"} == (
         {state.name for state in JobState} - {"STOPPED"}
     )
 
