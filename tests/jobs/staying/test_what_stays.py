@@ -302,9 +302,7 @@ def test_the_table_has_every_state_and_request() -> None:
     cells = list(cells_for(__file__))
     assert len(cells) == 13 * 7
     named = {state.partition(" ")[0].strip(",").upper() for state, _, _ in cells}
-    assert named - {"PREPARED", "SUSPENDING", "SUSPENDED"} == (
-        {state.name for state in JobState} - {"STOPPED"}
-    )
+    assert named - {"PREPARED", "SUSPENDING", "SUSPENDED"} == {state.name for state in JobState} - {"STOPPED"}
 
 
 @pytest.mark.parametrize("jobs", [1005])
