@@ -37,7 +37,8 @@ def came(*, join: bool) -> list[tuple[bytes, list[tuple[int, int]]]]:
     return [(key, [(value, int(time)) for value, time, _, _ in some]) for key, some in found]
 
 
-def test_what_has_come_to_a_key_is_one_in_the_order_of_the_tasks() -> None:
+def test_what_has_come_to_a_key_is_one_in_the_order_of_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "_JOINED_BYTES", 1 << 10)
     assert came(join=True) == [(b"a", OF_A), (b"b", [(3, 30)]), (b"c", [(5, 50)])]
 
 
