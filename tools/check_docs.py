@@ -167,7 +167,7 @@ def violations(paths: Iterable[Path], known: Known) -> Iterator[str]:
         of_users = path.is_relative_to(DOCS) and not path.is_relative_to(DOCS / "developers")
         found = [
             *broken_links(path, page, pages),
-            *unknown_names(page, known, options=of_users or path.name == "README.md"),
+            *unknown_names(page, known, options=of_users or path == ROOT / "README.md"),
         ]
         yield from (f"{path.relative_to(ROOT)}:{number}: {what}" for number, what in sorted(found))
     total = sum(page.words for path, page in pages.items() if path.is_relative_to(DOCS))

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/time.md by the engine's own formula: `python tools/time_pictures.py [--check]`.
+"""Draws the pictures of docs/explanation/time.md by the engine's own formula.
 
 `--check` writes nothing to docs; it fails when a picture there is not what would be drawn. Pictures of another version
 of matplotlib are not compared: the same drawing is other bytes there.
@@ -111,7 +111,7 @@ def _is_same(picture: Path, drawn: bytes) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """Draws them, or looks whether they are as they should be. Returns the exit status."""
-    parser = argparse.ArgumentParser(description="Draws the pictures of docs/time.md.")
+    parser = argparse.ArgumentParser(description="Draws the pictures of docs/explanation/time.md.")
     parser.add_argument("--check", action="store_true", help="only say which are not what would be drawn")
     if not parser.parse_args(arguments).check:
         draw(PICTURES)

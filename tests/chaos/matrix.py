@@ -1,4 +1,4 @@
-"""The table of ends and kills in docs/ends.md, from what `tests.chaos.test_ends` has said.
+"""The table of ends and kills in docs/explanation/guarantees.md, from what `tests.chaos.test_ends` has said.
 
 python -m tests.chaos.test_ends local >local.log; python -m tests.chaos.matrix local.log s3.log
 """
@@ -14,7 +14,7 @@ from typing import Final
 from tests.chaos.points import POINTS, VICTIMS
 from tests.chaos.test_ends import ENDS, cells
 
-_DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "ends.md"
+_DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "guarantees.md"
 _BEGIN, _END = "<!-- matrix:begin -->\n", "<!-- matrix:end -->"
 _LINE: Final = re.compile(
     r"^(?P<where>local|s3): (?P<end>\w+), (?P<victim>\w+), "

@@ -1,4 +1,4 @@
-"""The pictures of docs/time.md are what the code draws."""
+"""The pictures of docs/explanation/time.md are what the code draws."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Spark's output modes, as what Beam has for them: windows, a trigger, accumulation and lateness.
 
-Owns the presets; the table of who puts out when, and who lets go when, is in `docs/time.md`.
+Owns the presets; the table of who puts out when, and who lets go when, is in `docs/explanation/time.md`.
 """
 
 from __future__ import annotations

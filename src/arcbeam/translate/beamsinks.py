@@ -1,7 +1,7 @@
 """Faults of Beam's own file sinks on unbounded inputs, which users should know before a pipeline runs.
 
 Owns which sinks are concerned, recognized by their Python type in the pipeline's proto, and the words. The faults are
-in the SDK, so they are the same on every runner; `docs/ends.md` lists them.
+in the SDK, so they are the same on every runner; `docs/howto/exactly-once-sinks.md` lists them.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def warnings_of(components: Any) -> Iterator[str]:
         short = kind.rpartition(".")[2]
         strategies = [components.windowing_strategies[pcoll.windowing_strategy_id] for pcoll in unbounded]
         if kind in _MIXING:
-            # Of rows, the sink has no tables yet.
+            # Dictionaries become tables before they are grouped by window, a bundle at a time.
             what = (
-                "puts the rows of several windows into the file of the last one"
+                "puts all rows of a bundle into the window of the last one"
                 if any(each.startswith(f"{name}/") and each.endswith(_ROWS) for each in names)
-                else "leaves files empty or cut off"
+                else "leaves files empty or cut off when several windows end together"
             )
             yield (
-                f"{name} may lose data: Beam's {short} {what} when several windows end together, on every runner; "
+                f"{name} may lose data: Beam's {short} {what}, on every runner; "
                 f"use arcbeam.io.WriteParts(path, {_MIXING[kind]})"
             )
         elif f"{name}{_REWINDOWED}" not in names and any(map(_fires_again, strategies)):

@@ -21,7 +21,7 @@ from arcbeam.steps.telling.status import StageStatus, Status
 
 _LOG = logging.getLogger("arcbeam")
 
-_FAMILIES: Final = {
+FAMILIES: Final = {
     "elements": ("counter", "Elements that tasks have read."),
     "tasks": ("counter", "Tasks that have ended."),
     "step": ("counter", "The newest step that is committed."),
@@ -52,7 +52,13 @@ _FAMILIES: Final = {
     "waiting_bytes": ("gauge", "Bytes of these."),
     "user": ("counter", "Counters of the pipeline's own."),
 }
-"""Type and meaning of each; behind `arcbeam_`. Counters end with `_total`."""
+"""Type and meaning of each metric, by what `name_of` takes."""
+
+
+def name_of(family: str) -> str:
+    """Return the full name of a metric, as Prometheus sees it."""
+    kind, _ = FAMILIES[family]
+    return f"arcbeam_{family}" + ("_total" if kind == "counter" else "")
 
 
 class _Page:
@@ -63,17 +69,16 @@ class _Page:
         self._lines: dict[str, list[str]] = {}
 
     def add(self, family: str, value: float, **labels: str) -> None:
-        kind, _ = _FAMILIES[family]
         told = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"job": self._job, **labels}.items())
-        name = f"arcbeam_{family}" + ("_total" if kind == "counter" else "")
+        name = name_of(family)
         number = {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
         self._lines.setdefault(family, []).append(f"{name}{{{told}}} {number}\n")
 
     def text(self) -> str:
         written = []
         for family, lines in self._lines.items():
-            kind, meaning = _FAMILIES[family]
-            name = f"arcbeam_{family}" + ("_total" if kind == "counter" else "")
+            kind, meaning = FAMILIES[family]
+            name = name_of(family)
             written += [f"# HELP {name} {meaning}\n", f"# TYPE {name} {kind}\n", *lines]
         return "".join(written)
 

@@ -1,4 +1,4 @@
-"""Tables of docs/operating.md that are the input of tests."""
+"""Tables of docs/reference/what-stays.md that are the input of tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 def cells_for(test: str) -> Iterator[tuple[str, str, str]]:
     """The row, the column and the text of each cell of the table that names a test as its reader."""
     name = Path(test).resolve().relative_to(_ROOT).as_posix()
-    text = (_ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    text = (_ROOT / "docs" / "reference" / "what-stays.md").read_text(encoding="utf-8")
     _, mark, after = text.partition(f"<!-- the input of {name} -->\n")
     assert mark, name
     lines = after.partition("\n\n")[0].splitlines()

@@ -1,4 +1,4 @@
-"""What a request makes of a job in a folder, and what is left there: the table of docs/operating.md."""
+"""What a request makes of a job in a folder, and what is left there: the table of docs/reference/what-stays.md."""
 
 from __future__ import annotations
 

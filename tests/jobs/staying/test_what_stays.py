@@ -1,4 +1,4 @@
-"""What a request makes of a job at a server, and what is left of it on disk: the table of docs/operating.md."""
+"""What a request makes of a job at a server, and what stays on disk: the table of docs/reference/what-stays.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The same scripted rows through Structured Streaming and through us, on the same Spark: the same windows of counts.
 
-Where results differ, `docs/time.md` says so, and the test says how. More of them: `test_beside_spark_*`.
+Where results differ, `docs/explanation/differences.md` and the test say so. More of them: `test_beside_spark_*`.
 """
 
 from __future__ import annotations
