@@ -51,6 +51,7 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/mypy --strict src
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_house.py
+	$(BIN)/python tools/check_docs.py
 	$(BIN)/python tools/features.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/time_pictures.py --check
@@ -65,7 +66,7 @@ docs: $(VENV)/.dev ## Generate the pages of features, options and commands, and 
 	$(BIN)/python tools/time_pictures.py
 
 site: $(VENV)/.docs ## The documents as a site, in build/site; a broken link or anchor fails.
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict
 
 clean: ## Remove what was built, but not .venv.
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis spark-warehouse

@@ -69,6 +69,14 @@ def test_headings_of_one_name_have_anchors_of_their_own() -> None:
     assert page_of("# A b\n## A b\n### [L](x.md): `c`?\n").anchors == {"a-b", "a-b_1", "l-c"}
 
 
+def test_navigation_has_every_page_and_no_other() -> None:
+    nav = "nav:\n  - Home: index.md\n  - How-to:\n      - Late data: howto/late.md\n"
+    assert list(check_docs.not_in_nav(nav, ["index.md", "howto/late.md", "developers/decisions/one.md"])) == []
+    missing, extra = check_docs.not_in_nav(nav, ["index.md", "howto/early.md"])
+    assert "howto/late.md" in missing
+    assert "howto/early.md" in extra
+
+
 def test_length_of_all_pages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [check_docs.ROOT / "README.md", check_docs.DOCS / "index.md"]
     monkeypatch.setattr(check_docs, "MAX_WORDS", 3)
