@@ -1,0 +1,52 @@
+"""Pages of reference that are written by hand name everything that there is."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+
+import pytest
+
+import arcbeam.io
+from arcbeam import errors
+from tools.check_docs import DOCS, ROOT
+
+_PAGE = (DOCS / "reference" / "io.md").read_text(encoding="utf-8")
+_WORDS = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", _PAGE))))
+
+
+@pytest.mark.parametrize("name", arcbeam.io.__all__)
+def test_page_names_class_and_arguments(name: str) -> None:
+    assert name in _WORDS
+    value = getattr(arcbeam.io, name)
+    functions = [value]
+    if name == "OutputMode":
+        functions = [value.append, value.update, value.complete]
+    if name in ("Format", "Publisher", "RecordError"):
+        functions = []
+    for function in functions:
+        arguments = set(inspect.signature(function).parameters) - {"label", "args", "kwargs"}
+        assert arguments <= _WORDS, f"{function.__qualname__}: {arguments - _WORDS}"
+
+
+def test_page_of_errors_names_every_error() -> None:
+    page = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ArcbeamError)]
+    assert kinds
+    assert [
+        kind.__name__ for kind in kinds if f"`{kind.__name__}`" not in page and f".{kind.__name__}`" not in page
+    ] == []
+
+
+def test_page_of_versions_has_the_ranges_of_the_package() -> None:
+    page = (DOCS / "reference" / "versions.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ranges = {re.split(r"[<>=]", each)[0]: each for each in project["dependencies"]}
+    beam = re.search(r">=(\d+\.\d+),", ranges["apache-beam"])
+    spark = re.search(r">=(\d+\.\d+),", ranges["pyspark"])
+    assert beam is not None
+    assert spark is not None
+    minor = ".".join(project["version"].split(".")[:2])
+    assert f"| {minor} | {beam[1]} | {spark[1]} to " in page
+    assert project["requires-python"].removeprefix(">=") in page
