@@ -61,6 +61,11 @@ SEEDS = {
     "a copy built upon that is of before its level went": 565,
     "a takeover that is checked for only after failed tries": 11,
     "a takeover that is checked for only now and then": 30,
+    "a coordinator that wakes up at once": 0,
+    "a coordinator that runs micro-batches instead of waiting": 3,
+    "a stage of restrictions that is due a moment later": 0,
+    "a stage with timers that is due a moment later": 0,
+    "elements that wait taken for what the budget left": 2,
 }
 """By mistake, a seed that finds it, as in docs/simulator.md."""
 

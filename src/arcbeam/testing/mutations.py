@@ -43,6 +43,7 @@ from arcbeam.model.windows import Window
 from arcbeam.steps import progress
 from arcbeam.steps.driver import JobDriver
 from arcbeam.store.manifest.values import Manifest
+from arcbeam.testing.mistakes_of_loops import OF_LOOPS
 from arcbeam.testing.mistakes_of_the_driver import OF_THE_DRIVER
 from arcbeam.testing.mistakes_of_the_store import OF_THE_STORE, Mutation
 from arcbeam.testing.mistakes_of_timers import OF_TIMERS_AND_SIDES
@@ -373,6 +374,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     **OF_TIMERS_AND_SIDES,
     **OF_THE_STORE,
     **OF_THE_DRIVER,
+    **OF_LOOPS,
 }
 """The mistakes by name."""
 

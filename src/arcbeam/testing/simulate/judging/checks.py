@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from arcbeam.engine.plan.reports import StageReport
+from arcbeam.engine.plan.reports import StageReport, TaskReport
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, Timing, Window
@@ -18,6 +18,9 @@ from arcbeam.testing.simulate.judging.records import Broken, Drop, Out, Record
 from arcbeam.testing.simulate.scenario.combining import joined
 from arcbeam.testing.simulate.scenario.kinds import Group, Keep
 from arcbeam.testing.simulate.scenario.plans import Stage
+
+_IDLE_LOOKS = 10
+"""At the budget of a micro-batch, for each stage and shard, beyond one for each thing that was done. One was seen."""
 
 
 def is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
@@ -127,3 +130,14 @@ def of_report(happened: Happened, report: StageReport, plan: StepPlan) -> None:
     drops = sum(record.elements for record in happened.records if isinstance(record, Drop))
     if report.counts.late != drops:
         raise Broken(f"{where} has dropped {drops}, and counts {report.counts.late}")
+
+
+def of_looks(looks: int, report: TaskReport) -> None:
+    """A task looks at its budget when it has done something, or is about to: else it spins until that is used up."""
+    every = [stage.counts for stage in report.stages]
+    done = sum(each.read + each.written + each.fired + each.resumed + each.unparked + each.made for each in every)
+    if looks > done + _IDLE_LOOKS * (1 + len(every)):
+        raise Broken(
+            f"a busy loop: task {report.task} of level {report.level} has looked at its budget {looks} times, and has "
+            f"done {done} things: {'; '.join(f'{of.stage} in shard {of.shard}: {of.counts}' for of in report.stages)}"
+        )

@@ -10,6 +10,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from arcbeam.engine.plan.reports import StageReport
 from arcbeam.engine.progress import Command, Event, Propose
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.watermarks.clocks import Port
@@ -35,6 +36,8 @@ from arcbeam.testing.simulate.scenario.plans import Pipeline
 
 _COUNTED = 7
 """Of each seventh commit it is counted what its stages keep."""
+_MOST_IDLE = 5
+"""Micro-batches in a row that do nothing: a job with more of them is in a busy loop. One was seen in 150 seeds."""
 _FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS})
 _GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
 
@@ -82,6 +85,7 @@ class Watcher:
         # if no step was run; and what is known of all steps that were run, and are real.
         self._leftover: dict[tuple[int, int], frozenset[tuple[str, int]] | None] = {}
         self._ran: dict[int, StepRun] = {}
+        self._idle = 0
 
     def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
         """The driver of an epoch has taken in an event, and that is what is to be done."""
@@ -90,6 +94,19 @@ class Watcher:
             if isinstance(command, Propose):
                 left = ((stage.stage, stage.shard) for of in command.reports for stage in of.stages if stage.leftover)
                 self._leftover[epoch, command.step] = frozenset(left) if command.reports else None
+                if command.reports:
+                    self._check_idle(command)
+
+    def _check_idle(self, proposed: Propose) -> None:
+        """Each micro-batch does something, but for some."""
+        places = [stage for report in proposed.reports for stage in report.stages]
+        self._idle = 0 if any(map(_did_something, places)) else self._idle + 1
+        if self._idle > _MOST_IDLE:
+            asking = [at for at in places if at.leftover or at.awaited or at.next_due is not None] or places
+            raise Broken(
+                f"a busy loop: {self._idle} micro-batches in a row, up to {proposed.step}, have done nothing: "
+                + "; ".join(map(_asked, asking))
+            )
 
     def counting(self, head: Manifest | None = None) -> dict[int, tuple[bytes, ...]]:
         """By step, the parts of all steps that led to a manifest, or to the head."""
@@ -340,6 +357,18 @@ class Ledger:
                 heapq.heappop(ahead)
             if ahead and port in marks and marks[port] > ahead[0][0]:
                 raise Broken(f"{port} is at {marks[port]}, and {ahead[0][1]} is still to come")
+
+
+def _asked(at: StageReport) -> str:
+    wants = [f"asks for one at {at.next_due}"] if at.next_due is not None else []
+    wants += ["has left something"] if at.leftover else []
+    wants += [f"waits for {each.port}" for each in at.awaited]
+    return f"{at.stage} in shard {at.shard} {', '.join(wants) or 'wants nothing'}"
+
+
+def _did_something(at: StageReport) -> bool:
+    counts = at.counts
+    return any((counts.read, counts.written, counts.fired, counts.resumed, counts.unparked, counts.late, counts.made))
 
 
 def _monotone(before: Manifest | None, now: Manifest) -> None:

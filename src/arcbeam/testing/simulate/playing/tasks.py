@@ -82,15 +82,15 @@ class TaskRun:
         self._sides = SideFileReader(job.blobs, job.scratch, order.side_files, parts, job.copies)
         self._aside: dict[tuple[int, int], tuple[str, SideFileWriter, set[Window]]] = {}
         specs = job.pipeline.specs(job.layout)
-        self._attempt = TaskAttempt(
-            job.layout, specs, order, level, task, name, self, self, self, self, Looks(job.looks)
-        )
+        self._looks = Looks(job.looks)
+        self._attempt = TaskAttempt(job.layout, specs, order, level, task, name, self, self, self, self, self._looks)
 
     # The two halves of its life.
 
     def work(self) -> TaskReport:
         """Does the task's part of the step; the report is without files."""
         report = self._attempt.work()
+        checks.of_looks(self._looks.used, report)
         for stage in report.stages:
             desk = self._desks[stage.stage, stage.shard]
             checks.of_report(desk, stage, self.plan)

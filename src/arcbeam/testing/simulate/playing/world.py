@@ -153,14 +153,14 @@ class World:
         self.at_once = self.at_once + 1 if moment == self.now else 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         if self.at_once > _MOST_AT_ONCE:
-            raise Broken(f"{self.at_once} events have happened at {moment}, and the clock does not move")
+            raise Broken(f"a busy loop: {self.at_once} events at {moment}, and the clock does not move")
         self.now = moment
         commits, events = self._between
         events = events + 1 if commits == self.watcher.commits else 1
         self._between = self.watcher.commits, events
         self.most_between = max(self.most_between, events)
         if events > _MOST_BETWEEN:
-            raise Broken(f"{events} events have happened since commit {commits}, and none has led to another")
+            raise Broken(f"a busy loop: {events} events after commit {commits}, and none has led to another")
 
     def close(self) -> None:
         """Lets go of what hosts have open."""
