@@ -41,6 +41,8 @@ WHOLE = [
     "tests/store/log",
     "tests/store/manifest",
     "tests/store/shards",
+    "tests/harness/state",
+    "tests/harness/stateful",
     "tests/harness/step",
 ]
 

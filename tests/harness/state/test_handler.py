@@ -391,7 +391,15 @@ ITERABLE = common_urns.side_inputs.ITERABLE.urn
 MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
 
 
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is decoded has room in the cache, whatever the sizes of this process."""
+    monkeypatch.setattr(module, "_CACHED_SIDE_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "_CACHED_SIDES_BYTES", 1 << 20)
+
+
 class TestSideInputs:
+    @pytest.mark.usefixtures("room")
     def test_an_iterable_is_read_and_kept_decoded(self) -> None:
         sides = Sides({(7, b""): [nested(TEXTS, "a", "b"), nested(TEXTS, "c")]})
         handler = InProcessStateHandler({("t", "side0"): 7}, sides)
@@ -401,6 +409,7 @@ class TestSideInputs:
             assert list(view) == ["a", "b", "c"]
         assert sides.read == 2
 
+    @pytest.mark.usefixtures("room")
     def test_side_inputs_are_those_of_the_task(self) -> None:
         one, other = (Sides({(7, b""): [nested(TEXTS, text)]}) for text in ("one", "other"))
         handler = InProcessStateHandler({("t", "side0"): 7})
@@ -420,6 +429,7 @@ class TestSideInputs:
         assert list(view) == [f"text {i}" for i in range(100)]  # again from the start
         assert list(running) == [f"text {i}" for i in range(10, 100)]
 
+    @pytest.mark.usefixtures("room")
     def test_a_multimap_is_looked_up(self) -> None:
         coder = coders.TupleCoder((TEXTS, INTS))
         sides = Sides({(7, b"", encoded("a")): [nested(INTS, 1, 2), nested(INTS, 3)]})
