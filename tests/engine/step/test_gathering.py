@@ -78,6 +78,12 @@ def came(chance: random.Random, step: int) -> list[tuple[bytes, list[WindowedEle
     return found
 
 
+def moved_to(watermark: int, step: int, chance: random.Random) -> int:
+    """Where the watermark is at the end of a step: often exactly at the last moment of a window, or at its expiry."""
+    exact = [10 * step - 1, 10 * step + 9, 10 * step + 4, 10 * step + 14]
+    return max(watermark, chance.choice([10 * step - 5, 10 * step + 12, 10 * step + 40, *exact]))
+
+
 @pytest.mark.contract("ENG-02", "ENG-08")
 @pytest.mark.parametrize("seed", range(80))
 def test_what_is_gathered_is_what_would_have_come_of_windows_on_their_own(seed: int) -> None:
@@ -88,7 +94,7 @@ def test_what_is_gathered_is_what_would_have_come_of_windows_on_their_own(seed: 
     watermark = 0
     for step in range(8):
         coming = came(chance, step)
-        watermark = max(watermark, chance.choice([10 * step - 5, 10 * step + 12, 10 * step + 40]))
+        watermark = moved_to(watermark, step, chance)
         expected = there.run(watermark, [(key, elements) for key, elements, _ in coming])
         report = here.run(
             watermark, [(key, Part(elements, windows, chance.random() < 0.7)) for key, elements, windows in coming]
@@ -137,7 +143,7 @@ def test_wherever_budgets_end_late_elements_come_behind_those_that_wait(
     watermark = 0
     for step in range(9):
         coming = came(chance, step)
-        watermark = max(watermark, chance.choice([10 * step - 5, 10 * step + 12, 10 * step + 40]))
+        watermark = moved_to(watermark, step, chance)
         there.run(watermark, [(key, elements) for key, elements, _ in coming])
         here.looks = chance.choice([0, 1, 2, 5, 1000])
         parts = [(key, Part(elements, windows, chance.random() < 0.7)) for key, elements, windows in coming]

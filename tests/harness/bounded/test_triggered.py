@@ -192,9 +192,9 @@ def test_lateness_and_expiry() -> None:
     panes.add(at_one, 0)
     panes.advance(Timestamp(12), 0)
     panes.add(at_one * 3, 0)
-    panes.advance(Timestamp(15), 0)  # the window expires after that, not then
+    panes.advance(Timestamp(micros=14_999_999), 0)  # the last moment, and the lateness: not passed yet
     panes.add(at_one, 0)
-    panes.advance(Timestamp(15.000001), 0)
+    panes.advance(Timestamp(15), 0)
     panes.add(at_one, 0)
     panes.finish(0)
     places = [

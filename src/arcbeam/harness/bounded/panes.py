@@ -291,7 +291,8 @@ class Panes:
         if expired:
             # The pane of the watermark and that of the closing are one.
             if wanted or self._strategy.empty_last:
-                self._emit(cell, last=True, on_time=True)
+                # As in the engine: an empty pane of the closing alone is late, unless a window closes at its end.
+                self._emit(cell, last=True, on_time=wanted or self._expiry(cell.end) < cell.end)
         elif fires:
             finished = trigger.fire(at)
             cell.rearm()
@@ -301,7 +302,11 @@ class Panes:
                 cell.close()
 
     def _expired(self, end: int) -> bool:
-        return self._watermark > end + self._strategy.lateness
+        return self._watermark > self._expiry(end)
+
+    def _expiry(self, end: int) -> int:
+        """The moment with which a window expires, once it is passed; as in the engine, not after the global window."""
+        return min(end - 1 + self._strategy.lateness, model.END_OF_GLOBAL_WINDOW)
 
     def _ask(self, cell: _Cell, now: int) -> None:
         at, trigger = Moment(model.Timestamp(now), cell.passed), cell.trigger

@@ -1,0 +1,227 @@
+"""All that decide when panes come decide the same, with the watermark exactly at each moment that matters."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from apache_beam.transforms.window import FixedWindows, GlobalWindow, GlobalWindows, Sessions, SlidingWindows
+from apache_beam.utils.timestamp import Duration as SdkDuration
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+from apache_beam.utils.windowed_value import PaneInfoTiming, WindowedValue
+
+from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.grouping.effects import DropLate, EmitPane
+from arcbeam.engine.grouping.merging import SessionMerging
+from arcbeam.engine.grouping.strategy import PaneTime
+from arcbeam.engine.grouping.strategy import Strategy as OurStrategy
+from arcbeam.engine.grouping.triggers import AfterCount, Trigger
+from arcbeam.engine.plan.stagekinds import Grouped
+from arcbeam.engine.step.bundles import CallResult
+from arcbeam.harness.bounded.panes import Panes
+from arcbeam.harness.bounded.panes import Strategy as BoundedStrategy
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
+from arcbeam.testing import windowfns
+from tests.boundaries.rules import GLOBAL, Drop, Key, Pane, Span, Strategy
+from tests.boundaries.stories import Step, story, strategy_of
+from tests.engine.grouping.grouping_shard import Shard
+from tests.engine.grouping.grouping_strategies import Concat
+from tests.engine.grouping.test_singlepane import Long
+from tests.engine.step.test_gathering import Part, unpack
+from tests.engine.step.world import World
+
+Outcome = tuple[dict[Span, list[Pane]], Counter[Drop]]
+TRIGGERS: dict[str, Trigger] = {
+    "each late": Repeatedly(AfterWatermark()),
+    "once": AfterWatermark(),
+    "late pairs": AfterWatermark(late=AfterCount(2)),
+    "early pairs": AfterWatermark(early=AfterCount(2), late=AfterCount(1)),
+}
+PANE_TIMES = {"end": PaneTime.END_OF_WINDOW, "earliest": PaneTime.EARLIEST, "latest": PaneTime.LATEST}
+
+
+def outcome(panes: Sequence[Pane], drops: Sequence[Drop]) -> Outcome:
+    """What is compared: panes in order by window, and drops."""
+    found: defaultdict[Span, list[Pane]] = defaultdict(list)
+    for pane in panes:
+        found[pane.window].append(pane)
+    return dict(found), Counter(drops)
+
+
+def by_the_rules(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
+    key = Key(strategy)
+    for elements, watermark in steps:
+        for value, time in elements:
+            key.add(value, time)
+        key.advance(watermark)
+    return outcome(key.panes, key.drops)
+
+
+# The engine.
+
+
+def ours(strategy: Strategy, *, combined: bool = False) -> OurStrategy:
+    return OurStrategy(
+        combiner=Concat() if combined else None,
+        trigger=TRIGGERS[strategy.trigger],
+        merging=SessionMerging() if strategy.windows == "sessions" else None,
+        accumulating=strategy.accumulating,
+        pane_time=PANE_TIMES[strategy.pane_time],
+        lateness=Duration(strategy.lateness),
+        empty_on_time=strategy.empty_on_time,
+        empty_last=strategy.empty_last,
+    )
+
+
+def windowfn_of(strategy: Strategy) -> windowfns.WindowFn:
+    match strategy.windows:
+        case "fixed":
+            return windowfns.FixedWindows(Duration(strategy.size), Duration(0))
+        case "sliding":
+            return windowfns.SlidingWindows(Duration(strategy.size), Duration(strategy.period), Duration(0))
+        case "sessions":
+            return windowfns.Sessions(Duration(strategy.size))
+        case "global":
+            return windowfns.GlobalWindows()
+
+
+def span_of(window: Window) -> Span:
+    return (window.start, window.end) if isinstance(window, IntervalWindow) else GLOBAL
+
+
+def pane_of(pane: EmitPane) -> Pane:
+    values = tuple(sorted(int(value) for value in pane.contents))
+    timing = pane.pane.timing.value
+    assert timing in ("early", "on time", "late")
+    return Pane(span_of(pane.window), values, pane.timestamp, timing, pane.pane.index, pane.pane.is_last)
+
+
+def drop_of(drop: Any) -> Drop:
+    assert isinstance(drop, DropLate)
+    return Drop(span_of(drop.window), int(drop.value), "expired" if drop.reason.name == "EXPIRED" else "closed")
+
+
+def of_shard(kind: type[Shard]) -> Callable[[Strategy, Sequence[Step]], Outcome]:
+    """A grouping alone, in short or the long way."""
+
+    def run(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
+        shard = kind(ours(strategy, combined=steps[0].watermark % 3 == 0), windowfn_of(strategy))
+        for elements, watermark in steps:
+            if elements:
+                shard.add([time for _, time in elements], values=[b"%d" % value for value, _ in elements])
+            shard.advance(watermark)
+        assert not len(shard.view)
+        assert not shard.timers
+        assert not shard.holds
+        return outcome([pane_of(pane) for pane in shard.panes], [drop_of(drop) for drop in shard.drops])
+
+    return run
+
+
+class Stage(World):
+    """A stage that keeps its panes."""
+
+    def __init__(self, kind: Grouped) -> None:
+        super().__init__(kind)
+        self.put_out: list[Pane] = []
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        self.put_out += map(pane_of, panes)
+        return CallResult(len(panes))
+
+
+def of_stage(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
+    """A stage in steps: windows are gathered, sessions may pass."""
+    windowfn = windowfn_of(strategy)
+    decode = (lambda data: GLOBAL_WINDOW) if strategy.windows == "global" else IntervalWindow.from_ordered
+    stage = Stage(Grouped(ours(strategy), decode, unpack))
+    stage.spec = replace(stage.spec, decode=decode)
+    for elements, watermark in steps:
+        came: list[tuple[bytes, Part]] = []
+        for value, time in elements:
+            windows = windowfn.assign(Timestamp(time))
+            element = (b"%d" % value, Timestamp(time), windows, NO_PANE)
+            came.append((b"k", Part([element], windows, packed=value % 3 > 0)))
+        stage.looks = 1_000_000
+        stage.run(watermark, came)
+    return outcome(stage.put_out, [drop_of(drop) for drop in stage.drops])
+
+
+# The bounded run.
+
+
+def of_bounded(strategy: Strategy, steps: Sequence[Step]) -> Outcome:
+    """What bounded pipelines use, with a watermark that moves."""
+    size, period = SdkDuration(micros=strategy.size), SdkDuration(micros=strategy.period)
+    windowfn: Any = {
+        "fixed": lambda: FixedWindows(size),
+        "sliding": lambda: SlidingWindows(size, period),
+        "sessions": lambda: Sessions(size),
+        "global": GlobalWindows,
+    }[strategy.windows]()
+    combine = {"end": None, "earliest": min, "latest": max}[strategy.pane_time]
+    of = BoundedStrategy(
+        windowfn,
+        TRIGGERS[strategy.trigger].fresh(),
+        accumulating=strategy.accumulating,
+        timestamp=combine,
+        lateness=strategy.lateness,
+        empty_on_time=strategy.empty_on_time,
+        empty_last=strategy.empty_last,
+    )
+    panes = Panes(of, keeps_dropped=True)
+    for elements, watermark in steps:
+        values = []
+        for value, time in elements:
+            windows = windowfn.assign(windowfn.AssignContext(SdkTimestamp(micros=time)))
+            if windows:
+                values.append(WindowedValue(value, SdkTimestamp(micros=time), tuple(windows)))
+        panes.add(values, 0)
+        if watermark == steps[-1].watermark:
+            panes.finish(0)
+        else:
+            panes.advance(SdkTimestamp(micros=watermark), 0)
+    return outcome(list(map(their_pane, panes.out)), [their_drop(drop) for drop in panes.dropped or ()])
+
+
+def their_span(window: Any) -> Span:
+    return GLOBAL if isinstance(window, GlobalWindow) else (window.start.micros, window.end.micros)
+
+
+def their_pane(pane: Any) -> Pane:
+    timing = {PaneInfoTiming.EARLY: "early", PaneInfoTiming.ON_TIME: "on time", PaneInfoTiming.LATE: "late"}
+    info, values = pane.info, tuple(sorted(pane.values))
+    return Pane(their_span(pane.window), values, pane.timestamp.micros, timing[info.timing], info.index, info.is_last)  # type: ignore[arg-type]
+
+
+def their_drop(drop: Any) -> Drop:
+    (value,) = drop.values
+    return Drop(their_span(drop.window), value, "expired" if drop.expired else "closed")
+
+
+def story_of(seed: int) -> tuple[Strategy, list[Step]]:
+    chance = random.Random(seed)
+    strategy = strategy_of(chance)
+    return strategy, story(strategy, chance)
+
+
+@pytest.mark.contract("ENG-02", "ENG-10", "ENG-11")
+@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize(
+    "way", [of_shard(Shard), of_shard(Long), of_stage, of_bounded], ids=["short", "long", "stage", "bounded"]
+)
+def test_panes_are_those_of_the_rules_at_every_boundary(way: Any, block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        strategy, steps = story_of(seed)
+        if way is of_bounded:
+            strategy = replace(strategy, held_by="input")
+        elif way is of_stage:
+            # The stage's output watermark stays where it is.
+            strategy = replace(strategy, pane_time="end")
+        expected, found = by_the_rules(strategy, steps), way(strategy, steps)
+        assert found == expected, f"seed {seed}: {strategy}\n{steps}"
