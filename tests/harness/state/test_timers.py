@@ -9,7 +9,7 @@ from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.window import IntervalWindow
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.harness.state.timers import Family, KeyTimers, TimerHandle
@@ -48,22 +48,38 @@ class Key:
         return [(t.family.name, t.tag, int(t.windows[0].start), t.micros) for t in self.timers.event_timers(END)]
 
 
-words = st.tuples(
-    st.sampled_from(["event", "clock"]),
-    st.integers(0, 1),
-    st.sampled_from(["", "a"]),
-    st.one_of(st.none(), st.integers(1, 4)),
-)
+slots = st.tuples(st.sampled_from(["event", "clock"]), st.integers(0, 1), st.sampled_from(["", "a"]))
+words = st.tuples(slots, st.one_of(st.none(), st.integers(1, 4)))
+PARK = None
 
 
-@given(st.lists(words, max_size=30), st.integers(0, 30))
-def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any], parked_after: int) -> None:
+@st.composite
+def stories(draw: st.DrawFn) -> list[Any]:
+    """Slots that are set or cleared, mostly ones that were before; and parking in between."""
+    said: list[Any] = []
+    used: list[Any] = []
+    for _ in range(draw(st.integers(0, 30))):
+        if draw(st.integers(0, 9)) == 0:
+            said.append(PARK)
+            continue
+        slot, at = draw(words)
+        if used and draw(st.integers(0, 3)):
+            slot = draw(st.sampled_from(used[-3:]))
+        used.append(slot)
+        said.append((slot, at))
+    return said
+
+
+@given(stories())
+def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any]) -> None:
     key, pending = Key(), dict[Any, int]()
-    for n, (family, window, tag, at) in enumerate(said):
-        if n == parked_after:
+    for word in said:
+        if word is PARK:
             parked = key.timers.park()
             assert not key.timers
             key.timers.resume(parked)
+            continue
+        (family, window, tag), at = word
         slot = family, tag, window
         if at is None:
             key.handles[family, window].clear(tag)
@@ -85,6 +101,41 @@ def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any], park
     assert [(f.name, tag, window, at) for f, tag, window, at in clocks] == sorted(
         ((*slot, at) for slot, at in pending.items() if slot[0] == "clock"), key=lambda timer: timer[3]
     )
+
+
+@settings(max_examples=300)
+@given(stories(), st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(1, 6)), max_size=40))
+def test_what_callbacks_say_of_any_timer_counts_at_once(said: list[Any], answers: list[Any]) -> None:
+    """Each callback sets or clears a timer that was set before: one that is pending, the one that fires, or another."""
+    key, pending, used = Key(), dict[Any, tuple[int, int]](), list[Any]()
+    firing = False
+
+    def say(slot: Any, at: int | None) -> None:
+        used.append(slot)
+        window, tag = slot
+        if at is None:
+            key.handles["event", window].clear(tag)
+            pending.pop(slot, None)
+        else:
+            key.handles["event", window].set(at, tag)
+            # Of equal times, what was set first; once one has fired, what was set last counts as new.
+            kept = slot in pending and not firing
+            pending[slot] = at, pending[slot][1] if kept else len(used)
+
+    for word in said:
+        if word is not PARK:
+            (_, *slot), at = word
+            say(tuple(slot), at)
+    for timer in key.timers.event_timers(END):
+        slot = (int(timer.windows[0].start), timer.tag)
+        firing = True
+        assert slot == min(pending, key=lambda slot: pending[slot])
+        assert timer.micros == pending.pop(slot)[0] * 1_000_000
+        for _ in range(min(len(answers), 2)):
+            which, at = answers.pop()
+            say(used[-1 - which % len(used)], at)
+    assert not pending
+    assert not key.timers
 
 
 def test_what_is_set_or_cleared_while_they_fire_counts() -> None:
