@@ -15,7 +15,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import PickleCoder
-from apache_beam.transforms import trigger, userstate, window
+from apache_beam.transforms import combiners, trigger, userstate, window
 
 from arcbeam.io import WithLate
 from tests.harness.drive import Collect, Driven
@@ -198,3 +198,46 @@ def test_combiner_behind_late_elements_may_change_accumulators(fn: Any, seed: in
         late | Collect("late")
     assert found_in(p) == expected_in(windowing)
     assert not p.windowed("late")
+
+
+@pytest.mark.parametrize(
+    "fn", [Greedy(0), Greedy(-1), Compacting(1), Draining(0)], ids=["first", "last", "compact", "drain"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_accumulating_panes_of_sessions_that_merge_have_everything(fn: Any, seed: int) -> None:
+    """A session that grows takes the accumulators of several along, each of which has been a pane's result."""
+    early = trigger.AfterWatermark(early=trigger.AfterCount(1))
+    p = Stepped(Cutting(seed, _own, jumps=False))
+    with p:
+        windowing = window.Sessions(2)
+        build(p, fn, windowing, trigger=early, accumulation_mode=trigger.AccumulationMode.ACCUMULATING)
+    last = found_in(p)
+    expected = expected_in(windowing)
+    assert {place: last[place] for place in expected} == expected
+    assert all(len(set(values)) == len(values) for values in last.values())
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["bounded", "steps"])
+@pytest.mark.parametrize(
+    "windowing", [window.SlidingWindows(SIZE, PERIOD), window.Sessions(2)], ids=["sliding", "sessions"]
+)
+def test_several_combiners_of_one_element_share_no_accumulator(steps: bool, windowing: Any) -> None:
+    several = combiners.TupleCombineFn(Greedy(0), Greedy(-1), Draining(0)).with_common_input()
+    p: Any = Stepped(Cutting(1, _first, jumps=True)) if steps else Driven(shards=2)
+    with p:
+        build(p, several, windowing)
+    expected = expected_in(windowing)
+    for place in range(3):
+        found = {(key, in_window): sorted(values[place]) for (key, values), _, in_window in p.windowed()}
+        assert found == expected
+
+
+@pytest.mark.parametrize("fn", [Greedy(0), Greedy(-1), Draining(0)], ids=["first", "last", "drain"])
+@pytest.mark.parametrize("fusion", [True, False], ids=["fused", "each on its own"])
+def test_parts_of_a_hot_key_share_no_accumulator(fn: Any, fusion: bool) -> None:
+    windowing = window.SlidingWindows(SIZE, PERIOD)
+    with Driven(shards=2, fusion=fusion) as p:
+        timed = p | beam.Create(ELEMENTS, reshuffle=False)
+        timed |= beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[str, int])
+        timed | beam.WindowInto(windowing) | beam.CombinePerKey(fn).with_hot_key_fanout(3) | Collect()
+    assert found_in(p) == expected_in(windowing)
