@@ -104,7 +104,8 @@ class Interpreter(beam.DoFn):
     """Does what elements say: (what, where, with what)."""
 
     BAG = BagStateSpec("bag", PickleCoder())
-    VALUE = ReadModifyWriteStateSpec("value", PickleCoder())
+    # Not for None: a value that was cleared is not written as one.
+    VALUE = ReadModifyWriteStateSpec("value", VarIntCoder())
     SUM = CombiningValueStateSpec("sum", PickleCoder(), sum)
     SET = SetStateSpec("set", VarIntCoder())
     LIST = OrderedListStateSpec("list", PickleCoder())
