@@ -52,6 +52,7 @@ lint: $(VENV)/.dev ## Style, types, layers, generated documents.
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_house.py
 	$(BIN)/python tools/check_docs.py
+	$(BIN)/python tools/check_pages.py
 	$(BIN)/python tools/features.py --check
 	$(BIN)/python tools/reference.py --check
 	$(BIN)/python tools/time_pictures.py --check

@@ -5,7 +5,7 @@
 
 Processor time where nothing waits for a disk, so other loads matter less; the best of several runs, as they only make
 figures worse. Prints a table; with --record, or when all was measured at full size, it is put between its markers in
-docs/performance.md.
+benchmarks/records.md.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.record:
         day = datetime.datetime.now().astimezone().date().isoformat()
         told = f"{day}; one core, its processor time (the disk's: wall clock); the best of {options.runs}."
-        replace_section(ROOT / "docs" / "performance.md", f"{as_markdown(table)}\n\n{told}", "engine")
+        replace_section(ROOT / "benchmarks" / "records.md", f"{as_markdown(table)}\n\n{told}", "engine")
     return 0
 
 
@@ -80,7 +80,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--work", type=chosen, default=list(WORKS), help=f"of {','.join(WORKS)} (default: all)")
     parser.add_argument("--runs", type=int, default=3, help="of each; the large ones once (default 3)")
     parser.add_argument("--divide", type=int, default=1, help="all sizes by this, to try it")
-    parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write docs/performance.md")
+    parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write benchmarks/records.md")
     options = parser.parse_args(arguments)
     if options.runs < 1 or options.divide < 1:
         parser.error("--runs and --divide are at least 1")

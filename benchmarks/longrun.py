@@ -3,9 +3,9 @@
     nice python benchmarks/longrun.py [--steps 5000] [--every 500] [--master local[2,4]]
 
 A source puts out three numbers a step, which go over two exchanges to a DoFn with state, timers and a side input that
-changes with every step in a window without end. It prints a table as docs/performance.md has it: seconds a step (median
-of the last ones), processor time a step of all processes, memory (driver, JVM, all workers), threads and open files,
-files and bytes in Spark's folder, the job's folder and this host's copies, and what the manifest names.
+changes with every step in a window without end. It prints a table as benchmarks/records.md has it: seconds a step
+(median of the last ones), processor time a step of all processes, memory (driver, JVM, all workers), threads and open
+files, files and bytes in Spark's folder, the job's folder and this host's copies, and what the manifest names.
 """
 
 from __future__ import annotations

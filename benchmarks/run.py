@@ -1,7 +1,7 @@
 """`make bench`: the same work by arcbeam, hand-written PySpark and Beam's local runner, in turns.
 
 Prints a table, writes build/bench.json and, when everything was measured at its full size, the section of
-docs/performance.md between its markers.
+benchmarks/records.md between its markers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     for failed in (s for s in series if s.error):
         print(f"\n{failed.work.name}, {failed.peer}: {failed.error}")
     if options.record:
-        replace_section(ROOT / "docs" / "performance.md", section(series, options.peers, conditions))
+        replace_section(ROOT / "benchmarks" / "records.md", section(series, options.peers, conditions))
     return 1 if any(s.error for s in series) else 0
 
 
@@ -144,7 +144,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--record",
         action=argparse.BooleanOptionalAction,
-        help="write docs/performance.md (default: if everything was measured at full size)",
+        help="write benchmarks/records.md (default: if everything was measured at full size)",
     )
     options = parser.parse_args(arguments)
     if min(options.runs, options.runs_of_ways) < 1 or (options.elements is not None and options.elements < 1):

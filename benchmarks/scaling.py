@@ -5,7 +5,7 @@
 
 Map, and group by key and sum, each setting in a fresh process with a Spark of its own; every result is checked. One
 thing varies at a time; the rest is as in `BASE`. Prints tables; with --record they are put between their markers in
-docs/performance.md.
+benchmarks/records.md.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     failed = [f"{s.master}, {s}: {f.error}" for s, f in figures.items() if f.error]
     print("\n".join(failed))
     if options.record:
-        replace_section(ROOT / "docs" / "performance.md", _section(tables, options.runs), "scaling")
+        replace_section(ROOT / "benchmarks" / "records.md", _section(tables, options.runs), "scaling")
     return 1 if failed else 0
 
 
@@ -177,7 +177,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--what", type=chosen, default=list(WHAT), help=f"of {','.join(WHAT)} (default: all)")
     parser.add_argument("--runs", type=int, default=3, help="of each work and setting (default 3)")
     parser.add_argument("--elements", type=int, help="at most so many (default: up to 16 M)")
-    parser.add_argument("--record", action="store_true", help="write docs/performance.md")
+    parser.add_argument("--record", action="store_true", help="write benchmarks/records.md")
     options = parser.parse_args(arguments)
     if options.runs < 1:
         parser.error("--runs is at least 1")

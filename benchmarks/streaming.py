@@ -6,7 +6,7 @@
 Each work by arcbeam (`--streaming`, `local[2]`) and by hand-written Structured Streaming, in turns, from the start of
 the job to its last pane, each behind a small run of the same; results are checked. Then what waits for the clock: steps
 and latency. Prints tables; with --record, or when all was measured at full size, they are put between their markers in
-docs/performance.md.
+benchmarks/records.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
             *(f"- {line}" for line in failed),
             told,
         ]
-        replace_section(ROOT / "docs" / "performance.md", "\n\n".join(parts), "streaming")
+        replace_section(ROOT / "benchmarks" / "records.md", "\n\n".join(parts), "streaming")
     return 1 if failed else 0
 
 
@@ -237,7 +237,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=LIVE_SECONDS, help="how long steps and latency are watched")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall clock, or what all processes spent")
     parser.add_argument("--quick", action="store_true", help="one small run of each: does everything work?")
-    parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write docs/performance.md")
+    parser.add_argument("--record", action=argparse.BooleanOptionalAction, help="write benchmarks/records.md")
     options = parser.parse_args(arguments)
     options.runs_of_structured = options.runs_of_structured or options.runs
     if options.runs < 1 or (options.elements is not None and options.elements < 1) or options.seconds <= 0:

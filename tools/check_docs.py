@@ -205,14 +205,10 @@ def main(arguments: list[str]) -> int:
         for path in paths:
             print(f"{words_of(path.read_text(encoding='utf-8')):6d} {path.relative_to(ROOT)}")
         return 0
-    # Pages of the earlier layout, directly in docs/: until they are gone, the developers' pages are not complete.
-    old = {path for path in of_site if path.parent == DOCS and path.name != "index.md"}
     found = [
-        *violations((path for path in paths if path not in old), known()),
+        *violations(paths, known()),
         *(f"{NAV.name}: {what}" for what in not_in_nav(NAV.read_text(), [str(p.relative_to(DOCS)) for p in of_site])),
     ]
-    if old:
-        found = [each for each in found if "developers/" not in each and not each.startswith(NAV.name)]
     for violation in found:
         print(violation, file=sys.stderr)
     return 1 if found else 0

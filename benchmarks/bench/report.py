@@ -1,4 +1,4 @@
-"""What comes out: rows for programs, a table for people, a section of docs/performance.md.
+"""What comes out: rows for programs, a table for people, a section of benchmarks/records.md.
 
 Owns units, medians and ratios. Knows nothing of how anything was measured.
 """
@@ -156,7 +156,7 @@ def as_markdown(table: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 def section(series: Sequence[Series], peers: Sequence[str], conditions: Conditions) -> str:
-    """What stands between the markers in docs/performance.md."""
+    """What stands between the markers in benchmarks/records.md."""
     works, ways = ([s for s in series if s.work.way is way] for way in (False, True))
     sizes = [["work", "what", "elements", f"elements, {TITLES['local']}"]]
     for work in _works(works):

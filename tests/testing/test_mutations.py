@@ -67,7 +67,7 @@ SEEDS = {
     "a stage with timers that is due a moment later": 0,
     "elements that wait taken for what the budget left": 2,
 }
-"""By mistake, a seed that finds it, as in docs/simulator.md."""
+"""By mistake, a seed that finds it."""
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

@@ -327,7 +327,8 @@ def optimized(pipeline: Any, *, fusion: bool, drain: bool = False, bounded: bool
         *([] if bounded else [_break_before(lambda payload: payload.side_inputs)]),
         *([_break_long_chains] if fusion else [_break_everywhere]),
         _fused,
-        # In steps a consumer more or less of a Flatten would have the state of the others moved: see docs/design.md.
+        # In steps a consumer more or less of a Flatten would have the state of the others moved: see
+        # docs/developers/batch.md.
         *([partial(without_detours, translations.side_inputs)] if bounded else []),
         translations.read_to_impulse,
         translations.impulse_to_input,

@@ -44,12 +44,12 @@ def files(blobs: DurableBlobs) -> dict[str, bytes]:
     return {info.name: blobs.get(info.name) for info in blobs.list("")}
 
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "store.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "developers" / "store.md"
 SCRIPTS = re.findall(r"```commits\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
 
 class Script:
-    """Runs the lines of a script of docs/store.md."""
+    """Runs the lines of a script of docs/developers/store.md."""
 
     def __init__(self, blobs: DurableBlobs) -> None:
         self.blobs = blobs

@@ -62,7 +62,8 @@ class Strategy:
         self.timestamp = timestamp
         self.lateness = lateness
         self.empty_on_time = empty_on_time and trigger.on_time()
-        # Where the end is waited for, the pane that comes then has the time of all its elements; see docs/engine.md.
+        # Where the end is waited for, the pane that comes then has the time of all its elements: see
+        # docs/developers/engine.md.
         self.keeps_hold = accumulating and trigger.on_time()
         self.empty_last = empty_last
 

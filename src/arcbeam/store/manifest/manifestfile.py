@@ -2,8 +2,8 @@
 
 Owns the format. A header of 28 bytes, little-endian: magic, version of the format (u32), length (u64) and CRC (u32) of
 what follows, CRC of the header (u32). Then an Avro container with one record, whose schema is in it: any Avro tool
-reads it from there on, and a later version of arcbeam reads it by Avro's rules for schemas that grew. docs/store.md
-says why Avro.
+reads it from there on, and a later version of arcbeam reads it by Avro's rules for schemas that grew. Why Avro:
+docs/developers/decisions/2026-11-21-avro-manifests.md.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ _MANIFEST["fields"] += [
     {"name": "openings", "type": _array(_record("Opening", step="long", token="string")), "default": []},
 ]
 _SCHEMA = fastavro.parse_schema(_MANIFEST)
-"""Times are microseconds since 1970. A new field needs a default here and a line in docs/store.md; a field whose
-meaning changes, or that an old reader must not overlook, a new `VERSION`."""
+"""Times are microseconds since 1970. A new field needs a default here; a field whose meaning changes, or that an old
+reader must not overlook, a new `VERSION`."""
 
 
 def encode(manifest: Manifest) -> bytes:
