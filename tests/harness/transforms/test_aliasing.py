@@ -89,7 +89,8 @@ def expected_in(windowing: Any) -> dict[Any, list[int]]:
             found[key, window.IntervalWindow(start, end + 2)] = sorted(together)
         return found
     for key, n, time in ELEMENTS:
-        for start in range(time - time % PERIOD, time - SIZE, -PERIOD):
+        period = windowing.period.micros // 1_000_000
+        for start in range(time - time % period, time - SIZE, -period):
             found[key, window.IntervalWindow(start, start + SIZE)].append(n)
     return {place: sorted(values) for place, values in found.items()}
 
@@ -110,7 +111,9 @@ def found_in(p: Any) -> dict[Any, list[int]]:
     ids=["first", "second", "last", "compact", "drain"],
 )
 @pytest.mark.parametrize(
-    "windowing", [window.SlidingWindows(SIZE, PERIOD), window.Sessions(2)], ids=["sliding", "sessions"]
+    "windowing",
+    [*(window.SlidingWindows(SIZE, period) for period in (PERIOD, 4, 6)), window.Sessions(2)],
+    ids=["four windows", "three windows", "two windows", "sessions"],
 )
 @pytest.mark.parametrize("memory", [1, 1 << 20])
 def test_bounded_merge_may_change_accumulators(fn: Any, windowing: Any, memory: int) -> None:
