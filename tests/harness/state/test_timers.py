@@ -58,7 +58,7 @@ def stories(draw: st.DrawFn) -> list[Any]:
     """Slots that are set or cleared, mostly ones that were before; and parking in between."""
     said: list[Any] = []
     used: list[Any] = []
-    for _ in range(draw(st.integers(0, 30))):
+    for _ in range(draw(st.integers(0, 15))):
         if draw(st.integers(0, 9)) == 0:
             said.append(PARK)
             continue
@@ -103,8 +103,8 @@ def test_the_last_word_counts_and_the_earliest_fires_first(said: list[Any]) -> N
     )
 
 
-@settings(max_examples=300)
-@given(stories(), st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(1, 6)), max_size=40))
+@settings(max_examples=200)
+@given(stories(), st.lists(st.tuples(st.integers(0, 5), st.none() | st.integers(1, 6)), max_size=12))
 def test_what_callbacks_say_of_any_timer_counts_at_once(said: list[Any], answers: list[Any]) -> None:
     """Each callback sets or clears a timer that was set before: one that is pending, the one that fires, or another."""
     key, pending, used = Key(), dict[Any, tuple[int, int]](), list[Any]()
