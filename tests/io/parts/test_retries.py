@@ -233,13 +233,15 @@ def test_publisher_that_pauses_or_dies_leaves_whole_files(place: Place, names: N
 
 @pytest.mark.long
 def test_publishers_that_pause_and_die_leave_whole_files(place: Place, names: Names) -> None:
-    """Each pair of operations; of S3 each of the first, and one of the other."""
+    """Each pair of operations; of S3 each of the first, with three of the other."""
     slow, number, chance = place.staging.names_first, 0, random.Random(4)
     for first in itertools.count(1):
-        had = other_had = True
-        for second in [chance.randrange(1, 40)] if slow else itertools.count(1):
-            had, other_had = again_and_again(place, names, first, second, number := number + 1)
-            if not had or not other_had:
+        had = False
+        # On S3 an undisturbed publisher has 9 to 14 operations.
+        for second in chance.sample(range(1, 15), 3) if slow else itertools.count(1):
+            first_had, other_had = again_and_again(place, names, first, second, number := number + 1)
+            had = had or first_had
+            if not slow and not (first_had and other_had):
                 break
         if not had:
             break
