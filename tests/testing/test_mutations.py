@@ -45,6 +45,7 @@ SEEDS = {
     "late panes that wait for the expiry": 11,
     "what files of a side input are made one in, left out": 38,
     "a side input that waits for one of its producers": 46,
+    "all firings of a side input read instead of the newest": 4,
     "a run of a window written over another": 29,
     "what comes to a window that has waited, lost": 29,
     "late elements ahead of those that wait": 24,

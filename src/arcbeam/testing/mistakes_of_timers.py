@@ -19,6 +19,7 @@ from arcbeam.model.files import SideFile
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.model.windows import Window
 from arcbeam.steps import proposals
+from arcbeam.steps.sidefiles import SideFileReader
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.testing.mistakes_of_the_store import Mutation
 
@@ -94,6 +95,13 @@ def _first_producer_only() -> AbstractContextManager[object]:
     return patch.object(StageStep, "_lacks", of_the_first)
 
 
+def _all_firings() -> AbstractContextManager[object]:
+    def of_all(self: SideFileReader, channel: int, window: bytes, has: Any) -> Any:
+        return self._by_channel.get(channel, ())
+
+    return patch.object(SideFileReader, "_files", of_all)
+
+
 OF_TIMERS_AND_SIDES: Mapping[str, Mutation] = {
     "a timer fired at <=": _timer_fired_when_equal,
     "timers of the clock before those of the watermark": _clock_first,
@@ -102,6 +110,7 @@ OF_TIMERS_AND_SIDES: Mapping[str, Mutation] = {
     "a timer that keeps its first payload": _payload_kept,
     "timers that are no more counted on": _gone_uncounted,
     "what files of a side input are made one in, left out": _joined_lost,
+    "all firings of a side input read instead of the newest": _all_firings,
     "a side input that waits for one of its producers": _first_producer_only,
 }
 """The mistakes by name."""

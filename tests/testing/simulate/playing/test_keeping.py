@@ -53,7 +53,7 @@ class Alone:
     def not_over(self, moment: Timestamp) -> None:
         self.waiting.append(moment)
 
-    def joins(self, window: Window) -> bool | None:
+    def aside(self, window: Window) -> None:
         return None
 
     def published(self) -> tuple[Port, ...]:

@@ -64,6 +64,7 @@ def _of_a_stage(stage: Stage) -> Iterator[object]:
     if stage.windowing is not None and stage.windowing.name in CALENDAR:
         yield ("zone", stage.windowing.zone)
     yield ("producers", len(stage.sides))
+    yield ("newest", stage.newest)
     yield from (("inputs", len(stage.inputs)), ("outputs", len(stage.outputs)), ("together", stage.together))
 
 
@@ -104,6 +105,7 @@ def chosen() -> Counter[object]:
         ),
         *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
         *(("producers", n) for n in (1, 2, 3)),
+        ("newest", True),
         *(("shards", n) for n in (1, 2, 3, 4)),
         *(("levels", n) for n in (2, 3, 4, 5)),
         *((name, n) for name in ("hosts", "drivers") for n in (1, 2, 3)),

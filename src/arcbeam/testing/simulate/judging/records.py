@@ -22,6 +22,7 @@ class Out(NamedTuple):
         pane: of a grouping's.
         joined: whether the side input had anything; of what a stage with one puts out.
         elements: how many are in it; of a grouping's.
+        aside: all that it has read of the side input, sorted; of what a stage with one puts out.
     """
 
     stage: str
@@ -33,6 +34,7 @@ class Out(NamedTuple):
     pane: PaneInfo | None = None
     joined: bool | None = None
     elements: int = 1
+    aside: tuple[bytes, ...] | None = None
 
 
 class Drop(NamedTuple):

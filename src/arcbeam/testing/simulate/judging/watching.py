@@ -24,7 +24,7 @@ from arcbeam.store.manifest.names import manifest_name
 from arcbeam.store.manifest.values import Kind, Manifest, contradictions
 from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.blobs import MemoryBlobs
-from arcbeam.testing.simulate.judging import amounts, punctual, reference, results
+from arcbeam.testing.simulate.judging import amounts, aside, punctual, reference, results
 from arcbeam.testing.simulate.judging.observing import Observations
 from arcbeam.testing.simulate.judging.punctual import StepRun
 from arcbeam.testing.simulate.judging.records import Broken, Out, Part, Record
@@ -162,6 +162,7 @@ class Watcher:
         assert self.head is not None
         self._check_kept(self.head)
         begun = progress_of(self.head).begun
+        aside.check(self._pipeline, [self._of(ids) for _, ids in sorted(self.counting().items())])
         results.check(self._pipeline, self.all_records(), drained=self.drained, begun=begun)
         for what, count in punctual.check(self._pipeline, self._steps()).items():
             for _ in range(count):

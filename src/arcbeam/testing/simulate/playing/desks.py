@@ -13,7 +13,6 @@ from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
 from arcbeam.engine.grouping.groupings import Elements
 from arcbeam.engine.plan.stepplan import StepPlan
 from arcbeam.engine.state.agenda import Late
-from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.timers import Fired
 from arcbeam.engine.step.bundles import Runner as EngineRunner
 from arcbeam.engine.watermarks.clocks import Port
@@ -30,7 +29,7 @@ from arcbeam.testing.simulate.playing.jobs import Job
 from arcbeam.testing.simulate.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
 from arcbeam.testing.simulate.scenario.combining import atoms_of
 from arcbeam.testing.simulate.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
-from arcbeam.testing.simulate.scenario.plans import Stage, side_name
+from arcbeam.testing.simulate.scenario.plans import Stage
 
 
 class Attempt(Protocol):
@@ -48,8 +47,8 @@ class Attempt(Protocol):
     def send_out(self, out: Out) -> None:
         """Something goes to all that read it."""
 
-    def exists(self, stage: str, lot: SideInputWindow) -> bool:
-        """See `SideInputs`."""
+    def read(self, stage: str, window: Window) -> tuple[bytes, ...]:
+        """All that the side input of a stage has in a window, sorted."""
 
 
 class StageDesk:
@@ -120,11 +119,9 @@ class StageDesk:
         """See `usercode.Desk`."""
         self.waiting.append(moment)
 
-    def joins(self, window: Window) -> bool | None:
+    def aside(self, window: Window) -> tuple[bytes, ...] | None:
         """See `usercode.Desk`."""
-        if self.stage.side is None:
-            return None
-        return self._run.exists(self.stage.name, SideInputWindow(side_name(0), window.ordered()))
+        return None if self.stage.side is None else self._run.read(self.stage.name, window)
 
     def published(self) -> tuple[Port, ...]:
         """See `usercode.Desk`."""

@@ -12,6 +12,7 @@ from arcbeam.engine.grouping.effects import DropHeld, DropLate
 from arcbeam.engine.grouping.groupings import Elements, WindowedElement
 from arcbeam.engine.plan.markers import Marker
 from arcbeam.engine.plan.reports import TaskReport
+from arcbeam.engine.rows import sequences
 from arcbeam.engine.state.agenda import Late
 from arcbeam.engine.state.parking import SideInputWindow
 from arcbeam.engine.state.residuals import Residuals
@@ -79,7 +80,9 @@ class TaskRun:
         # As tasks of a job on Spark read and write them.
         job.copies.keep({file.name for file in order.side_files})
         parts = job.pipeline.side_parts
-        self._sides = SideFileReader(job.blobs, job.scratch, order.side_files, parts, job.copies)
+        newest = job.pipeline.newest
+        self._sides = SideFileReader(job.blobs, job.scratch, order.side_files, parts, job.copies, newest)
+        self._read: dict[tuple[str, Window], tuple[bytes, ...]] = {}
         self._aside: dict[tuple[int, int], tuple[str, SideFileWriter, set[Window]]] = {}
         specs = job.pipeline.specs(job.layout)
         self._looks = Looks(job.looks)
@@ -215,7 +218,7 @@ class TaskRun:
         pipeline = self.job.pipeline
         count = self.job.layout.tasks[self.level]
         return {
-            pipeline.side_number(reader, port): False
+            pipeline.side_number(reader, port): reader.newest
             for port, readers in pipeline.side_readers.items()
             for reader in readers
             if pipeline.by_name[port.stage].level == self.level
@@ -239,6 +242,14 @@ class TaskRun:
         """See `SideInputs`."""
         return self._sides.has_chunks(self.job.pipeline.numbers[stage], lot.window)
 
+    def read(self, stage: str, window: Window) -> tuple[bytes, ...]:
+        """See `desks.Attempt`."""
+        known = self._read.get((stage, window))
+        if known is None:
+            chunks = self._sides.chunks(self.job.pipeline.numbers[stage], window.ordered())
+            known = self._read[stage, window] = tuple(sorted(sequences.unframed(b"".join(chunks))))
+        return known
+
     def put_aside(
         self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
     ) -> None:
@@ -250,7 +261,7 @@ class TaskRun:
             known = self._aside[number, shard] = reader.name, writer, set()
         known[2].update(windows)
         for window in windows:
-            known[1].append(window.ordered(), joined(atoms))
+            known[1].append(window.ordered(), b"".join(map(sequences.framed, atoms)))
 
     # What user code puts out.
 

@@ -60,8 +60,8 @@ class Desk(Protocol):
     def not_over(self, moment: Timestamp) -> None:
         """The clock lets something fire, though something else of the key waits until that moment is over."""
 
-    def joins(self, window: Window) -> bool | None:
-        """Whether the side input has anything in a window; None if there is no side input."""
+    def aside(self, window: Window) -> tuple[bytes, ...] | None:
+        """All that the side input has in a window, sorted; None if there is no side input."""
 
     def published(self) -> tuple[Port, ...]:
         """The side inputs that got something."""
@@ -140,8 +140,10 @@ class Runner:
         output: str = MAIN,
     ) -> None:
         """An element goes on."""
-        joined = None if window is None else self.desk.joins(window)
-        self.desk.put_out(Out(self.name, output, key, tuple(atoms), time, window, None, joined))
+        joined = aside = None
+        if window is not None and (aside := self.desk.aside(window)) is not None:
+            joined = bool(aside)
+        self.desk.put_out(Out(self.name, output, key, tuple(atoms), time, window, None, joined, aside=aside))
 
 
 class Passing(Runner):

@@ -30,6 +30,7 @@ def formed(scenario: Scenario, seed: int) -> Scenario:
     """The scenario of a seed with other forms of some of its stages."""
     pipeline = _debouncing(scenario.pipeline, random.Random(f"debounce {seed}"))
     pipeline = _besides(pipeline, random.Random(f"beside {seed}"))
+    pipeline = _of_newest(pipeline, random.Random(f"newest {seed}"))
     pipeline = _skewed(pipeline, random.Random(f"skew {seed}"))
     pipeline = _impatient(pipeline, random.Random(f"idle {seed}"))
     pipeline = _of_quantiles(pipeline, random.Random(f"of ranks {seed}"))
@@ -55,6 +56,17 @@ def _with_beside(stage: Stage, pipeline: Pipeline, chance: random.Random) -> Sta
     ]
     beside = tuple(chance.sample(ports, min(len(ports), chance.choice((1, 1, 2)))))
     return replace(stage, kind=replace(stage.kind, beside=beside))
+
+
+def _of_newest(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """Of some side inputs only the newest firings are read."""
+    return replace(pipeline, stages=tuple(_with_newest(stage, chance) for stage in pipeline.stages))
+
+
+def _with_newest(stage: Stage, chance: random.Random) -> Stage:
+    if not isinstance(stage.kind, (Expand, Keep, Join)) or stage.kind.side is None or chance.random() < 0.6:
+        return stage
+    return replace(stage, kind=replace(stage.kind, newest=True))
 
 
 def _debouncing(pipeline: Pipeline, chance: random.Random) -> Pipeline:

@@ -147,6 +147,7 @@ class Expand:
         side: a side input; copies go on with whether it has anything in the window of what they are of.
         windowing: of what has a side input; each moment is in one window.
         beside: other producers of the same side input.
+        newest: of each producer, only what the newest step has put into a window is read.
     """
 
     copies: int = 2
@@ -154,6 +155,7 @@ class Expand:
     side: Port | None = None
     windowing: Windowing = TENS
     beside: tuple[Port, ...] = ()
+    newest: bool = False
 
 
 @dataclass(frozen=True)
@@ -259,6 +261,7 @@ class Keep:
         pause: of timers of the clock.
         side: a side input; elements go on with whether it has anything in their window.
         beside: other producers of the same side input.
+        newest: see `Expand`.
     """
 
     windowing: Windowing = TENS
@@ -268,6 +271,7 @@ class Keep:
     pause: int = 3000
     side: Port | None = None
     beside: tuple[Port, ...] = ()
+    newest: bool = False
 
     def expires(self, window: Window) -> Timestamp:
         """When the state of a window goes."""
@@ -282,11 +286,13 @@ class Join:
     Attributes:
         side: where that comes from.
         beside: other producers of the same side input.
+        newest: see `Expand`.
     """
 
     side: Port
     windowing: Windowing = TENS
     beside: tuple[Port, ...] = ()
+    newest: bool = False
 
 
 Kind = Source | Pass | Buffer | Expand | Group | Keep | Join

@@ -62,6 +62,11 @@ class Stage:
         return (self.kind.side, *self.kind.beside)
 
     @property
+    def newest(self) -> bool:
+        """Whether of its side input only the newest firings are read."""
+        return isinstance(self.kind, (Expand, Keep, Join)) and self.kind.newest
+
+    @property
     def observed(self) -> dict[str, Ways]:
         """The ways to its outputs, if it observes them."""
         if not isinstance(self.kind, Pass) or self.kind.delay is None:
@@ -187,6 +192,11 @@ class Pipeline:
             for stage in self.stages
             if stage.sides
         }
+
+    @cached_property
+    def newest(self) -> frozenset[int]:
+        """The numbers of the stages of whose side inputs only the newest firings are read."""
+        return frozenset(self.numbers[stage.name] for stage in self.stages if stage.newest)
 
     @property
     def shape(self) -> JobShape:
