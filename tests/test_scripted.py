@@ -93,6 +93,15 @@ def test_a_runner_on_the_command_line() -> None:
             beam.Pipeline(ArcbeamRunner())
 
 
+@pytest.mark.contract("API-01")
+def test_runner_option_reaches_pipeline_without_options_by_arcbeam_run_only(argv: Arguments) -> None:
+    argv.append("--runner=arcbeam.ArcbeamRunner")
+    assert type(beam.Pipeline().runner) is not ArcbeamRunner, "`python script.py --runner=…`, as with any runner"
+    assert type(beam.Pipeline(options=PipelineOptions()).runner) is ArcbeamRunner, "which read the command line"
+    with pipelines_of_a_script(list(argv)[1:]):
+        assert type(beam.Pipeline().runner) is ArcbeamRunner
+
+
 def test_arguments_that_nobody_looks_at(argv: Arguments) -> None:
     with pipelines_of_a_script(["--shards=3", "--input=x", "y"]):
         with pytest.raises(InvalidPipelineError, match=r"its arguments: --input=x y\n"):

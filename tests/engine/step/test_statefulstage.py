@@ -308,6 +308,21 @@ def test_at_the_end_of_the_input_a_window_waits_for_the_clock_and_then_for_its_o
     assert [row for row, _ in world.view.scan(b"") if row[0] != keyspace.Kind.CLOCK] == []
 
 
+@pytest.mark.contract("ENG-12")
+def test_timer_set_past_its_windows_end_fires_at_the_end() -> None:
+    world = stateful()
+    world.on = {
+        "process 8": CallResult(0, (timer_set("event", 50, 60),)),
+        "fire event 9": CallResult(0, (timer_set("event", 70),)),
+    }
+    report = world.step(5, 8)
+    assert output_time(MAX_TIMESTAMP, report.local, "main") == 9, "nor does it hold a later time"
+    world.step(9)
+    world.step(10)
+    world.step(MAX_TIMESTAMP)
+    assert world.told() == ["process 8", "fire event 9"], "what its callback sets for later does not fire"
+
+
 @pytest.mark.contract("ENG-12", "END-01")
 def test_keys_without_timers_of_the_clock_do_not_wait_nor_does_event_time_behind_a_window_that_does() -> None:
     world = stateful(at_expiration=True)

@@ -95,7 +95,7 @@ def test_a_timer_belongs_to_a_window(shards: int, bundle_elements: int) -> None:
     elements = [("k", ("set", "a", "x", 100), 1), ("k", ("set", "a", "x", 50), 11), ("k", ("clear", "a", "x"), 21)]
     p = applied(Script(), elements, shards, bundle_elements, windowing=FixedWindows(10))
     starts = [(w.start, at) for (_, what), at, w in p.windowed() if what == "ax"]
-    assert starts == [(10, Timestamp(50)), (0, Timestamp(100))]
+    assert starts == [(10, Timestamp(50)), (0, Timestamp(100))], "a bounded run has no end of a window to limit them"
 
 
 class Looping(beam.DoFn):
