@@ -47,7 +47,7 @@ class Heard:
 def test_a_start_runs_an_empty_pipeline(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "arcbeam"):
         start({})
-    assert [r.getMessage().partition("-")[0] for r in caplog.records if " done in " in r.getMessage()] == ["start"]
+    assert [r.getMessage().partition(":")[0] for r in caplog.records if " done in " in r.getMessage()] == ["start"]
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 

@@ -62,7 +62,7 @@ def test_people_read_a_table(job: Path) -> None:
     lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
     assert lines[0] == f"job: b in {job}"
     assert re.fullmatch(
-        r"step: 1 \(step, running\), recorded at 2023-11-14 22:13:20.123456Z, [\d,]+ days ago", lines[1]
+        r"step: 1 \(step, running\), recorded at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)", lines[1]
     )
     assert lines[2] == "driver: epoch 1, host-a, process 7"
     assert (

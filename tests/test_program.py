@@ -10,7 +10,7 @@ import pytest
 
 from arcbeam.errors import EnvironmentMismatchError, InvalidPipelineError
 from arcbeam.model.timestamps import Timestamp
-from arcbeam.program import kept_program, stored_program
+from arcbeam.program import kept_program, newest_name, stored_program
 from arcbeam.resume import resume
 from arcbeam.spark.tasks.shipping import Prelude
 from arcbeam.store.blobs.errors import StoreError
@@ -40,6 +40,7 @@ def test_the_program_is_that_of_the_savepoint() -> None:
     opened(blobs, program=partial(programs.keep, blobs, program("new"), {}))
     assert stored_program(blobs).name == "new"
     assert stored_program(blobs, "safe").name == "old"
+    assert newest_name(blobs) == "new", "to go back to a savepoint does not rename the job"
     with pytest.raises(StoreError, match="no savepoint 'other'"):
         stored_program(blobs, "other")
 

@@ -26,7 +26,8 @@ class Suspended:
     on_sigterm, sigterm_seconds, cancelled, state = OnSigterm.SUSPEND, WAIT, False, "RUNNING"
 
     def __init__(self, id: str, seconds: float) -> None:
-        self.id, self._seconds = id, seconds
+        self.id = self.name = id
+        self._seconds = seconds
         self._over = threading.Event()
 
     @property
@@ -64,8 +65,10 @@ def test_a_program_ends_by_sigterm_when_all_its_jobs_have_and_whoever_waits_is_t
 @pytest.mark.contract("END-02")
 def test_who_tells_a_job_to_end_is_told_when_its_drain_is_refused() -> None:
     refused = settled(Answer(Said.REFUSED, "the job is suspending already"))
-    run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused)
-    job = SimpleNamespace(id="words-1", on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run)
+    run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused, ends=False)
+    job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run, _called=lambda: "job 'words'")
     with pytest.raises(RequestRefusedError) as caught:
         Job.ask_to_end(cast(Any, job))
     check_message("drain-refused-suspending", str(caught.value))
+    run.ends = True
+    Job.ask_to_end(cast(Any, job))  # how the job ends is in its last line

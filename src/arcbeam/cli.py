@@ -160,7 +160,7 @@ def run(out: Output, script: Path, arguments: tuple[str, ...]) -> None:
 
 @main.command(context_settings={"ignore_unknown_options": True})
 @click.argument("path")
-@click.option("--name", default="", help="What the job is called from here on (default: as before).")
+@click.option("--name", default="", help="The job's name from now on, as --job_name (default: as before).")
 @click.option("--savepoint", default="", help="Go on from this savepoint, and leave behind what came later.")
 @click.option(
     "--stage-mapping",
@@ -188,16 +188,19 @@ def resume(
     ends; Ctrl-C cancels it, SIGTERM suspends it (or as its --on_sigterm says), and it can be resumed again.
     """
     from arcbeam.resume import resume as go_on
+    from arcbeam.store.log.jobname import called
 
     more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
     result = go_on(path, more, name=name, savepoint=savepoint)
-    out.progress(f"{result.job_id} is being resumed", id=result.job_id, state=result.state)
+    job = {"id": result.job_id, "name": result.plan.name}
+    shown_as = called(result.plan.name, steering.shown_job(path))
+    out.progress(f"{shown_as} is being resumed", **job, state=result.state)
     ended: SystemExit | None = None
     try:
         result.wait_until_finish()
     except SystemExit as e:
         ended = e
-    out.text(f"{result.job_id} is {result.state}", id=result.job_id, state=result.state)
+    out.text(f"{shown_as} is {result.state}", **job, state=result.state)
     if ended is not None:
         raise ended
 

@@ -137,8 +137,10 @@ class SparkExecutor:
                 )
         with self._lock:
             if self._cancelled:
-                raise JobCancelledError(f"{submission.job_id} was cancelled before it started")
-            self._job = Job(plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards)
+                raise JobCancelledError(f"job '{plan.name}' was cancelled before it started")
+            self._job = Job(
+                plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
+            )
         # SUBTLE: a job in steps runs when it is taken over. What a start is to go back to (`Submission.again`) must not
         # be forgotten before that.
         if plan.bounded:

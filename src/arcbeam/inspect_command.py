@@ -14,7 +14,7 @@ import click
 
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.output import Output, TextOutput
-from arcbeam.view.statuscommand import ago, cause_lines, overdue_line
+from arcbeam.view.statuscommand import cause_lines, overdue_line, recorded
 
 if TYPE_CHECKING:
     from arcbeam.store.blobs.durable import DurableBlobs
@@ -53,7 +53,8 @@ def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int
     if isinstance(out, TextOutput):
         _show(out, found, status, newest=step is None and not savepoint)
     else:
-        out.record({**dataclasses.asdict(found), "causes": status.get("causes", [])})
+        name = found.program.name if found.program else ""
+        out.record({"name": name, **dataclasses.asdict(found), "causes": status.get("causes", [])})
     if found.damaged or found.problems:
         click.get_current_context().exit(1)
 
@@ -75,12 +76,13 @@ def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newe
         out.text(damage)
     if found.damaged:
         out.text(f"what follows is step {found.step}\n")
+    times = {"time": found.time, "committed": status.get("committed")}
     out.record(
         {
             # The name is that of logs and of `arcbeam resume`; the id is the folder's.
             "job": f"{found.program.name if found.program else found.job} in {found.location}"
             + (f" (id {found.job})" if found.program else ""),
-            "step": f"{found.step} ({found.kind}, {found.mode}), recorded at {_time(found.time)}, {ago(found.time)}",
+            "step": f"{found.step} ({found.kind}, {found.mode}), {recorded(times, _shown)}",
             "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
             **({"nobody runs it": str(found.ended)} if found.ended else {}),
             "to publish": found.committables,
@@ -175,6 +177,10 @@ def _time(moment: Timestamp | None) -> str:
     except OverflowError:
         return f"{moment} µs"
     return when.isoformat(sep=" ").replace("+00:00", "Z")
+
+
+def _shown(moment: int) -> str:
+    return _time(Timestamp(moment))
 
 
 def _bytes(size: int) -> str:

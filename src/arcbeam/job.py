@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 from arcbeam import secrets
 from arcbeam.engine.progress import EndState
-from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.jobs.metrics import JobMetrics
 from arcbeam.jobs.termination import OnSigterm
+from arcbeam.model import texts
 from arcbeam.model.plan import Plan
 from arcbeam.model.rows import BundleReport
 from arcbeam.options import ArcbeamOptions, given
@@ -37,9 +38,11 @@ from arcbeam.steps.requests import Ticket
 from arcbeam.steps.takeover import TakeOver
 from arcbeam.steps.telling.status import Status
 from arcbeam.store.blobs.backends import shown
+from arcbeam.store.blobs.errors import FencedError
 from arcbeam.store.blobs.filesystems import own_folder
 from arcbeam.store.jobtemp.claim import Claim, sweep
 from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.jobname import called
 from arcbeam.store.log.requests import Answer, Asked, Said, refusal
 from arcbeam.store.log.savepoints import named_now, path_of, place_of
 from arcbeam.view.exposition import Counter, exposed, exposing
@@ -90,7 +93,7 @@ class Asking:
 
     Attributes:
         path: of the savepoint that it ends with; "" if there is none, or nothing of it will stay.
-        job: id of the job.
+        job: what messages call the job.
     """
 
     ticket: Ticket
@@ -119,7 +122,7 @@ class Asking:
         answer = self.ticket.answer
         assert answer is not None
         if answer.said is Said.REFUSED:
-            raise refusal(self.ticket.request.what, f"job '{self.job}'", answer.text)
+            raise refusal(self.ticket.request.what, self.job, answer.text, answer.remedy)
         return answer
 
 
@@ -133,9 +136,12 @@ class Job:
         follower: is told what happens, while it does.
         program: what a job in steps keeps in its folder, so that it can be resumed without this program.
         shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
+        id: by which a job server knows it; "": a new one.
 
     Attributes:
-        id: unique.
+        id: unique among the jobs of a process; a job that is resumed by another process has another one, or its
+            server's.
+        name: of the job, for people: it begins each line of the log.
         on_sigterm: how it ends when the process is told to end.
         sigterm_seconds: how long that may take.
 
@@ -152,8 +158,12 @@ class Job:
         follower: Follower | None = None,
         program: KeptProgram | None = None,
         shards: int | None = None,
+        id: str = "",
     ) -> None:
-        self.id = f"{plan.name}-{uuid.uuid4().hex[:12]}"
+        token = uuid.uuid4().hex[:12]
+        self.name, self.id = plan.name, id or f"{texts.slug(plan.name) or 'job'}-{token}"
+        # SUBTLE: not the server's id: a driver that was killed may have left a temporary location of that name.
+        self._run_id = f"{id}-{token}" if id else self.id
         self._plan, self._options, self._prelude = plan, options, prelude
         self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
         self._follower, self._program, self._shards = follower or Follower(), program, shards
@@ -194,13 +204,13 @@ class Job:
         """
         options, started = self._options, time.monotonic()
         root = options.arcbeam_temp or str(own_folder("jobs"))
-        location = JobLocation.under(root, self.id, secrets=self._secrets())
+        location = JobLocation.under(root, self._run_id, secrets=self._secrets())
         if location.folder is not None:
             sweep(location.folder.parent)
         # What is kept for inspection must not be swept by the next job.
         claim = None if options.keep_job_temp else Claim(location)
         try:
-            with self._patience(), prepared(self._spark), pooled(self._spark, self.id):
+            with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
                 settings = Settings(
                     shards=options.shards or self._shards or default_parallelism(self._spark),
                     bundle_elements=options.bundle_elements,
@@ -214,22 +224,21 @@ class Job:
                 )
                 self._run = self._run_of(settings, location)
                 if self.cancelled:
-                    raise JobCancelledError(f"{self.id} was cancelled")
+                    raise JobCancelledError(f"job '{self.name}' was cancelled")
                 self._begun.set()
                 for text in self._plan.warnings:
-                    _LOG.warning("%s: %s", self._plan.name, text)
+                    _LOG.warning("%s: %s", self.name, text)
                     self.warned(text)
                 with ProgressLine(self._run.standing), exposing(options.metrics_endpoint, self.exposition):
                     outcome = self._run.run()
-            _LOG.info("%s done in %.1f s: %s", self.id, time.monotonic() - started, outcome.summary())
+            _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
             if isinstance(outcome, streamjob.Outcome) and outcome.state is EndState.STOPPED:
                 self._say_how_it_ended(f"suspended at micro-batch {outcome.head}", kept=True)
             return outcome.state.name if isinstance(outcome, streamjob.Outcome) else "DONE"
         except Exception as e:
-            if self.cancelled or isinstance(e, JobCancelledError):
-                self._say_cancelled()
+            self._say_broken_off(e)
             if self.cancelled:
-                raise JobCancelledError(f"{self.id} was cancelled") from e
+                raise JobCancelledError(f"job '{self.name}' was cancelled") from e
             if isinstance(e, ArcbeamError):
                 raise
             # It may die between Spark jobs, too.
@@ -245,25 +254,42 @@ class Job:
         """How long PySpark waits for a Connect server: of a bounded job as long as the session says."""
         return contextlib.nullcontext() if self._plan.bounded else impatient(self._spark)
 
-    def _say_cancelled(self) -> None:
-        """Says what a job that was cancelled leaves, in one line."""
-        run = self._run
-        if isinstance(run, streamjob.StreamRun):
-            status = run.status()
-            self._say_how_it_ended("cancelled" + (f" at micro-batch {status.step}" if status else ""), kept=run.kept)
-        elif isinstance(run, BatchRun):
+    def _say_broken_off(self, error: Exception) -> None:
+        """Reports in one line what a job leaves that was cancelled or failed.
+
+        A job without state that failed leaves nothing to report: its error says why.
+        """
+        run, cancelled = self._run, self.cancelled or isinstance(error, JobCancelledError)
+        if isinstance(run, BatchRun) and cancelled:
             published = "some of its output may be published; " if run.half_published else ""
-            _LOG.warning("%s: cancelled; %sit keeps no state: run it again from the beginning", self.id, published)
+            _LOG.warning("%s: cancelled; %sit keeps no state: run it again from the beginning", self.name, published)
+        if not isinstance(run, streamjob.StreamRun) or not (cancelled or run.kept):
+            return
+        status = run.status()
+        if status is None:
+            if cancelled:
+                self._say("cancelled before it began to run; nothing is committed: submit or resume it again")
+        elif isinstance(error, FencedError):
+            self._say(f"ended at micro-batch {status.step}: {error.message}")
+        else:
+            how = "cancelled" if cancelled else "failed"
+            self._say_how_it_ended(f"{how} at micro-batch {status.step}", kept=run.kept)
 
     def _say_how_it_ended(self, how: str, *, kept: bool) -> None:
         run = self._run
         assert isinstance(run, streamjob.StreamRun)
-        text = (
-            f"{how}; resume it: arcbeam resume {shown(run.store)}"
+        resume = f"resume it: arcbeam resume {shown(run.store)}"
+        if how.startswith("failed"):
+            resume = f"remove the cause of its error, then {resume}"
+        self._say(
+            f"{how}; {resume}"
             if kept
             else f"{how}; without --checkpoint_dir it keeps no state: run it again from the beginning"
         )
-        _LOG.warning("%s: %s", self.id, text)
+
+    def _say(self, text: str) -> None:
+        """Logs how the job ended."""
+        _LOG.warning("%s: %s", self.name, text)
         self.warned(text)
 
     def _secrets(self) -> dict[str, str]:
@@ -275,12 +301,12 @@ class Job:
         return {name: value for name, value in found.items() if not name.startswith("spark_")}
 
     def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamjob.StreamRun:
-        around = self._plan, self._spark, settings, self.id, location
+        around = self._plan, self._spark, settings, self._run_id, location
         if self._plan.bounded:
             return BatchRun(*around, self.reported, self._prelude, watched())
         store, how = self._take_over()
         if store is None:
-            _LOG.info("%s keeps its state in a folder of its own, and cannot be resumed: see --checkpoint_dir", self.id)
+            _LOG.info("%s: it cannot be resumed: its state is in a temporary folder; see --checkpoint_dir", self.name)
         return streamjob.StreamRun(*around, store, self, self._prelude, how)
 
     def _take_over(self) -> tuple[str | None, TakeOver]:
@@ -310,7 +336,7 @@ class Job:
         if self._plan.bounded:
             raise refusal(
                 what,
-                f"job '{self.id}'",
+                self._called(),
                 "it does not run in micro-batches",
                 "cancel it, or submit it with --streaming; a pipeline with an unbounded input always runs so",
             )
@@ -318,21 +344,26 @@ class Job:
         if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
             raise refusal(
                 what,
-                f"job '{self.id}'",
+                self._called(),
                 "its state is in a temporary folder that is removed when it ends",
                 "submit it with a --checkpoint_dir; drain or cancel this one",
             )
         if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
             # Whoever wants no more than that has it, or will.
-            return Asking(drain, "", self.id)
+            return Asking(drain, "", self._called())
         name = "" if what is Asked.CANCEL else savepoint or named_now(what)
-        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self.id)
+        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self._called())
+
+    def _called(self) -> str:
+        """Return what messages call the job."""
+        run = self._run
+        return called(self.name, shown(run.store) if isinstance(run, streamjob.StreamRun) and run.kept else "")
 
     def _begun_run(self, what: Asked) -> streamjob.StreamRun:
         """The run, when it has begun."""
         while not self._begun.wait(0.1):
             if self._ended.is_set():
-                raise refusal(what, f"job '{self.id}'", "it ended before it began to run", "submit it again")
+                raise refusal(what, self._called(), "it ended before it began to run", "submit it again")
         run = self._run
         assert isinstance(run, streamjob.StreamRun)
         return run
@@ -344,11 +375,16 @@ class Job:
         every night would have one savepoint more each time, whose files stay.
         """
         run = self._begun_run(Asked.SUSPEND)
-        if self.on_sigterm is OnSigterm.DRAIN:
-            if run.draining() is None:
-                Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self.id).heard()
-        else:
-            Asking(run.ask(Asked.SUSPEND), "", self.id).wait()
+        try:
+            if self.on_sigterm is OnSigterm.DRAIN:
+                if run.draining() is None:
+                    Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self._called()).heard()
+            else:
+                Asking(run.ask(Asked.SUSPEND), "", self._called()).wait()
+        except RequestRefusedError:
+            # Of a job that ends anyway its last line reports how.
+            if not run.ends:
+                raise
 
     def cancel(self, timeout: float | None = None) -> None:
         """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
@@ -374,7 +410,7 @@ class Job:
             Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
             for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
         ]
-        return exposed(self.id, self.status(), None if run is None else run.standing(), counters)
+        return exposed(self.name, self.status(), None if run is None else run.standing(), counters)
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""
@@ -401,21 +437,21 @@ class Job:
         if not self._stepped:
             self._stepped = True
             seconds = time.monotonic() - self._started
-            announce(f"{self.id}: first micro-batch committed ({seconds:.1f} s after the job began)")
-        self._say(logging.INFO, line)
+            announce(f"{self.name}: first micro-batch committed ({seconds:.1f} s after the job began)")
+        self._keep(logging.INFO, line)
         self._follower.stepped(line)
 
     def warned(self, text: str) -> None:
         """Something that people should know."""
-        self._say(logging.WARNING, text)
+        self._keep(logging.WARNING, text)
         self._follower.warned(text)
 
     def turned(self, state: str) -> None:
         """The job is heading for something else."""
-        self._say(logging.INFO, f"the job is {state}")
+        self._keep(logging.INFO, f"the job is {state}")
         self._follower.turned(state)
 
-    def _say(self, level: int, text: str) -> None:
+    def _keep(self, level: int, text: str) -> None:
         self._messages.append(Message(time.time(), level, text))
 
 

@@ -26,6 +26,7 @@ from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.private import open_new
 from arcbeam.store.log import programs
 from arcbeam.store.log.chain import known, read_manifest, read_newest
+from arcbeam.store.log.jobname import called, kept_name
 from arcbeam.store.log.opening import no_savepoint
 from arcbeam.store.manifest.programfile import Program
 from arcbeam.translate.fingerprints import fingerprints
@@ -96,11 +97,20 @@ def stored_program(blobs: DurableBlobs, savepoint: str = "") -> Program:
     here = Versions.here()
     if (program.versions.get("python"), program.versions.get("beam")) != (here.python, here.beam):
         raise EnvironmentMismatchError(
-            f"the job in '{blobs}' was submitted with Python {program.versions.get('python')} and Beam "
+            f"{called(program.name, blobs)} was submitted with Python {program.versions.get('python')} and Beam "
             f"{program.versions.get('beam')}; this is Python {here.python} and Beam {here.beam}",
             "what was pickled there cannot be read here: resume with the same, or submit the pipeline's script",
         )
     return program
+
+
+def newest_name(blobs: DurableBlobs) -> str:
+    """Return the newest name of the job in a folder; "" if it kept none.
+
+    A savepoint of before has the program of then: to go back to it is not to rename the job.
+    """
+    newest = read_newest(blobs)
+    return "" if newest is None else kept_name(blobs, known(newest))
 
 
 def restored_prelude(spark: Any, blobs: DurableBlobs, program: Program) -> Prelude:

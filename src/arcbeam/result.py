@@ -35,8 +35,9 @@ class ArcbeamResult(PipelineResult):  # type: ignore[misc]  # Beam is untyped
         self._error: BaseException | None = None
         # SUBTLE: not the thread's `join`: one that Ctrl-C interrupts takes the thread for ended (Python 3.11).
         self._ended = threading.Event()
-        threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True).start()
+        # Before it runs: a SIGTERM that finds no job kills, and the job could not report how it ended.
         SIGTERMS.add(job)
+        threading.Thread(target=self._work, name=f"job-{job.id}", daemon=True).start()
 
     def _work(self) -> None:
         try:

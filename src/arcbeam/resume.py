@@ -13,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.job import Job, session_options
 from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
-from arcbeam.program import KeptProgram, restored_prelude, stored_program
+from arcbeam.program import KeptProgram, newest_name, restored_prelude, stored_program
 from arcbeam.result import ArcbeamResult
 from arcbeam.secrets import parted
 from arcbeam.spark.session.sessions import open_session, unheeded
@@ -32,7 +32,7 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     Args:
         path: the job's folder or URL, or the path of a savepoint of it.
         options: pipeline options, as on a command line: they take the place of those that the job was submitted with.
-        name: what the job is called from here on; "": as before.
+        name: of the job from now on; "": the option `job_name` if `options` has it, else the job's newest name.
         savepoint: go on from this savepoint, and leave behind what came later; "": from where the job is.
 
     Raises:
@@ -57,7 +57,9 @@ def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint:
     if savepoint:
         wanted["from_savepoint"] = savepoint
     ours = PipelineOptions.from_dictionary(wanted).view_as(ArcbeamOptions)
-    name = name or program.name
+    name = name or str(more.get("job_name") or "") or newest_name(blobs) or program.name
+    if "job_name" in wanted:
+        wanted["job_name"] = name
     plan = plan_of(parsed(program.pipeline), ours, name=name)
     spark = open_session(session_options(ours))
     if ignored := unheeded(spark, session_options(ours)):

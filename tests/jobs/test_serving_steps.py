@@ -100,6 +100,9 @@ def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_ser
         assert state(client, drained) == "RUNNING"
         stood = status_of(client.channel, drained)
         assert stood["step"] > 0
+        names = {info.job_id: info.job_name for info in client.jobs.GetJobs(job_pb.GetJobsRequest()).job_info}
+        assert stood["name"] == names[drained]
+        assert f":{drained}-" in stood["driver"]["driver"], "its runs are known by the server's id"
         assert [cause for cause in stood["causes"] if cause["kind"] == "restriction"]
 
         client.jobs.Drain(job_pb.DrainJobRequest(job_id=drained))
@@ -108,7 +111,10 @@ def test_jobs_in_steps_run_beside_others_are_steered_and_go_on_with_the_next_ser
 
         folder, name = split_path(asked_of(client.channel, Asked.SUSPEND, suspended, "pause"))
         assert states(client, suspended)[-1] == "STOPPED"
-        assert inspect(FolderBlobs(folder), savepoint=name, check=True).problems == ()
+        found = inspect(FolderBlobs(folder), savepoint=name, check=True)
+        assert found.problems == ()
+        assert found.program is not None
+        assert found.program.name == names[suspended]
         feed(sources[1], 20, end=True)
         client.jobs.Run(job_pb.RunJobRequest(preparation_id=suspended))
         assert states(client, suspended)[-1] == "DONE"

@@ -24,7 +24,8 @@ class Fake:
     """A job that ends when it is asked to, unless it is told otherwise."""
 
     def __init__(self, how: OnSigterm = OnSigterm.SUSPEND, seconds: float = WAIT, *, id: str = "job") -> None:
-        self.id, self.on_sigterm, self.sigterm_seconds = id, how, seconds
+        self.id = self.name = id
+        self.on_sigterm, self.sigterm_seconds = how, seconds
         self.asked: list[str] = []
         self.over = threading.Event()
         self.answer: Callable[[], None] = self.over.set

@@ -20,10 +20,11 @@ from arcbeam.store.log.savepoints import named_now
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.engine.progress.script import SETTINGS
 from tests.golden import check_message
-from tests.steps.jobs import LAYOUT
+from tests.steps.jobs import LAYOUT, opened
 from tests.steps.test_driver import World
 
 NOW = Timestamp(1_000)
+RESUME = "resume it first: arcbeam resume memory"
 
 
 class Steered(World):
@@ -292,32 +293,6 @@ def test_a_drain_behind_a_suspension_is_refused_whether_it_runs_or_is_over() -> 
         files.ask(world.blobs, Asked.DRAIN, "late", NOW)
 
 
-def test_a_cancelled_job_says_so() -> None:
-    world = Steered("more", "more")
-    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.CANCEL, "")]}
-    world.play()
-    unmade, cancelled = world.answers()
-    assert unmade == Answer(Said.REFUSED, "it ended before: it is cancelled; resume it first")
-    assert cancelled == Answer(Said.DONE, "the job is cancelled")
-    assert world.pins == []
-    assert note_of(world.blobs, world.log.head) == EndNote(1, "CANCELLED")
-
-
-def test_a_job_that_fails_says_so() -> None:
-    world = Steered("more")
-    world.at, world.fails = {2: [(Asked.SAVEPOINT, "a")]}, 2
-    world.play()
-    (answer,) = world.answers()
-    assert answer == Answer(Said.REFUSED, "it ended before: it is failed (user error); resume it first")
-    assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
-    with pytest.raises(RequestRefusedError, match=r"no driver runs it .* FAILED: user error\n.*resume it first"):
-        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
-    again = Steered("more", blobs=world.blobs)
-    assert note_of(again.blobs, again.log.head) is None, "somebody runs it"
-    again.play()
-    assert note_of(again.blobs, again.log.head) is None, "it is done"
-
-
 @pytest.mark.contract("END-02")
 def test_to_drain_a_job_that_drains_is_no_mistake_unless_another_savepoint_is_asked_for() -> None:
     world = Steered("more", "more", "more")
@@ -449,13 +424,6 @@ def test_who_asks_before_the_job_is_taken_over_is_heard_then() -> None:
     assert new.answer.said is Said.DONE
 
 
-def test_a_driver_that_could_not_begin_says_why() -> None:
-    desk = RequestDesk(World(), World())
-    ticket = desk.ask(Asked.SAVEPOINT, "a")
-    desk.close(None, "no folder")
-    assert ticket.answer == Answer(Said.REFUSED, "no folder")
-
-
 def test_a_driver_that_lives_for_long_does_not_remember_every_request() -> None:
     world = Steered("more", "more")
     world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")]}
@@ -474,3 +442,59 @@ def test_answers_that_nobody_reads_go_after_a_day() -> None:
     world.time = Timestamp(6 + day)
     world.desk.forget_old()
     assert [info.name for info in world.blobs.list("answers")] == [f"answers/{5 + day:016d}-x"]
+
+
+def test_a_cancelled_job_says_so() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.CANCEL, "")]}
+    world.play()
+    unmade, cancelled = world.answers()
+    assert unmade == Answer(Said.REFUSED, "it was cancelled at micro-batch 1", remedy=RESUME)
+    assert cancelled == Answer(Said.DONE, "the job is cancelled")
+    assert world.pins == []
+    assert note_of(world.blobs, world.log.head) == EndNote(1, "CANCELLED")
+
+
+def test_a_job_that_fails_says_so() -> None:
+    world = Steered("more")
+    world.at, world.fails = {2: [(Asked.SAVEPOINT, "a")]}, 2
+    world.play()
+    (answer,) = world.answers()
+    assert answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
+    assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
+    with pytest.raises(RequestRefusedError, match=r"no driver runs it .* FAILED: user error\n.*resume it first"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+    again = Steered("more", blobs=world.blobs)
+    assert note_of(again.blobs, again.log.head) is None, "somebody runs it"
+    again.play()
+    assert note_of(again.blobs, again.log.head) is None, "it is done"
+
+
+@pytest.mark.contract("END-03")
+def test_request_while_the_job_fails_says_how_it_ends() -> None:
+    world = Steered("more")
+    world.fails = 2
+    while world.driver.machine.mode is not Mode.FAILING:
+        world.driver.handle(world.todo.pop(0))
+    ticket = world.desk.ask(Asked.SAVEPOINT, "late")
+    world.play()
+    assert ticket.answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
+
+
+@pytest.mark.contract("STORE-03", "END-03")
+def test_request_to_a_fenced_driver_names_the_other_one() -> None:
+    world = Steered("more", "more")
+    while world.log.head.step < 1:
+        world.driver.handle(world.todo.pop(0))
+    opened(world.blobs, driver="host-b:words-7")
+    world.play()
+    with pytest.raises(RequestRefusedError) as caught:
+        world.desk.ask(Asked.SUSPEND)
+    check_message("suspend-refused-by-fenced-driver", str(caught.value))
+
+
+def test_a_driver_that_could_not_begin_says_why() -> None:
+    desk = RequestDesk(World(), World())
+    ticket = desk.ask(Asked.SAVEPOINT, "a")
+    desk.close(None, "no folder")
+    assert ticket.answer == Answer(Said.REFUSED, "no folder")

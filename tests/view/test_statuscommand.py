@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,10 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.output import TextOutput
 from arcbeam.steps.proposals import draft
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import programs
 from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
 from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.store.manifest.programfile import Program
 from arcbeam.view.statuscommand import _cells, _drawn, _show
 from tests.golden.texts import check_message
 from tests.steps.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
@@ -77,11 +80,12 @@ def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert re.match(
-        r"step 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning", lines[0]
+        r"step 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning", lines[1]
     )
-    assert lines[1].startswith("nothing is due; whether somebody runs it, only an answer tells")
-    assert lines[2].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
-    assert "backlog: 1 restriction(s) of size 40" in lines[3]
+    assert lines[0] == f"the job in '{job}'", "it has kept no name"
+    assert lines[2].startswith("nothing is due; whether somebody runs it, only an answer tells")
+    assert lines[3].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
+    assert "backlog: 1 restriction(s) of size 40" in lines[4]
     (read,) = (line for line in lines if line.startswith("read "))
     assert "1,200 (90 kB)" in read
     assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read
@@ -169,7 +173,7 @@ def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatc
     log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
     monkeypatch.setattr(time, "time", lambda: step + 159)
     told = invoke(str(job)).stdout
-    assert "(3 min ago)" in told.splitlines()[0]
+    assert "(3 min ago)" in told.splitlines()[1]
     assert "nobody seems" not in told
     assert "nothing is due before 2023-11-14 22:15:00.000Z; whether somebody runs it, only an answer tells" in told
     monkeypatch.setattr(time, "time", lambda: step + 160)
@@ -186,6 +190,35 @@ def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatc
     assert "nobody seems" not in earlier, "of a step that was asked for nobody knows whether there is a later one"
 
 
+def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
+    blobs = FolderBlobs(job, sync=False)
+    assert json.loads(invoke(str(job), "--json").stdout)["name"] == ""
+    for name in ("words", "words-v2"):
+        log = opened(blobs, program=partial(programs.keep, blobs, Program(name, b"proto"), {}))
+        assert log.head.program
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["name"], record["folder"]) == ("words-v2", str(job))
+    assert invoke(str(job)).stdout.splitlines()[0] == f"job 'words-v2' in '{job}'"
+
+
+def test_job_with_a_script_shows_when_its_step_was_committed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(FolderBlobs(job, sync=False), 1)
+    due = Timestamp(1_700_000_100_000_000)
+    reports = (
+        reported(staged("read", 0, 0, next_due=due), staged("rates", 0, 0), level=0),
+        reported(staged("join", 0, 0), staged("join", 1, 0)),
+    )
+    command = replace(proposal(3, 0, *reports), times=_TIMES, time=Timestamp(1_700_000_000_000_000))
+    figures = {"committed": 1_800_000_000_000_000}
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, figures))
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_090.0)
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["committed"], record["overdue"]) == (1_800_000_000_000_000, None)
+    check_message("status-of-a-script", "\n".join(invoke(str(job)).stdout.splitlines()[1:3]))
+    inspected = CliRunner().invoke(cli.main, ["inspect", str(job)]).stdout
+    assert "committed at 2027-01-15 08:00:00Z (90 s ago), at 2023-11-14 22:13:20Z by the clock" in inspected
+
+
 def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = 1_700_000_100
     trouble = "no task of micro-batch 2 has run for 31 s"
@@ -195,7 +228,7 @@ def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: 
     leave_driver_note(FolderBlobs(job, sync=False), note)
     monkeypatch.setattr(time, "time", lambda: written + 25.0)
     lines = invoke(str(job)).stdout.splitlines()
-    check_message("status-driver", lines[1])
+    check_message("status-driver", lines[2])
     assert f"  - {trouble}" in lines
     record = json.loads(invoke(str(job), "--json").stdout)
     assert (record["silent"], record["overdue"], record["driver"]["pid"]) == (None, None, 77)
@@ -203,8 +236,8 @@ def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: 
 
     monkeypatch.setattr(time, "time", lambda: written + 300.0)
     lines = invoke(str(job)).stdout.splitlines()
-    check_message("status-driver-silent", lines[1])
-    assert "(running?)" in lines[0]
+    check_message("status-driver-silent", lines[2])
+    assert "(running?)" in lines[1]
     assert json.loads(invoke(str(job), "--json").stdout)["silent"] == 300.0
 
     opened(FolderBlobs(job, sync=False))
@@ -248,7 +281,7 @@ def test_a_job_whose_driver_died_in_its_first_step_is_told_of_too(
     began = opened(FolderBlobs(tmp_path / "job", sync=False), 1_700_000_000_000_000).head.time / 1e6
     monkeypatch.setattr(time, "time", lambda: began + 30)
     told = invoke(str(tmp_path / "job")).stdout
-    assert told.startswith("the first step has not been committed yet; the job began 30 s ago")
+    assert told.splitlines()[1].startswith("the first step has not been committed yet; the job began 30 s ago")
     assert "nobody seems" not in told
     monkeypatch.setattr(time, "time", lambda: began + 90)
     assert "nobody seems to run it: what was due at" in invoke(str(tmp_path / "job")).stdout

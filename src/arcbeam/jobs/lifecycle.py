@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import shutil
 import sqlite3
 import threading
@@ -173,7 +172,7 @@ class Jobs:
         Raises:
             SubmissionError: the pipeline cannot run; no job was made.
         """
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60].strip("-.") or "job"
+        slug = texts.slug(name) or "job"
         id = f"{slug}-{uuid.uuid4().hex[:12]}"
         self._executors().check(Submission(id, name or slug, pipeline, {**self._defaults, **options}))
         self.registry.add(id, name or slug, pipeline, raw, None if needs_files else "[]", self.now())

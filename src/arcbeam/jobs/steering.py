@@ -298,6 +298,7 @@ def asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: f
     from arcbeam.model.timestamps import Timestamp
     from arcbeam.store.blobs.errors import StoreError
     from arcbeam.store.log import requests
+    from arcbeam.store.log.jobname import job_in
     from arcbeam.store.log.savepoints import named_now, path_of
 
     name = "" if what is requests.Asked.CANCEL else name or named_now(what)
@@ -319,18 +320,17 @@ def asked_of_folder(out: Output, folder: str, what: Asked, name: str, seconds: f
         answer = requests.answer_to(blobs, request)
     if answer is None:
         raise JobFailedError(
-            f"no driver of the job in '{shown_job(folder)}' answered '{what}' within {seconds:g} s: "
-            "the request is withdrawn",
+            f"no driver of {job_in(blobs)} answered '{what}' within {seconds:g} s: the request is withdrawn",
             f"see whether one runs: arcbeam status {shown_job(folder)}; if not, resume the job: arcbeam resume "
             f"{shown_job(folder)}; or leave the request for the next driver: --wait=0",
         )
     if not answer.settled:
         raise JobFailedError(
-            f"'{what}' of the job in '{shown_job(folder)}' has begun, and was not done within {seconds:g} s",
+            f"'{what}' of {job_in(blobs)} has begun, and was not done within {seconds:g} s",
             f"it continues; see where it is: arcbeam status {shown_job(folder)}",
         )
     if answer.said is requests.Said.REFUSED:
-        raise requests.refusal(what, f"the job in '{shown_job(folder)}'", answer.text)
+        raise requests.refusal(what, job_in(blobs), answer.text, answer.remedy)
     return path_of(folder, name) if name else folder
 
 

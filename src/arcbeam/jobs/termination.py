@@ -54,6 +54,11 @@ class Endable(Protocol):
         ...
 
     @property
+    def name(self) -> str:
+        """Of the job, for people."""
+        ...
+
+    @property
     def ended(self) -> bool:
         """Whether it has."""
         ...
@@ -100,18 +105,18 @@ def bring_to_end(job: Endable, again: threading.Event) -> None:
             job.ask_to_end()
         except ArcbeamError as e:
             if not over.is_set():
-                _LOG.warning("%s: %s", job.id, e)
+                _LOG.warning("%s: %s", job.name, e)
 
     if how is OnSigterm.CANCEL:
-        _LOG.warning("%s: cancelled, as it was told to end", job.id)
+        _LOG.warning("%s: cancelled, as it was told to end", job.name)
     else:
-        _LOG.warning("%s: %s, as it was told to end; cancelled in %g s, or when told again", job.id, how, seconds)
+        _LOG.warning("%s: %s, as it was told to end; cancelled in %g s, or when told again", job.name, how, seconds)
         deadline = time.monotonic() + seconds
         # It answers when it has the time, and would keep us from looking at ours.
         threading.Thread(target=ask, name=f"sigterm-{job.id}", daemon=True).start()
         while not job.ended and not again.wait(_LOOK_SECONDS):
             if time.monotonic() >= deadline:
-                _LOG.warning("%s: cancelled, because '%s' was not done within %g s", job.id, how, seconds)
+                _LOG.warning("%s: cancelled, because '%s' was not done within %g s", job.name, how, seconds)
                 break
     over.set()
     if not job.ended:

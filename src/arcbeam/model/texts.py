@@ -7,6 +7,7 @@ know what is said, nor to whom.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,6 +28,11 @@ def fit(text: str, longest: int = LONGEST) -> str:
         tail = longest // 4
         text = f"{text[: longest - tail]} … ({left_out} characters left out) … {text[len(text) - tail :]}"
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def slug(text: str, longest: int = 60) -> str:
+    """Return a text as a part of a file name: letters, digits, `.`, `_`, `-`; "" if nothing of it is one."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:longest].strip("-.")
 
 
 def said(speak: Callable[[Any], str], of: Any, longest: int = LONGEST) -> str:

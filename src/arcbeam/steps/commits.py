@@ -94,11 +94,16 @@ class LogCommits:
     def overtaken(self) -> str:
         """See `Commits`."""
         error = self._log.overtaken()
-        return "" if error is None else str(error)
+        return "" if error is None else error.message
 
     def sweep(self) -> Swept:
         """See `Commits`."""
         return self._sweeper.sweep()
+
+    def _fenced(self) -> str:
+        error = self._log.fenced()
+        assert error is not None
+        return error.message
 
     def _named(self, manifest: Manifest, command: Propose) -> Manifest:
         """The draft with its savepoints. A name that cannot be given must not keep the step from becoming real."""
@@ -118,11 +123,11 @@ class LogCommits:
                     self._released &= {pin.name for pin in manifest.pins}
                     return CommitDecided(now, step)
                 case Conflict():
-                    return CommitConflicted(now, step, str(self._log.fenced()))
+                    return CommitConflicted(now, step, self._fenced())
                 case Unknown(_, error):
                     return CommitUnknown(now, step, str(error))
         except FencedError as e:
-            return CommitConflicted(now, step, str(e))
+            return CommitConflicted(now, step, e.message)
         except InvalidManifestError as e:
             return DriverFailed(now, str(e))
         except DeterminateError as e:

@@ -20,6 +20,7 @@ from arcbeam.steps.standing import standing_of
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError
 from arcbeam.store.log import programs
+from arcbeam.store.log.jobname import job_in
 from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import JobShape, Manifest, OutputWatermark, StageShape, StageWatermarks
 
@@ -197,7 +198,7 @@ def refuse_another_pipeline(
         return
     more = [f"and {len(differing) - _SHOWN} more"] if len(differing) > _SHOWN else []
     raise IncompatibleStateError(
-        f"the job in '{blobs}' is {head.mode} (step {head.step}), and the pipeline is not the one that it ran:\n"
+        f"{job_in(blobs, head)} is {head.mode} (step {head.step}), and the pipeline is not the one that it ran:\n"
         + "\n".join(f"  - {line}" for line in [*differing[:_SHOWN], *more])
         + "\nNothing was run, and the folder is unchanged",
         "give this pipeline a folder of its own with --checkpoint_dir; or, to continue the ended job with this "
@@ -213,7 +214,7 @@ def refuse_other_shards(head: Manifest, shards: int | None, blobs: DurableBlobs)
     """
     if shards not in (None, head.shape.shards):
         raise IncompatibleStateError(
-            f"the job in '{blobs}' has {head.shape.shards} shards, and --shards={shards} requests another number: it "
+            f"{job_in(blobs, head)} has {head.shape.shards} shards, and --shards={shards} requests another number: it "
             "is fixed when a job begins",
             f"leave out --shards, or give --shards={head.shape.shards}; the number of tasks that run concurrently "
             "follows from the cluster; for more shards begin a new job with another --checkpoint_dir",
@@ -232,7 +233,7 @@ def refuse_exchanged_sources(plan: Plan, head: Manifest, blobs: DurableBlobs) ->
     gone = sorted(begun - {stage.uid for stage in plan.stages})
     if new and gone:
         raise IncompatibleStateError(
-            f"the job in '{blobs}' has begun with the source(s) {', '.join(map(repr, gone))}, which the pipeline does "
+            f"{job_in(blobs, head)} has begun with the source(s) {', '.join(map(repr, gone))}, which the pipeline does "
             f"not have, and without {', '.join(map(repr, new))}",
             "a source that is only called otherwise is given with --stage_mapping=old=new, and not read again; with "
             "--allow_dropped_state new ones begin where others are gone (a Create is a source, too)",
@@ -254,7 +255,7 @@ def refuse_what_is_too_late(plan: Plan, head: Manifest, blobs: DurableBlobs) -> 
         for id in plan.channels[stage.source].producers:
             if times.outputs.get(ports[id, stage.source], MIN_TIMESTAMP) < MAX_TIMESTAMP:
                 raise IncompatibleStateError(
-                    f"in the job in '{blobs}' the input of '{stage.uid}' has ended, and the pipeline has it read "
+                    f"in {job_in(blobs, head)} the input of '{stage.uid}' has ended, and the pipeline has it read "
                     f"'{uids[id]}', too: all of that would be too late",
                     "begin a new job in another folder; or give what is new a way of its own through the pipeline",
                 )
@@ -270,8 +271,9 @@ def refuse_side_inputs_of_the_past(plan: Plan, head: Manifest, fitting: Manifest
     ended = {port for port, time in times_of(fitting).outputs.items() if time == MAX_TIMESTAMP}
     for port in sorted(side_ports(plan) & ended - had):
         raise IncompatibleStateError(
-            f"in the job in '{blobs}' the input of stage '{port.stage}' has ended, and its {port.output!r} was no side "
-            f"input then, as the pipeline has it now: what was put out is not there any more, and it would be empty",
+            f"in {job_in(blobs, head)} the input of stage '{port.stage}' has ended, and its {port.output!r} was no "
+            f"side input then, as the pipeline has it now: what was put out is not there any more, and it would be "
+            "empty",
             "give the source another name: then it is read again, for that side input (with --allow_dropped_state, if "
             "the old one goes)",
         )
@@ -290,7 +292,7 @@ def refuse_renamed_writers(head: Manifest, names: Mapping[str, str], blobs: Dura
     for writer in sorted(writers):
         if any(new != old and (writer == old or writer.startswith(f"{old}/")) for old, new in names.items()):
             raise IncompatibleStateError(
-                f"in the job in '{blobs}' stage '{writer}' has written a side input, which is known by its name: it "
+                f"in {job_in(blobs, head)} stage '{writer}' has written a side input, which is known by its name: it "
                 f"cannot be called otherwise",
                 "leave it its name; or leave out the mapping and give --allow_dropped_state: then the source begins "
                 "anew under its new name, and what the old one has written is given up",

@@ -93,6 +93,7 @@ class RequestDesk:
         self._proposed: Propose | None = None
         self._fenced = self._closed = False
         self._end: End | None = None
+        self._why = ""
 
     def opened(self, blobs: DurableBlobs | None, head: Manifest) -> None:
         """The driver has taken the job over; `blobs` is its folder, if others may ask there."""
@@ -280,9 +281,9 @@ class RequestDesk:
             why: it could not.
         """
         with self._lock:
-            self._closed, self._end = True, end
+            self._closed, self._end, self._why = True, end, why
             for ticket in self._open():
-                self._settle(ticket, _last(ticket.request, end, why, self._head))
+                self._settle(ticket, self._last(ticket.request))
             blobs, head = self._blobs, self._head
         if blobs is None or self._fenced:
             return
@@ -293,16 +294,38 @@ class RequestDesk:
             state = EndState.FAILED if end is None else end.state
             leave_note(blobs, EndNote(head.epoch, state.value.upper(), why if end is None else end.why))
 
-    def _gone(self, what: Asked) -> tuple[str, str]:
-        """Why a request comes too late, and what to do: the driver has ended."""
+    def _last(self, request: Request) -> Answer:
+        """Return the answer to a request that is open when the driver ends."""
         end, head = self._end, self._head
-        state = "not running" if end is None else end.state.value
-        state = "suspended" if end is not None and end.state is EndState.STOPPED else state
-        at = "" if head is None else f" at micro-batch {head.step}"
+        if end is not None and request.what is Asked.CANCEL and end.state is EndState.CANCELLED:
+            return Answer(Said.DONE, "the job is cancelled")
+        if end is not None and request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
+            return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.step)
+        why, remedy = self._gone(request.what)
+        return Answer(Said.REFUSED, why, remedy=remedy)
+
+    def _gone(self, what: Asked) -> tuple[str, str]:
+        """Return why a driver that has ended refuses a request, and what to do."""
+        end, head = self._end, self._head
+        why = (self._why if end is None else end.why).partition("\n")[0]
+        if head is None:
+            return why or "the driver has ended before it took the job over", ""
+        at = f" at micro-batch {head.step}"
+        if self._fenced:
+            return why, f"request it of the other driver: arcbeam {what} {self._blobs}"
         ended = end is not None and end.state in (EndState.DONE, EndState.DRAINED)
+        if end is None:
+            text = f"no driver runs it{at}"
+        elif end.state is EndState.FAILED:
+            text = f"it failed{at}"
+        elif end.state is EndState.CANCELLED:
+            text = f"it was cancelled{at}"
+        else:
+            text = f"it is {'suspended' if end.state is EndState.STOPPED else end.state.value}{at}"
+        text += f": {why}" if why else ""
         if self._blobs is None and not ended:
-            return f"it is {state}{at}", "it kept no state to be resumed with: submit it with a --checkpoint_dir"
-        return f"it is {state}{at}", files.stopped_remedy(what, str(self._blobs), ended=ended)
+            return text, "it kept no state to be resumed with: submit it with a --checkpoint_dir"
+        return text, files.stopped_remedy(what, str(self._blobs), ended=ended)
 
     def _settle(self, ticket: Ticket, answer: Answer) -> None:
         ticket.answer = answer
@@ -334,16 +357,3 @@ def _unmade(request: Request, head: Manifest) -> str:
     if request.what in (Asked.DELETE, Asked.RENAME):
         return f"the savepoints are unchanged at micro-batch {head.step}: see which there are with arcbeam savepoints"
     return f"micro-batch {head.step} did not become savepoint '{request.savepoint}': try again"
-
-
-def _last(request: Request, end: End | None, why: str, head: Manifest | None) -> Answer:
-    """What is said to a request when nothing comes of it any more, or all has."""
-    if end is None:
-        return Answer(Said.REFUSED, why or "the driver has ended")
-    if request.what is Asked.CANCEL and end.state is EndState.CANCELLED:
-        return Answer(Said.DONE, "the job is cancelled")
-    if request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
-        return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.step)
-    text = f"it ended before: it is {end.state.value}" + (f" ({end.why})" if end.why else "")
-    resumed = "" if end.state in (EndState.DONE, EndState.DRAINED) else "; resume it first"
-    return Answer(Said.REFUSED, text + resumed)

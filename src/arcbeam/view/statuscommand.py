@@ -26,6 +26,7 @@ from arcbeam.model.timestamps import (
     long_shown,
 )
 from arcbeam.output import Output, TextOutput
+from arcbeam.store.log.jobname import called
 from arcbeam.store.manifest.values import ENDED
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _of_folder(folder: str) -> Record:
     from arcbeam.store.log.chain import UnreadableHead, read_newest
     from arcbeam.store.log.drivernote import driver_note_of
     from arcbeam.store.log.endnote import note_of
+    from arcbeam.store.log.jobname import kept_name
     from arcbeam.store.log.troublenote import trouble_of
 
     blobs = opened(folder)
@@ -118,9 +120,10 @@ def _of_folder(folder: str) -> Record:
     if isinstance(newest, UnreadableHead):
         raise newest.error
     note = note_of(blobs, newest)
-    status = with_trouble(status_of(newest), None if note else trouble_of(blobs, newest))
+    status = with_trouble(status_of(newest, kept_name(blobs, newest)), None if note else trouble_of(blobs, newest))
     driver = None if note or newest.mode is CommitMode.SUSPENDED else driver_note_of(blobs, newest)
-    return {**as_record(with_driver(status, driver)), "ended": asdict(note) if note else None}
+    record = as_record(with_driver(status, driver))
+    return {**record, "folder": str(blobs), "ended": asdict(note) if note else None}
 
 
 def _show(out: Output, look: Callable[[], Record], watch: bool, every: float) -> None:
@@ -190,10 +193,15 @@ def _job_lines(record: Record) -> Iterator[str]:
     unsure = overdue or silent(record) is not None
     mode = ended["state"] if ended else f"{record['mode']}?" if unsure else record["mode"]
     behind = _behind(record["watermark"])
+    # A server of an earlier version sends no name.
+    if (name := record.get("name", "")) or record.get("folder"):
+        yield called(name, record.get("folder", ""))
     if not record["step"]:
-        yield f"the first step has not been committed yet; the job began {ago(record['time'])}"
+        # The opening of a job with a script has the script's first time, which is 0.
+        began = f"; the job began {ago(record['time'])}" if record["time"] else ""
+        yield f"the first step has not been committed yet{began}"
     yield (
-        f"step {record['step']} ({mode}), recorded at {shown(record['time'])} ({ago(record['time'])}); "
+        f"step {record['step']} ({mode}), {recorded(record, shown)}; "
         f"watermark {shown(record['watermark'])}{behind and f', {behind}'}"
     )
     if ended:
@@ -203,8 +211,9 @@ def _job_lines(record: Record) -> Iterator[str]:
         yield driver
     elif overdue:
         yield overdue
-    elif not _over(record) and time.time() - record["time"] / 1e6 > _LONG_OVERDUE:
-        before = "" if record.get("due") is None else f" before {shown(record['due'])}"
+    elif not _over(record) and time.time() - _committed(record) / 1e6 > _LONG_OVERDUE:
+        by_script = record.get("committed") is not None
+        before = "" if record.get("due") is None or by_script else f" before {shown(record['due'])}"
         yield f"nothing is due{before}; whether somebody runs it, only an answer tells: `arcbeam savepoint FOLDER` asks"
     seconds = record["seconds"]
     if seconds:
@@ -277,7 +286,7 @@ def overdue(record: Record) -> float | None:
     """By how many seconds what is due is late, so much that nobody seems to run the job; None: it is not."""
     due = record.get("due")
     # What a driver says of itself is better than what is to be expected of one.
-    if due is None or _over(record) or record.get("driver"):
+    if due is None or _over(record) or record.get("driver") or record.get("committed") is not None:
         return None
     late = time.time() - due / 1e6
     return None if late < _LONG_OVERDUE else late
@@ -315,6 +324,20 @@ def overdue_line(record: Record) -> str:
         f"nobody seems to run it: what was due at {shown(due)} ({ago(due)}) has not run; "
         "see whether its driver is there, or go on with it by `arcbeam resume FOLDER`"
     )
+
+
+def _committed(record: Record) -> int:
+    """When the newest step was committed, by the clock of its driver."""
+    committed = record.get("committed")
+    return int(record["time"] if committed is None else committed)
+
+
+def recorded(record: Record, shown: Callable[[int], str]) -> str:
+    """When the newest step was committed, and what the clock of its script was then if the job has one."""
+    when = _committed(record)
+    if when == record["time"]:
+        return f"recorded at {shown(when)} ({ago(when)})"
+    return f"committed at {shown(when)} ({ago(when)}), at {shown(record['time'])} by the clock of its TestStream"
 
 
 def ago(when: int) -> str:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from arcbeam.engine.progress import EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.engine.progress import End, EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.engine.progress.ending import told
 from arcbeam.model.commits import CommitMode
 from tests.engine.progress.script import LAYOUT, Driver, play
 
@@ -356,3 +357,16 @@ def test_the_drain_that_a_driver_goes_on_with_keeps_its_name(wish: str) -> None:
     """,
         driver,
     )
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (End(EndState.FAILED, "no disk"), "it failed: no disk"),
+        (End(EndState.CANCELLED), "it was cancelled"),
+        (End(EndState.STOPPED), "it is suspended"),
+        (End(EndState.DONE, "not all is published"), "it is done (not all is published)"),
+    ],
+)
+def test_end_is_named_with_its_reason(end: End, text: str) -> None:
+    assert told(end) == text

@@ -137,7 +137,7 @@ def test_cancel_ends_a_long_job_in_seconds(tmp_path: Path, caplog: pytest.LogCap
     assert time.monotonic() - started < 20
     assert result.wait_until_finish() == "CANCELLED"
     (told,) = [record.getMessage() for record in caplog.records if "cancelled;" in record.getMessage()]
-    check_message("cancelled-batch", told, job=result.job_id)
+    check_message("cancelled-batch", told, job=result.plan.name)
     with _pipeline() as p:  # the session is as good as before
         assert_that(p | beam.Create([1]), equal_to([1]))
 

@@ -146,7 +146,7 @@ def test_no_socket_of_a_local_job_is_reachable_from_outside(local: Path) -> None
 @pytest.mark.contract("OPS-03")
 def test_start_of_a_stream_is_visible_without_a_terminal(local: Path) -> None:
     said = [line for line in (local / "stderr").read_text().splitlines() if line.startswith("arcbeam: ")]
-    seconds, job = re.compile(r"\d+\.\d s"), re.compile(r"pipelines-[0-9a-f]{12}")
+    seconds, job = re.compile(r"\d+\.\d s"), re.compile(r"pipelines(?=:)")
     check_message("start-of-a-stream", "\n".join(said), seconds=seconds, job=job)
 
 

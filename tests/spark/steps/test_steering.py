@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,24 +100,31 @@ def test_a_job_that_is_suspended_and_goes_on_gives_what_one_gives_that_never_was
     told = [record for record in caplog.records if "suspended at" in record.getMessage()]
     assert [record.levelname for record in told] == ["WARNING"], "it is seen where nothing else is"
     step = known(read_newest(FolderBlobs(job.state))).step  # type: ignore[arg-type]
-    check_message("suspended", told[0].getMessage(), job=first.job_id, folder=job.state, step=f"micro-batch {step}")
+    check_message("suspended", told[0].getMessage(), job=first.plan.name, folder=job.state, step=f"micro-batch {step}")
     with pytest.raises(RequestRefusedError) as caught:
         first.drain()
     check_message(
         "drain-refused-suspended-here",
         str(caught.value),
-        job=first.job_id,
+        job=first.plan.name,
         folder=job.state,
         step=f"micro-batch {step}",
     )
 
     # From the folder alone, with other slots.
     feed(job.source, 25)
-    second = resume(str(job.state), name="again")
-    assert second.job_id.startswith("again-")
+    second = resume(str(job.state), ["--job_name=again"])
+    assert (second.plan.name, second.job_id[:6]) == ("again", "again-")
     wait(second, lambda: len(job.panes()) == 6)
+    status = second.status()
+    assert status is not None
+    assert status.name == "again"
+    with pytest.raises(RequestRefusedError, match="cannot take a savepoint of job 'again' in "):
+        second.savepoint("early")
     second.suspend()
     assert job.panes() == expected(0, 20)
+    inspected = CliRunner().invoke(cli.main, ["inspect", str(job.state), "--json"]).stdout
+    assert json.loads(inspected)["name"] == "again"
 
     # With a pipeline whose stage is called otherwise.
     feed(job.source, 35, end=True)
@@ -386,7 +394,7 @@ def test_what_a_job_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
     bounded = p.run()
     with pytest.raises(RequestRefusedError) as caught:
         bounded.drain()
-    check_message("drain-refused-batch", str(caught.value), job=bounded.job_id)
+    check_message("drain-refused-batch", str(caught.value), job=bounded.plan.name)
     bounded.wait_until_finish()
     feed(tmp_path, 1)
     q = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming"]))
@@ -394,7 +402,7 @@ def test_what_a_job_cannot_be_asked_for_is_refused(tmp_path: Path) -> None:
     own = q.run()
     with pytest.raises(RequestRefusedError) as caught:
         own.savepoint()
-    check_message("savepoint-refused-temporary", str(caught.value), job=own.job_id)
+    check_message("savepoint-refused-temporary", str(caught.value), job=own.plan.name)
     assert own.drain() in ("DRAINING", "DRAINED")
     assert own.wait_until_finish() == "DRAINED"
     said = [message.text for message in own.messages()]

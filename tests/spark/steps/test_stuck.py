@@ -328,7 +328,7 @@ def test_a_job_tells_its_figures_to_whoever_scrapes_it_and_each_step_in_a_line(
     (kept,) = (stage for stage in status.stages if stage.stage.endswith("Grouped"))
     assert kept.state_rows > 0
     assert 0 < kept.state_bytes <= sum(status.state_bytes.values())
-    assert f'arcbeam_step_total{{job="{result.job_id}"}}' in "\n".join(lines)
+    assert f'arcbeam_step_total{{job="{result.plan.name}"}}' in "\n".join(lines)
     (watermark,) = (line for line in lines if line.startswith("arcbeam_input_watermark_seconds") and "Grouped" in line)
     assert 7 <= float(watermark.split()[-1]) < 10_000
     steps = [json.loads(message) for message in caplog.messages if message.startswith('{"pipeline"')]

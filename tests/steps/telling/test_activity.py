@@ -33,7 +33,7 @@ class Followed(World):
     """What its driver does is followed; `texts` says what that is, a second after each event."""
 
     def __init__(self, *reports: str) -> None:
-        self.activity = Activity()
+        self.activity = Activity(14, 3)
         self.texts: list[str] = []
         super().__init__(*reports)
 
@@ -52,7 +52,7 @@ def test_each_part_of_a_step_is_named() -> None:
 
 
 def test_failed_tries_are_counted_and_named() -> None:
-    activity, now = Activity(), Timestamp(0)
+    activity, now = Activity(14, 3), Timestamp(0)
     plan = _first_plan()
     activity.handled(ClockTold(now), [RunStep(plan)], now)
     assert not activity.is_idle
@@ -71,8 +71,21 @@ def test_failed_tries_are_counted_and_named() -> None:
     assert activity.text(now).endswith("; tearing down")
 
 
+def test_deaths_of_workers_are_counted_by_themselves() -> None:
+    activity, now = Activity(14, 3), Timestamp(0)
+    activity.handled(StepFailed(now, 1, 0, "away", True), [], now)
+    activity.handled(StepFailed(now, 1, 1, "killed", True, died=True), [], now)
+    assert "for try 2 of 3 of a micro-batch" in activity.text(now)
+    activity.handled(StepFailed(now, 1, 2, "killed", True, died=True), [], now)
+    assert "for try 3 of 3 of a micro-batch" in activity.text(now)
+    assert activity.failures == 3
+    activity.handled(StepReported(now, 1, 3, Duration(1), ()), [], now)
+    activity.handled(StepFailed(now, 2, 0, "killed", True, died=True), [], now)
+    assert "for try 2 of 3 of a micro-batch" in activity.text(now)
+
+
 def test_idle_driver_says_until_when_it_waits() -> None:
-    activity = Activity()
+    activity = Activity(14, 3)
     assert activity.text(Timestamp(0)) == "waiting"
     activity.handled(ClockTold(Timestamp(0)), [WaitUntil(Timestamp(60 * _SECOND))], Timestamp(0))
     assert activity.text(Timestamp(0)) == "waiting until 1970-01-01T00:01:00Z"

@@ -71,12 +71,7 @@ def proposed(state: JobState, step: int) -> Proposal:
 def conflicted(state: JobState, who: str) -> None:
     """Another driver has the step: this one can commit nothing any more."""
     state.proposal = None
-    ending.overtaken(state, taken_over(who))
-
-
-def taken_over(who: str) -> str:
-    """Why a job ends here that another driver runs."""
-    return f"another driver took the job over: {who}"
+    ending.overtaken(state, who)
 
 
 def unknown(state: JobState, proposal: Proposal, why: str) -> None:

@@ -24,6 +24,20 @@ LAST: Final = {
 """Behind a commit of these modes there is no other."""
 
 
+def told(end: End) -> str:
+    """Return how a job ends, for people: `it is done`, `it failed: WHY`."""
+    match end.state:
+        case EndState.FAILED:
+            return f"it failed: {end.why}"
+        case EndState.CANCELLED:
+            how = "it was cancelled"
+        case EndState.STOPPED:
+            how = "it is suspended"
+        case _:
+            how = f"it is {end.state.value}"
+    return f"{how} ({end.why})" if end.why else how
+
+
 def close(state: JobState, end: EndState, made: Collection[str] = ()) -> None:
     """The last commit is made, with these savepoints."""
     _tell_unmade(state, made, "asked for when the last commit of the job was on its way, or behind it")

@@ -73,6 +73,11 @@ class JobMachine:
         """How many runs of the step after the head have ended with a worker that died."""
         return self._state.deaths
 
+    @property
+    def failures(self) -> int:
+        """How many runs of the step after the head have failed in a row for another reason."""
+        return self._state.failures.get(RunStep, 0)
+
     def story(self) -> list[tuple[on.Event, tuple[Command, ...]]]:
         """The last events, and what they led to."""
         return list(self._story)
@@ -130,7 +135,7 @@ class JobMachine:
                 committing.conflicted(state, who)
             case on.Overtaken(_, who):
                 # What is proposed by now will be answered, too.
-                ending.overtaken(state, committing.taken_over(who))
+                ending.overtaken(state, who)
             case on.CommitUnknown(_, step, why):
                 committing.unknown(state, committing.proposed(state, step), why)
             case on.CommitRefused(_, step, why):
@@ -172,16 +177,15 @@ class JobMachine:
         """Whether a request still comes in time; if not, that is told."""
         is_open = self._state.phase in _OPEN
         if not is_open:
-            self._state.warn(
-                f"{request} was asked for when the job had come to its end: nothing is done; see how it ended"
-            )
+            assert self._state.end is not None
+            self._state.warn(f"{request} has no effect: {ending.told(self._state.end)}")
         return is_open
 
     def _request(self, mode: Mode, savepoint: str) -> None:
         state = self._state
         if state.mode is mode and savepoint in ("", state.last_savepoint):
             return
-        if not self._is_open(f"{mode.value} to savepoint {savepoint!r}"):
+        if not self._is_open(f"{mode.value} to savepoint {savepoint!r}" if savepoint else mode.value):
             return
         if state.mode is not Mode.RUNNING:
             # Both end with a savepoint. Which of them it is does not change any more: somebody may wait for it.

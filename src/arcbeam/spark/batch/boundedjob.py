@@ -208,7 +208,7 @@ class BatchRun:
         if not offered:
             return
         slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
-        calls = ShuttingDown(self._spark, self._job, slots, seconds, self._cancelled)
+        calls = ShuttingDown(self._spark, self._job, slots, seconds, self._cancelled, name=self._plan.name)
         stages = [
             Graceful(stage.id, offered[stage.id], OpenGraceful(self._task(stage)), frozenset(workers[stage.id]))
             for stage in self._plan.stages
@@ -230,7 +230,9 @@ class BatchRun:
         if needed:
             order = [stage.id for stage in reversed(self._plan.stages)]
             slots, seconds = default_parallelism(self._spark), self._settings.shutdown_seconds
-            told = tear_down_workers(self._spark, self._job, holders, slots, order=order, seconds=seconds)
+            told = tear_down_workers(
+                self._spark, self._job, holders, slots, order=order, seconds=seconds, name=self._plan.name
+            )
             for error in told.errors:
                 _LOG.warning("%s: tearing down: %s", self._plan.name, error)
 
@@ -339,7 +341,7 @@ class BatchRun:
 
     def _require_not_cancelled(self) -> None:
         if self._cancelled.is_set():
-            raise JobCancelledError(f"{self._job} was cancelled")
+            raise JobCancelledError(f"job '{self._plan.name}' was cancelled")
 
     def _note_ran(self, stages: set[str]) -> None:
         """These stages have run: their iterable side inputs are ready once all producers have."""

@@ -267,7 +267,8 @@ class SparkCluster:
     def _shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
         # Before the deadline: who has not answered is known here, not by those who wait.
         seconds = max(0.0, (deadline - self._clock.now()) / 1e6 * _TIME_TO_TELL)
-        calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds, self._hastened)
+        name = self._job.placing.plan.name
+        calls = ShuttingDown(self._spark, self._job.id, self._slots, seconds, self._hastened, name=name)
         if (known := self._shutters) is None:
             errors = calls.call_alone([self._graceful(stage) for stage in stages])
         else:
@@ -305,7 +306,15 @@ class SparkCluster:
             order = [self._job.placing.stages[stage].id for stage in stages]
             holders = self._holders | self._publishing.holders
             told = tear_down_workers(
-                self._spark, self._job.id, holders, self._slots, last, order, seconds, self._closed.is_set
+                self._spark,
+                self._job.id,
+                holders,
+                self._slots,
+                last,
+                order,
+                seconds,
+                self._closed.is_set,
+                name=self._job.placing.plan.name,
             )
             errors = tuple(told.errors)
         except Exception as e:

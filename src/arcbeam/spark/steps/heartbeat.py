@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.steps.beats import Heard
 from arcbeam.steps.seams import Clock
 from arcbeam.steps.telling.activity import Activity
@@ -60,9 +61,15 @@ class Heartbeat:
     _wrote: float = field(default=float("-inf"))
     _was_idle: bool = False
     _told: bool = False
+    _failures: int = 0
+    _since: Timestamp = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Not the opening's time: in a job with a script that is the script's.
+        self._since = self.clock.now()
 
     def beat(self) -> bool:
-        """Writes a note, if it is time to.
+        """Writes a note, if it is time to: also soon after a failed try, which readers would not expect.
 
         Returns:
             True.
@@ -71,8 +78,9 @@ class Heartbeat:
         if now - self._looked >= 1.0:
             self._looked = now
             self._listen()
-            idle = self.activity.is_idle
-            if now - self._wrote >= (_IDLE_SECONDS if idle and self._was_idle else _BUSY_SECONDS):
+            idle, failed = self.activity.is_idle, self.activity.failures != self._failures
+            self._failures = self.activity.failures
+            if failed or now - self._wrote >= (_IDLE_SECONDS if idle and self._was_idle else _BUSY_SECONDS):
                 self._wrote, self._was_idle = now, idle
                 self._write()
         return True
@@ -83,7 +91,7 @@ class Heartbeat:
         frees = "Spark has an executor with a free core for this job" if self._trouble else ""
         doing = self.activity.text(now)
         return DriverNote(
-            self.head.epoch, self.driver, os.getpid(), self.head.time, now, every, doing, self._trouble, frees
+            self.head.epoch, self.driver, os.getpid(), self._since, now, every, doing, self._trouble, frees
         )
 
     def _listen(self) -> None:

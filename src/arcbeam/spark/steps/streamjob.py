@@ -68,10 +68,12 @@ from arcbeam.steps.telling.status import (
     with_driver,
     with_trouble,
 )
+from arcbeam.steps.telling.tries import deadly_try, failed_try
 from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.jobname import called
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Swept
@@ -158,7 +160,7 @@ class StreamRun:
         self._listener, self._prelude = listener, prelude
         self._clock = WallClock()
         self._inbox = EventQueue(self._clock)
-        self._desk = RequestDesk(self._inbox, self._clock, f"job '{job}'")
+        self._desk = RequestDesk(self._inbox, self._clock, called(plan.name, shown(self.store) if self.kept else ""))
         self._tally = Tally()
         self._machine: JobMachine | None = None
         self._log: StepLog | None = None
@@ -168,11 +170,11 @@ class StreamRun:
         self._blobs: DurableBlobs | None = None
         # Why the step that runs is tried again.
         self._trouble: Trouble | None = None
-        self._activity = Activity()
+        self._driven = _driven(settings)
+        self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
         self._heartbeat: Heartbeat | None = None
         self._opened = -1
         self._end: End | None = None
-        self._driven = MachineSettings()
         self._mode = Mode.RUNNING
         self._took, self._ran = Duration(0), False
         self._proposed, self._committing = 0.0, 0.0
@@ -188,12 +190,19 @@ class StreamRun:
         if log is None:
             return None
         head = log.head
-        status = with_trouble(status_of(head), trouble if trouble is not None and trouble.is_of(head) else None)
+        fails = trouble if trouble is not None and trouble.is_of(head) else None
+        status = with_trouble(status_of(head, self._plan.name), fails)
         return with_driver(status, heartbeat.note() if heartbeat else None)
 
     def state(self) -> str:
         """Beam's name of the state of a run that goes on; callable from any thread."""
         return self._mode.name if self._mode in _TOLD else Mode.RUNNING.name
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job makes no further commit: it fails, was cancelled, or has made its last one."""
+        machine = self._machine
+        return self._end is not None or (machine is not None and machine.phase not in (Phase.NEW, Phase.STEPPING))
 
     def metrics(self) -> list[bytes]:
         """Serialized MonitoringInfos of all committed steps of this driver."""
@@ -270,7 +279,8 @@ class StreamRun:
             )
         if log.head.mode in ENDED:
             self.warn(
-                f"the job in '{blobs}' is {log.head.mode} already: nothing is left to do, but perhaps its last calls"
+                f"{called(self._plan.name, blobs)} is {log.head.mode} already: nothing is left to do, but perhaps "
+                "its last calls"
             )
         placing = placed(self._plan, taken.numbers, taken.shards, slots)
         settings = replace(self._settings, shards=taken.shards, event_times=True)
@@ -283,7 +293,6 @@ class StreamRun:
             self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, self._is_over
         )
         self._measured = partial(self._figures, cluster, placing)
-        self._driven = _driven(settings)
         machine = self._machine = JobMachine(placing.layout, self._driven)
         script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
         driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
@@ -320,7 +329,10 @@ class StreamRun:
                     raise cluster.failure
                 raise JobFailedError(f"the job has failed: {end.why}")
             case EndState.CANCELLED:
-                raise JobCancelledError(f"{self._job} was cancelled")
+                # Another driver may run the job by now, which this one had no occasion to notice.
+                if (fenced := log.overtaken()) is not None:
+                    raise fenced
+                raise JobCancelledError(f"job '{self._plan.name}' was cancelled")
         return end
 
     def _how_to_continue(self) -> str:
@@ -345,7 +357,9 @@ class StreamRun:
         took, user = self._took / 1e6, found.get("user", 0.0)
         spark = max(0.0, took - cluster.planned - user)
         parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
-        return {**found, **{name: round(seconds, 4) for name, seconds in parts.items()}}
+        # The recorded time of a job with a script is the script's.
+        wall = {} if self._plan.script is None else {"committed": self._clock.now()}
+        return {**found, **wall, **{name: round(seconds, 4) for name, seconds in parts.items()}}
 
     def _left(self) -> str:
         """What a job that drains has still to do; "" of others."""
@@ -406,7 +420,7 @@ class StreamRun:
                 self._ran = bool(command.reports)
         if isinstance(event, StepReported):
             self._took = event.took
-        if isinstance(event, StepFailed) and event.died and self._machine.phase is Phase.STEPPING:
+        if isinstance(event, StepFailed) and event.again and self._machine.phase is Phase.STEPPING:
             self._note_trouble(event)
         if not isinstance(event, CommitDecided) or self._machine.head is None:
             return
@@ -423,16 +437,18 @@ class StreamRun:
             self._listener.reported(report)
 
     def _note_trouble(self, event: StepFailed) -> None:
-        """A worker has died in a step that is tried again: whoever looks at the job can see it meanwhile."""
+        """Has `arcbeam status` show why a step is tried again."""
         assert self._machine is not None
         assert self._log is not None
         failure = self._cluster.failure if self._cluster is not None else None
-        lost = failure if isinstance(failure, WorkerLostError) else WorkerLostError("")
-        told = [f"a worker died in try {self._machine.deaths} of {self._driven.deaths.times + 1}"]
-        told += [f"in transform '{lost.step}'"] if lost.step else []
-        told += [lost.how] if lost.how else []
-        epoch = self._log.head.epoch
-        self._trouble = Trouble(epoch, event.step, lost.step, ", ".join(told), self._clock.now())
+        lost = failure if event.died and isinstance(failure, WorkerLostError) else WorkerLostError("")
+        if event.died:
+            why = deadly_try(self._machine.deaths, self._driven.deaths.times + 1, lost.step, lost.how)
+        elif failed := self._machine.failures:
+            why = failed_try(failed, self._driven.retry.times + 1, event.why)
+        else:
+            return
+        self._trouble = Trouble(self._log.head.epoch, event.step, lost.step, why, self._clock.now())
         if self._blobs is not None:
             try:
                 leave_trouble(self._blobs, self._trouble)

@@ -36,11 +36,20 @@ _LONGEST = 200
 class Activity:
     """Follows a driver.
 
+    Args:
+        tries: of a micro-batch, before its job fails.
+        deaths: of a micro-batch in which workers die, before its job fails.
+
     Attributes:
         running: the micro-batch that Spark runs now: its step, run, and since when; None: none.
+        failures: how many tries of anything have failed so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tries: int, deaths: int) -> None:
+        self._most = {False: tries, True: deaths}
+        self.failures = 0
+        # Of the micro-batch: the next try, and whether a worker died in the last one.
+        self._try, self._died = 1, False
         self.running: tuple[int, int, Timestamp] | None = None
         self._committing: tuple[int, Timestamp] | None = None
         self._publishing: tuple[int, Timestamp] | None = None
@@ -60,21 +69,25 @@ class Activity:
             case StepReported():
                 self.running = None
                 self._failures.pop("step", None)
+                self._try = 1
             case StepFailed(_, _, _, why):
                 self.running = None
-                self._failures["step"] = why
+                self._fails("step", why)
+                # As the machine counts: deaths by themselves.
+                self._try = self._try + 1 if event.died == self._died else 2
+                self._died = event.died
             case CommitDecided():
                 self._committing = None
                 self._failures.pop("commit", None)
             case CommitRefused(_, _, why) | CommitUnknown(_, _, why):
-                self._failures["commit"] = why
+                self._fails("commit", why)
             case CommitConflicted():
                 self._committing = None
             case Published():
                 self._publishing = None
                 self._failures.pop("publishing", None)
             case PublishFailed(_, _, why):
-                self._failures["publishing"] = why
+                self._fails("publishing", why)
         for command in commands:
             self._asked(command, now)
 
@@ -100,7 +113,7 @@ class Activity:
         doing: list[str] = []
         if self.running:
             step, attempt, since = self.running
-            run = f", try {attempt + 1}" if attempt else ""
+            run = f", {self._next_try()}" if attempt else ""
             doing.append(f"running micro-batch {step} for {_seconds(since, now)}{run}{self._after('step')}")
         if self._committing:
             step, since = self._committing
@@ -114,8 +127,16 @@ class Activity:
             return "; ".join(doing)
         until = f" until {shown_time(self._wait)}" if self._wait is not None and self._wait > now else ""
         if "step" in self._failures:
-            return f"waiting{until} to run a micro-batch again{self._after('step')}"
+            return f"waiting{until} for {self._next_try()} of a micro-batch{self._after('step')}"
         return f"waiting{until}"
+
+    def _fails(self, what: str, why: str) -> None:
+        self.failures += 1
+        self._failures[what] = why
+
+    def _next_try(self) -> str:
+        most = self._most[self._died]
+        return f"try {min(self._try, most)} of {most}"
 
     def _after(self, what: str) -> str:
         """What the last try failed of."""

@@ -120,6 +120,9 @@ class Status:
         due: when there is something to do by the clock, or was already when the step ended; None if it waits for
             nothing but what comes.
         driver: what its driver was doing a few seconds ago; None if it has none, or that is not known.
+        name: of the job; "" if none was kept.
+        committed: when the step was committed, by the driver's clock, if the script of a TestStream moves the job's
+            clock; None of all other jobs: it is `time`.
     """
 
     step: int
@@ -138,6 +141,8 @@ class Status:
     state_entries: Mapping[int, int]
     due: Timestamp | None = None
     driver: DriverNote | None = None
+    name: str = ""
+    committed: Timestamp | None = None
 
 
 def with_driver(status: Status, note: DriverNote | None) -> Status:
@@ -216,8 +221,8 @@ def in_words(told: Mapping[str, Any]) -> str:
     return f"backlog {told['backlog']:g}{rate}{behind}{there}"
 
 
-def status_of(manifest: Manifest) -> Status:
-    """Where a job stands with a manifest."""
+def status_of(manifest: Manifest, name: str = "") -> Status:
+    """Where a job stands with a manifest; `name` is the job's."""
     standing = standing_of(manifest)
     levels = {of.stage: of.level for of in manifest.shape.stages}
     there = {of.stage for of in manifest.watermarks}
@@ -291,7 +296,13 @@ def status_of(manifest: Manifest) -> Status:
         _by_level(manifest, "size"),
         _by_level(manifest, "entries"),
         _due(manifest, stages),
+        name=name,
+        committed=_timestamp(standing.figures.get("committed")),
     )
+
+
+def _timestamp(value: Any) -> Timestamp | None:
+    return None if value is None else Timestamp(int(value))
 
 
 def _due(manifest: Manifest, stages: Sequence[StageStatus]) -> Timestamp | None:

@@ -13,6 +13,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, JobEndedError, StoreError
 from arcbeam.store.log.chain import UnreadableHead, known, read_manifest
+from arcbeam.store.log.jobname import job_in
 from arcbeam.store.manifest.values import (
     ENDED,
     KEPT_OPENINGS,
@@ -66,8 +67,8 @@ def opening(
     was, origin = origin, asked.adapt(origin)
     if origin.mode in ENDED and not asked.force:
         raise JobEndedError(
-            f"the job in '{blobs}' has ended ({origin.mode}, step {origin.step}): there is nothing to go on with. Its "
-            "sources are at their end, so nothing more is read; all its windows and timers have fired, so whatever "
+            f"{job_in(blobs, origin)} has ended ({origin.mode}, step {origin.step}): there is nothing to go on with. "
+            "Its sources are at their end, so nothing more is read; all its windows and timers have fired, so whatever "
             "came now would be late",
             "begin a new job in another folder; or go back to a savepoint from before; or, if you want it to go on all "
             "the same (its end was not meant, the pipeline has more to do), give --force_resume",

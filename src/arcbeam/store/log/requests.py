@@ -22,6 +22,7 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.log.endnote import note_of
+from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.savepoints import changed, checked_name
 from arcbeam.store.manifest.names import ANSWERS, REQUESTS, answer_name, request_name
 from arcbeam.store.manifest.values import ENDED, Manifest
@@ -56,7 +57,7 @@ def refusal(what: Asked, job: str, why: str, remedy: str = "") -> RequestRefused
 
     Args:
         what: was requested.
-        job: as people know it: `job 'words-1'`, `the job in '/data/words'`.
+        job: as `jobname` has it: `job 'words' in '/data/words'`; of a server `job 'words-1f0c'`.
         why: the state of the job, or what is wrong with the request.
         remedy: what to do.
     """
@@ -129,11 +130,13 @@ class Answer:
         said: what became of it. A drain is done when it is committed that the job drains: that lasts longer.
         text: for people.
         step: that was committed for it; None if none was.
+        remedy: what to do about a refusal; "" if the text says it.
     """
 
     said: Said
     text: str = ""
     step: int | None = None
+    remedy: str = ""
 
     @property
     def settled(self) -> bool:
@@ -164,7 +167,7 @@ def ask(
     if newest is None:
         raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
     head = known(newest)
-    job = f"the job in '{blobs}'"
+    job = job_in(blobs, head)
     if head.mode in ENDED or head.mode is CommitMode.SUSPENDED:
         remedy = stopped_remedy(what, str(blobs), ended=head.mode in ENDED)
         raise refusal(what, job, f"it is {head.mode} at micro-batch {head.step}", remedy)
@@ -221,7 +224,7 @@ def answer_to(blobs: DurableBlobs, request: Request) -> Answer | None:
     """What a driver has said; None if none has said anything. A last answer is read once: it is removed."""
     try:
         record = json.loads(blobs.get(answer_name(request.id)))
-        found = Answer(Said(record["said"]), record["text"], record["step"])
+        found = Answer(Said(record["said"]), record["text"], record["step"], record.get("remedy", ""))
     except MissingFileError:
         return None
     except (ValueError, KeyError, TypeError) as e:
@@ -269,7 +272,7 @@ def read(blobs: DurableBlobs, id: str) -> Request | None:
 
 def answer(blobs: DurableBlobs, id: str, said: Answer) -> None:
     """Answers a request, and removes it if that is the last answer."""
-    record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.step}
+    record = {"version": VERSION, "said": said.said, "text": said.text, "step": said.step, "remedy": said.remedy}
     blobs.put(answer_name(id), json.dumps(record).encode())
     if said.settled:
         blobs.delete(request_name(id))

@@ -33,6 +33,7 @@ from arcbeam.store.log.chain import (
     newest_epoch,
     read_manifest,
 )
+from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.opening import held, no_savepoint
 from arcbeam.store.log.steplog import StepLog, new_token
 from arcbeam.store.log.verification import read_side_file
@@ -173,7 +174,8 @@ def change_stopped(
             raise newest.error
         if not force and newest.mode not in ENDED | {CommitMode.SUSPENDED}:
             raise RequestRefusedError(
-                f"cannot change the savepoints of the job in '{blobs}': it is {newest.mode}, and a driver may run it",
+                f"cannot change the savepoints of {job_in(blobs, newest)}: it is {newest.mode}, and a driver may run "
+                "it",
                 "suspend the job first; if no driver runs it, use --force",
             )
         return held(changed(newest, what), newest, now, epoch, token)

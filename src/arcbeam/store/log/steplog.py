@@ -44,6 +44,7 @@ from arcbeam.store.log.chain import (
     read_manifest,
     read_newest,
 )
+from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.opening import Asked, ended, opening
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import epoch_name, floor_name, manifest_name
@@ -424,7 +425,7 @@ _ONE_DRIVER = (
 
 def _taking_over(blobs: DurableBlobs, epoch: int) -> FencedError:
     return FencedError(
-        f"another driver{_of_epoch(blobs, epoch + 1)} is taking over the job in '{blobs}': it began epoch {epoch + 1}, "
+        f"another driver{_of_epoch(blobs, epoch + 1)} is taking over {job_in(blobs)}: it began epoch {epoch + 1}, "
         f"this driver has epoch {epoch}",
         _ONE_DRIVER,
     )
@@ -432,8 +433,8 @@ def _taking_over(blobs: DurableBlobs, epoch: int) -> FencedError:
 
 def _fenced(blobs: DurableBlobs, epoch: int, found: Manifest) -> FencedError:
     return FencedError(
-        f"another driver{_of_epoch(blobs, found.epoch)} took over the job in '{blobs}': step {found.step} is of epoch "
-        f"{found.epoch}, this driver has epoch {epoch}",
+        f"another driver{_of_epoch(blobs, found.epoch)} took over {job_in(blobs, found)}: step {found.step} is of "
+        f"epoch {found.epoch}, this driver has epoch {epoch}",
         _ONE_DRIVER,
     )
 

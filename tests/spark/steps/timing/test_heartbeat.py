@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from arcbeam.engine.progress import StepFailed
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.spark.steps.beats import Heard
 from arcbeam.spark.steps.heartbeat import SILENT_SECONDS, Heartbeat
@@ -25,7 +26,7 @@ class Lived:
         self.inner = MemoryBlobs()
         self.blobs = UnreliableBlobs(self.inner, 0)
         self.head = opened(self.blobs).head
-        self.activity, self.warned = Activity(), list[str]()
+        self.activity, self.warned = Activity(14, 3), list[str]()
         self.location = JobLocation(str(folder))
         heard = Heard(self.location, lambda: self.seconds)
         self.heart = Heartbeat(
@@ -61,6 +62,17 @@ def test_busy_driver_writes_every_ten_seconds_and_idle_one_every_minute(tmp_path
     assert lived.live(600) in (10, 11)
 
 
+def test_failed_try_is_noted_at_once(tmp_path: Path) -> None:
+    lived = Lived(tmp_path)
+    lived.run(1)
+    lived.live(4)
+    lived.activity.handled(StepFailed(lived.now(), 1, 0, "the store is away", True), [], lived.now())
+    assert lived.live(1) == 1
+    note = driver_note_of(lived.inner, lived.head)
+    assert note is not None
+    assert note.doing == "waiting for try 2 of 14 of a micro-batch (the last try failed: the store is away)"
+
+
 def test_note_says_who_and_what(tmp_path: Path) -> None:
     lived = Lived(tmp_path)
     lived.run(7)
@@ -68,6 +80,7 @@ def test_note_says_who_and_what(tmp_path: Path) -> None:
     note = driver_note_of(lived.inner, lived.head)
     assert note is not None
     assert (note.driver, note.doing, note.trouble) == ("host:job", "running micro-batch 7 for 10 s", "")
+    assert note.since == Timestamp(1_000_000_000), "by its own clock: that of the job may be a script's"
 
 
 def test_micro_batch_without_tasks_is_warned_of_again_and_again(tmp_path: Path) -> None:

@@ -98,11 +98,20 @@ class ShuttingDown:
         slots: how many tasks Spark runs at once.
         seconds: how long all of it may take.
         given_up: is set when nobody waits for it any more.
+        name: of the job, for people in Spark's UI; "": its id.
     """
 
     def __init__(
-        self, spark: SparkSession, job: str, slots: int, seconds: float, given_up: threading.Event | None = None
+        self,
+        spark: SparkSession,
+        job: str,
+        slots: int,
+        seconds: float,
+        given_up: threading.Event | None = None,
+        *,
+        name: str = "",
     ) -> None:
+        self._name = name or job
         self._spark, self._job, self._slots, self._seconds = spark, job, slots, round(seconds, 1)
         self._until = time.monotonic() + seconds
         self._given_up = given_up or threading.Event()
@@ -163,7 +172,7 @@ class ShuttingDown:
         # A tag of its own: who cancels the job's Spark jobs does not mean this one.
         tag = f"{self._job}-shutdown"
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(Guarded(task).__call__, _SCHEMA)
-        rows = collected_unless(self._spark, frame, tag, f"{self._job}: shutdown", self._is_over)
+        rows = collected_unless(self._spark, frame, tag, f"{self._name}: shutdown", self._is_over)
         return [(str(row[0]), int(row[1]), str(row[2])) for row in rows]
 
     def _is_over(self) -> bool:

@@ -78,6 +78,8 @@ def tear_down_workers(
     order: Sequence[str] = (),
     seconds: float = 60.0,
     given_up: Callable[[], bool] = lambda: False,
+    *,
+    name: str = "",
 ) -> TeardownTold:
     """Tears a finished job down.
 
@@ -91,6 +93,7 @@ def tear_down_workers(
         order: ids of the job's stages: in each worker they are torn down so.
         seconds: that it may take. Workers whose DoFns have not answered by then are ended.
         given_up: whether the driver does not wait for it any more. Its Spark job may wait for an executor for ever.
+        name: of the job, for people in Spark's UI; "": its id.
     """
     began = time.monotonic()
     deadline, until = began + _SECONDS, began + seconds
@@ -105,7 +108,11 @@ def tear_down_workers(
         )
         try:
             rows = collected_unless(
-                spark, frame, f"{job}-teardown", f"{job}: teardown", lambda: given_up() or time.monotonic() >= until
+                spark,
+                frame,
+                f"{job}-teardown",
+                f"{name or job}: teardown",
+                lambda: given_up() or time.monotonic() >= until,
             )
             left -= {str(row[0]) for row in rows}
             errors += [f"{row[1]} ({row[0]})" for row in rows if row[1]]

@@ -61,7 +61,7 @@ from arcbeam.testing.simulate.judging.records import Broken
 from arcbeam.testing.simulate.playing.cluster import USER_ERROR, Cluster, Outcome
 from arcbeam.testing.simulate.playing.jobs import Job
 
-_OVERTAKEN = "took the job over"
+_OVERTAKEN = "took over"
 _MOST_DEATHS = 3
 """Runs of a step in which a worker dies: a job whose user code kills it is to end soon."""
 _REASONS = (_OVERTAKEN, "in a row", f"try {_MOST_DEATHS} of {_MOST_DEATHS}: ", USER_ERROR)

@@ -1,0 +1,52 @@
+"""How messages refer to a job: by the name that its folder keeps, and by the folder.
+
+Owns the words. The folder is the job's identity; the name is for people, and a later submission may change it. Must not
+know what a message is about.
+"""
+
+from __future__ import annotations
+
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.log import programs
+from arcbeam.store.log.chain import known, read_newest
+from arcbeam.store.manifest.values import Manifest
+
+
+def kept_name(blobs: DurableBlobs, head: Manifest) -> str:
+    """Return the name of a job with a manifest; "" if none was kept, or it cannot be read."""
+    try:
+        program = programs.readable(blobs, head.program)
+    except StoreError:
+        return ""
+    return "" if program is None else program.name
+
+
+def called(name: str, folder: object) -> str:
+    """Return what messages call a job: `job 'words' in '/data/words'`.
+
+    Args:
+        name: of the job; "": it has none.
+        folder: where it is, for people; "": it keeps no state.
+    """
+    if not name:
+        return f"the job in '{folder}'" if str(folder) else "the job"
+    return f"job '{name}' in '{folder}'" if str(folder) else f"job '{name}'"
+
+
+def job_in(blobs: DurableBlobs, head: Manifest | None = None) -> str:
+    """Return what messages call the job in a folder.
+
+    Reads one or more files, so it is for errors and for what people request.
+
+    Args:
+        blobs: the folder.
+        head: a manifest of the job; None: the newest, if it can be read.
+    """
+    if head is None:
+        try:
+            newest = read_newest(blobs)
+            head = None if newest is None else known(newest)
+        except StoreError:
+            head = None
+    return called("" if head is None else kept_name(blobs, head), blobs)

@@ -1,0 +1,71 @@
+"""What messages call a job."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log import programs
+from arcbeam.store.log.jobname import called, job_in, kept_name
+from arcbeam.store.log.requests import Asked, ask
+from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.manifest.programfile import Program
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.golden.texts import check_message
+from tests.store.samples import opened
+
+pytestmark = pytest.mark.contract("OPS-02")
+
+
+def named(blobs: DurableBlobs, name: str) -> StepLog:
+    return opened(blobs, program=partial(programs.keep, blobs, Program(name, b"proto"), {}))
+
+
+def test_job_is_called_by_name_and_folder() -> None:
+    assert called("orders", "/data/orders") == "job 'orders' in '/data/orders'"
+    assert called("orders", "") == "job 'orders'"
+    assert called("", "/data/orders") == "the job in '/data/orders'"
+    assert called("", "") == "the job"
+
+
+def test_name_is_the_newest_programs() -> None:
+    blobs = MemoryBlobs()
+    assert job_in(blobs) == "the job in 'memory'", "there is none"
+    opened(blobs)
+    assert job_in(blobs) == "the job in 'memory'", "it has kept no program"
+    named(blobs, "orders")
+    renamed = named(blobs, "orders-v2")
+    assert kept_name(blobs, renamed.head) == "orders-v2"
+    assert job_in(blobs) == job_in(blobs, renamed.head) == "job 'orders-v2' in 'memory'"
+
+
+def test_job_whose_program_is_damaged_is_called_by_its_folder() -> None:
+    blobs = MemoryBlobs()
+    head = named(blobs, "orders").head
+    blobs.put(head.program, b"something else")
+    assert kept_name(blobs, head) == ""
+    assert job_in(blobs) == "the job in 'memory'"
+
+
+def test_refused_request_names_the_job() -> None:
+    blobs = MemoryBlobs()
+    log = named(blobs, "orders")
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED))
+    with pytest.raises(RequestRefusedError) as caught:
+        ask(blobs, Asked.DRAIN, "last", Timestamp(2))
+    check_message("drain-refused-of-a-named-job", str(caught.value))
+
+
+@pytest.mark.contract("STORE-03")
+def test_fenced_driver_names_the_job() -> None:
+    blobs = MemoryBlobs()
+    log = named(blobs, "orders")
+    named(blobs, "orders")
+    fenced = log.overtaken()
+    assert fenced is not None
+    assert "took over job 'orders' in 'memory'" in fenced.message
