@@ -188,12 +188,14 @@ def resume(
     ends; Ctrl-C cancels it, SIGTERM suspends it (or as its --on_sigterm says), and it can be resumed again.
     """
     from arcbeam.resume import resume as go_on
+    from arcbeam.store.jobtemp.location import JobLocation
     from arcbeam.store.log.jobname import called
+    from arcbeam.store.log.savepoints import place_of
 
     more = [*options, *(f"--stage_mapping={each}" for each in stage_mapping), *(["--force_resume"] if force else [])]
     result = go_on(path, more, name=name, savepoint=savepoint)
     job = {"id": result.job_id, "name": result.plan.name}
-    shown_as = called(result.plan.name, steering.shown_job(path))
+    shown_as = called(result.plan.name, str(JobLocation(place_of(path, savepoint)[0])))
     out.progress(f"{shown_as} is being resumed", **job, state=result.state)
     ended: SystemExit | None = None
     try:

@@ -29,7 +29,7 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
         return []
 
     monkeypatch.setattr(ShuttingDown, "call_alone", hangs)
-    monkeypatch.setattr(clusters, "tear_down_workers", lambda *_: TeardownTold(set(), []))
+    monkeypatch.setattr(clusters, "tear_down_workers", lambda *_, **__: TeardownTold(set(), []))
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     clock = MagicMock()
     clock.now.return_value = Timestamp(0)
@@ -45,7 +45,7 @@ def test_who_is_torn_down_does_not_wait_for_what_still_shuts_down(monkeypatch: p
 def test_who_sweeps_behind_the_last_publishing_is_torn_down_too(monkeypatch: pytest.MonkeyPatch) -> None:
     holders: list[set[str]] = []
 
-    def torn_down(*arguments: Any) -> TeardownTold:
+    def torn_down(*arguments: Any, name: str) -> TeardownTold:
         holders.append(set(arguments[2]))
         return TeardownTold(set(), [])
 

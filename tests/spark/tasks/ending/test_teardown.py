@@ -115,7 +115,7 @@ def test_teardown_after_a_failure(tmp_path: Path) -> None:
 def test_no_job_where_nobody_needs_one(spark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def ask(*arguments: Any, order: Any, seconds: float) -> TeardownTold:
+    def ask(*arguments: Any, order: Any, seconds: float, name: str) -> TeardownTold:
         asked.append((arguments, order))
         return TeardownTold(set(), [])
 
