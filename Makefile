@@ -31,7 +31,7 @@ fresh: $(VENV)/.dev ## New random examples and simulations; SEED=… tries those
 	$(BIN)/python -m pytest -m "hypothesis and not spark" --hypothesis-seed=$(SEED)
 	$(SIMULATE_NEW)
 
-SIMULATE_NEW = $(BIN)/python -m arcbeam.testing.simulate --seeds $(SEED)..$$(($(SEED) + 299))
+SIMULATE_NEW = $(BIN)/python -m simulator --seeds $(SEED)..$$(($(SEED) + 299))
 
 bench: $(VENV)/.dev java ## Measure against hand-written PySpark, Structured Streaming and Beam's local runner; FULL=1: ten million keys.
 	$(BIN)/python benchmarks/run.py

@@ -24,7 +24,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.utils.timestamp import Timestamp
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.steps.tally import Tally
+from arcbeam.spark.streaming.counters import Tally
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench.figures import Figure

@@ -26,8 +26,8 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import trigger, userstate, window
 
 from arcbeam import ArcbeamRunner
-from arcbeam.spark.steps.finalizing import copies_folder
-from arcbeam.spark.steps.tally import Tally
+from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.log.chain import read_newest
 

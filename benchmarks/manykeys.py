@@ -47,12 +47,12 @@ from apache_beam.utils.timestamp import Timestamp
 from arcbeam import ArcbeamRunner
 from arcbeam.engine.rows.keyspace import Kind, part
 from arcbeam.model.rows import key_hash
-from arcbeam.spark.steps import cluster
-from arcbeam.spark.steps.finalizing import copies_folder
+from arcbeam.spark.streaming import cluster
+from arcbeam.spark.streaming.finalizing import copies_folder
 from arcbeam.store.blobs.backends import open_blobs
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import known, read_newest
-from arcbeam.store.log.steplog import Committed, StepLog
+from arcbeam.store.log.commitlog import Committed, StepLog
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.compaction import publish, scan
 from arcbeam.store.shards.shardfile import in_blocks
@@ -302,7 +302,7 @@ def main() -> None:
     watched = Watched()
     found: dict[int, dict[str, float]] = {}
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", force=True)
-    logging.getLogger("arcbeam.steps").setLevel(logging.INFO)
+    logging.getLogger("arcbeam.streaming").setLevel(logging.INFO)
     try:
         for keys in map(int, options.keys.split(",")):
             with tempfile.TemporaryDirectory() as folder:

@@ -11,10 +11,10 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.harness.operations.taskcontext import Settings
-from arcbeam.job import _on_sigterm
 from arcbeam.jobs.termination import OnSigterm
 from arcbeam.model.plan import Plan
 from arcbeam.options import ON_SIGTERM, OPTIMIZATIONS, ArcbeamOptions
+from arcbeam.runner.job import _on_sigterm
 from tests.golden import check_message
 
 

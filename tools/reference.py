@@ -15,8 +15,8 @@ import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arcbeam.monitoring.prometheus import FAMILIES, name_of
 from arcbeam.options import OPTIMIZATIONS, ArcbeamOptions
-from arcbeam.view.exposition import FAMILIES, name_of
 from tools import generated
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,7 +108,7 @@ def _cell(text: str) -> str:
 
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Each command by its name, in the order of `arcbeam --help`."""
-    from arcbeam.cli import main
+    from arcbeam.cli.main import main
 
     context = click.Context(main, info_name="arcbeam")
     for name in main.list_commands(context):
@@ -174,7 +174,7 @@ def metrics_page() -> str:
     """The page of metrics."""
     lines = [
         _METRICS_HEAD,
-        _NOTE.format("`arcbeam.view.exposition`"),
+        _NOTE.format("`arcbeam.monitoring.prometheus`"),
         "",
         "| metric | type | meaning |",
         "|---|---|---|",

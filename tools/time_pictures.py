@@ -14,7 +14,7 @@ from pathlib import Path
 
 import matplotlib
 
-from arcbeam.engine.watermarks.observing import Said, later, observed_time
+from arcbeam.engine.watermarks.observed import Said, later, observed_time
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
 

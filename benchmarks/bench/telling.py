@@ -42,9 +42,9 @@ class Spent:
 
 def watch_driver() -> Spent:
     """Counts what this process spends on it from now on."""
-    from arcbeam.spark.steps.streamjob import StreamRun
-    from arcbeam.spark.steps.tally import Tally
-    from arcbeam.steps import proposals
+    from arcbeam.spark.streaming.counters import Tally
+    from arcbeam.spark.streaming.streamingjob import StreamRun
+    from arcbeam.streaming.driver import proposals
 
     spent, drafted = Spent(), proposals.standing_after
     for owner, name in ((StreamRun, "_figures"), (Tally, "ran"), (Tally, "committed")):

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from arcbeam.model.shutdown import GracefulShutdown
 
 if TYPE_CHECKING:
-    from arcbeam.runner import ArcbeamRunner
+    from arcbeam.runner.runner import ArcbeamRunner
 
 __all__ = ["ArcbeamRunner", "GracefulShutdown"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "ArcbeamRunner":
-        from arcbeam.runner import ArcbeamRunner
+        from arcbeam.runner.runner import ArcbeamRunner
 
         return ArcbeamRunner
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

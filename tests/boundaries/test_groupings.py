@@ -20,10 +20,10 @@ from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime
 from arcbeam.engine.grouping.strategy import Strategy as OurStrategy
 from arcbeam.engine.grouping.triggers import AfterCount, Trigger
-from arcbeam.engine.plan.stagekinds import Grouped
-from arcbeam.engine.step.bundles import CallResult
-from arcbeam.harness.bounded.panes import Panes
-from arcbeam.harness.bounded.panes import Strategy as BoundedStrategy
+from arcbeam.engine.protocol.stagekinds import Grouped
+from arcbeam.engine.task.bundles import CallResult
+from arcbeam.harness.batch.panes import Panes
+from arcbeam.harness.batch.panes import Strategy as BoundedStrategy
 from arcbeam.model.timestamps import Duration, Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, IntervalWindow, Window
 from arcbeam.testing import windowfns
@@ -32,8 +32,8 @@ from tests.boundaries.stories import Step, story, strategy_of
 from tests.engine.grouping.grouping_shard import Shard
 from tests.engine.grouping.grouping_strategies import Concat
 from tests.engine.grouping.test_singlepane import Long
-from tests.engine.step.test_gathering import Part, unpack
-from tests.engine.step.world import World
+from tests.engine.task.test_gathering import Part, unpack
+from tests.engine.task.world import World
 
 Outcome = tuple[dict[Span, list[Pane]], Counter[Drop]]
 TRIGGERS: dict[str, Trigger] = {

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from arcbeam.engine.grouping.groupings import Elements
-from arcbeam.engine.plan.stagekinds import Stateful
+from arcbeam.engine.protocol.stagekinds import Stateful
 from arcbeam.engine.rows import keyspace
 from arcbeam.engine.state.cells import BagCell, Cells
 from arcbeam.engine.state.timers import Fired
-from arcbeam.engine.step.bundles import CallResult, TimerSet
+from arcbeam.engine.task.bundles import CallResult, TimerSet
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.model.windows import NO_PANE, IntervalWindow, Window
 from tests.boundaries.stories import beside
-from tests.engine.step.world import DECODE, FAMILIES, NAMES, RATES, V, W, World
+from tests.engine.task.world import DECODE, FAMILIES, NAMES, RATES, V, W, World
 
 SIZE = 10
 

@@ -18,7 +18,7 @@ from apache_beam.transforms import combiners, core, trigger, userstate, window
 
 from arcbeam.errors import UserCodeError
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Stepped
+from tests.harness.streaming.microbatches import Stepped
 from tests.harness.transforms.comparing import exact
 
 INF, NAN = float("inf"), float("nan")

@@ -114,7 +114,7 @@ def _publisher(module: Any) -> None:
 
 
 def _driver(module: Any) -> None:
-    from arcbeam.engine.progress import CallShutdown, CommitDecided, Propose, TearDown
+    from arcbeam.engine.coordinator import CallShutdown, CommitDecided, Propose, TearDown
     from arcbeam.model.commits import CommitMode
 
     begins, handled = module.StreamRun.begins, module.StreamRun.handled
@@ -139,9 +139,9 @@ def _driver(module: Any) -> None:
 
 
 _PATCHES: Final[dict[str, Callable[[Any], None]]] = {
-    "arcbeam.steps.task": _task,
+    "arcbeam.streaming.task.task": _task,
     "arcbeam.harness.operations.publishoperation": _publisher,
-    "arcbeam.spark.steps.streamjob": _driver,
+    "arcbeam.spark.streaming.streamingjob": _driver,
 }
 
 

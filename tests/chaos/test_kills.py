@@ -93,7 +93,7 @@ class Victim:
     def start(self) -> subprocess.Popen[bytes]:
         """A driver in a process of its own, with all that it starts in one group."""
         first = [sys.executable, "-m", "tests.chaos.pipeline", str(self.output), f"--checkpoint_dir={self._state}"]
-        later = [sys.executable, "-c", "from arcbeam.cli import main; main()", "resume", str(self._state)]
+        later = [sys.executable, "-c", "from arcbeam.cli.main import main; main()", "resume", str(self._state)]
         if self._by_folder:
             # Its workers do not begin without what was staged, which is in the folder alone from here on.
             staged = self.output.parent / "staged.txt"

@@ -103,7 +103,7 @@ def trial(folder: Path) -> Ended:
         return False
 
     def status() -> dict[str, Any]:
-        command = [sys.executable, "-c", "from arcbeam.cli import main; main()", "status", str(state), "--json"]
+        command = [sys.executable, "-c", "from arcbeam.cli.main import main; main()", "status", str(state), "--json"]
         found = subprocess.run(command, capture_output=True, check=True, cwd=_ROOT)
         record: dict[str, Any] = json.loads(found.stdout)
         return record

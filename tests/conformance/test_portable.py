@@ -14,8 +14,8 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.runners.portability import portable_runner_test
 from apache_beam.runners.portability.fn_api_runner import fn_runner_test
 
-from arcbeam.executor import SparkExecutor
 from arcbeam.jobs.server import JobServer, ServerSettings
+from arcbeam.runner.executor import SparkExecutor
 from tests.conformance import suites
 
 SAMPLE = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from arcbeam.engine.progress import (
+from arcbeam.engine.coordinator import (
     Command,
     CommitDecided,
     Event,
@@ -26,16 +26,16 @@ from arcbeam.engine.progress import (
 from arcbeam.model.commits import Committable
 from arcbeam.model.script import ScriptOver
 from arcbeam.model.timestamps import Duration, Timestamp
-from arcbeam.steps.order import StepOrder
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.log.sweep import Swept
+from arcbeam.streaming.assignment import StepOrder
 
 if TYPE_CHECKING:
-    from tests.engine.step.toy import Toy
+    from tests.engine.task.toy import Toy
 
 
 class Around:
-    """See `steps.seams`."""
+    """See `streaming.interfaces`."""
 
     def __init__(self, toy: Toy, request: Callable[[int], Event | None], start: Event) -> None:
         self.toy = toy

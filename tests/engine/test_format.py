@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
-from arcbeam.engine.grouping.gathering import Gathering
 from arcbeam.engine.grouping.openwindow import Rules
-from arcbeam.engine.grouping.runs import Runs
+from arcbeam.engine.grouping.sortedruns import Runs
 from arcbeam.engine.grouping.strategy import Strategy
+from arcbeam.engine.grouping.windowbuffer import Gathering
 from arcbeam.engine.rows import keyspace
-from arcbeam.engine.state.agenda import Element, SortedInput
+from arcbeam.engine.state.blocked import Parked, Parking, SideInputWindow
 from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
-from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.keyqueue import Element, SortedInput
 from arcbeam.engine.state.residuals import Remainder, Residuals
 from arcbeam.engine.state.timers import EXPIRATION, Timers
 from arcbeam.engine.watermarks.clocks import Clock

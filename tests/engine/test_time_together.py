@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from arcbeam.engine.state.agenda import Agenda, Element, SortedInput
-from arcbeam.engine.state.parking import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.blocked import Parked, Parking, SideInputWindow
+from arcbeam.engine.state.keyqueue import Agenda, Element, SortedInput
 from arcbeam.engine.state.timers import Fired, Timers
 from arcbeam.engine.watermarks.clocks import Clock, Local, OutputTime, Port
+from arcbeam.engine.watermarks.holdreasons import Complete
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
-from arcbeam.engine.watermarks.why import Complete
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
 from arcbeam.testing.views import MemoryView

@@ -41,7 +41,7 @@ def test_each_starts(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", OFFLINE, ids=lambda path: path.stem)
 @pytest.mark.parametrize("with_arcbeam", [False, True])
 def test_each_runs(path: Path, with_arcbeam: bool, tmp_path: Path) -> None:
-    command = ["-c", "from arcbeam.cli import main; main()", "run"] if with_arcbeam else []
+    command = ["-c", "from arcbeam.cli.main import main; main()", "run"] if with_arcbeam else []
     streaming = path.stem.startswith("streaming") or path.stem == "exactly_once_sql"
     done = called(tmp_path, *command, path, *(["--streaming"] if streaming and with_arcbeam else []))
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from arcbeam.cli import main
+from arcbeam.cli.main import main
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGES = {"words.py": "docs/tutorial/batch.md", "ticks.py": "docs/tutorial/streaming.md", "readme.py": "README.md"}

@@ -17,7 +17,7 @@ from typing import Any
 
 import apache_beam as beam
 
-from arcbeam.harness.bounded.boundedstage import BoundedStage
+from arcbeam.harness.batch.batchstage import BoundedStage
 from arcbeam.harness.encoding.frames import COUNT, key_groups
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile

@@ -37,7 +37,7 @@ from arcbeam.harness.encoding.untyped import is_named_tuple
 from arcbeam.harness.operations import read, writes
 from arcbeam.harness.state.handler import InProcessStateHandler
 from arcbeam.harness.stateful.arguments import ProcessArguments, TimerArguments
-from arcbeam.harness.transforms import claims, precombine, values
+from arcbeam.harness.transforms import precombine, values, vectorization
 from arcbeam.harness.transforms.outputs import micros_of
 from arcbeam.model.urns import PRECOMBINE_URN, READ_URN, WRITE_URN
 from tests.harness.drive import Driven
@@ -74,10 +74,10 @@ def test_an_execution_context_collects_what_was_deferred() -> None:
 
 
 def test_our_operations_are_known_to_the_sdks_factory() -> None:
-    for module in (read, writes, precombine, claims):
+    for module in (read, writes, precombine, vectorization):
         module.register()
     known = bundle_processor.BeamTransformFactory._known_urns
-    assert {READ_URN, WRITE_URN, PRECOMBINE_URN, *claims.OURS, *claims.OURS.values()} <= set(known)
+    assert {READ_URN, WRITE_URN, PRECOMBINE_URN, *vectorization.OURS, *vectorization.OURS.values()} <= set(known)
 
 
 def test_operations_have_the_hooks_that_ours_override() -> None:

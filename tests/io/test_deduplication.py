@@ -16,7 +16,7 @@ from arcbeam.io import DeduplicateWithinWatermark, deduplication
 from arcbeam.io.deduplication import _field
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
 
 SECOND = 1_000_000
 Events = list[tuple[str, int, int]]

@@ -15,7 +15,7 @@ from arcbeam.io import JoinWithin, joins
 from arcbeam.io.joins import _tagged
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
 
 SECOND = 1_000_000
 Sides = tuple[list[tuple[str, Any, int]], list[tuple[str, Any, int]]]

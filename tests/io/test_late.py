@@ -20,10 +20,10 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.io import LateElement, WithLate
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
-from tests.harness.bounded.test_windows import Months, Quarters
+from tests.harness.batch.test_windows import Months, Quarters
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Shard, Step, Stepped
-from tests.harness.step.test_groupings import MODES, TRIGGERS, WINDOWS
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.test_groupings import MODES, TRIGGERS, WINDOWS
 
 FINISHING = [
     trigger.AfterCount(2),

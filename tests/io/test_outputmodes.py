@@ -12,7 +12,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import OutputMode
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
 
 SECOND = 1_000_000
 CAME = [(1, 1), (2, 2), (4, 12), (8, 3), (16, 4), (32, 13)]

@@ -13,9 +13,9 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 
 from arcbeam.errors import InvalidPipelineError, JobFailedError, Unsupported, UnsupportedPipelineError, UserCodeError
+from arcbeam.jobs.controlservice import asked_of
 from arcbeam.jobs.execution import JobEvents, JobState, Level, MetricsNow, Submission
 from arcbeam.jobs.service import JobServicer
-from arcbeam.jobs.steerservice import asked_of
 from arcbeam.store.log.requests import Asked
 from tests.golden import check_message
 from tests.jobs.fakes import WAIT, Client, Fake, a_pipeline, serving

@@ -17,15 +17,15 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
-from arcbeam import cli
+from arcbeam.cli import main
 from arcbeam.model.commits import CommitMode
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.inspection import inspect
 from tests.jobs.fakes import connected
-from tests.jobs.test_serving_steps import windows
+from tests.jobs.test_serving_streams import windows
 from tests.notes import noted
-from tests.spark.steps.fed import feed
-from tests.spark.steps.test_steering import Job, expected
+from tests.spark.streaming.fed import feed
+from tests.spark.streaming.test_steering import Job, expected
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SECONDS = 300.0
@@ -47,7 +47,7 @@ finally:
 """
 
 
-_CLI = "from arcbeam.cli import main; main()"
+_CLI = "from arcbeam.cli.main import main; main()"
 
 
 class Driver:
@@ -102,7 +102,7 @@ def test_a_job_is_suspended_and_resumed_from_its_folder(tmp_path: Path) -> None:
     found = inspect(FolderBlobs(job.state), check=True)
     assert (found.mode, found.savepoints, found.problems) == (str(CommitMode.SUSPENDED), (), ())
     feed(job.source, 25, end=True)
-    resumed = CliRunner().invoke(cli.main, ["resume", str(job.state)])
+    resumed = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
     assert job.panes() == expected(0, 25)
     assert sorted(noted(job.read)) == list(range(25)), "the step that ran was committed: nothing was read twice"
@@ -146,7 +146,7 @@ def test_where_spark_is_told_too_the_job_is_suspended_all_the_same(tmp_path: Pat
         assert driver.process.wait(_SECONDS) == 143, driver.said
     assert inspect(FolderBlobs(job.state)).mode == str(CommitMode.SUSPENDED)
     feed(job.source, 25, end=True)
-    resumed = CliRunner().invoke(cli.main, ["resume", str(job.state)])
+    resumed = CliRunner().invoke(main.main, ["resume", str(job.state)])
     assert resumed.stdout.endswith(" is DONE\n"), resumed.output
     # The step that ran is run again; what it did outside the job, too.
     assert [pane for pane, _ in groupby(job.panes())] == expected(0, 25)

@@ -18,7 +18,7 @@ from arcbeam.engine.grouping.groupings import WindowedElement
 from arcbeam.io import DeduplicateWithinWatermark, JoinWithin, WithLate, deduplication, joins
 from arcbeam.model.timestamps import Timestamp
 from tests.harness.drive import Collect
-from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
 from tests.leaks.sizes import in_modules, in_objects
 from tests.leaks.test_sizes import FEW, LAST, PIECE, TIMES, grown, largest
 

@@ -16,14 +16,14 @@ import pytest
 from arcbeam.engine.watermarks.clocks import Port
 from arcbeam.store.shards.compaction import scan
 from arcbeam.testing.faults import UnreliableBlobs
-from arcbeam.testing.simulate.judging.watching import Watcher
-from arcbeam.testing.simulate.playing.driver import Driver
-from arcbeam.testing.simulate.playing.jobs import Job
-from arcbeam.testing.simulate.playing.world import World
-from arcbeam.testing.simulate.scenario.kinds import MAIN, Event, Expand, Group, Join, Keep, Kind, Pace, Pass, Source
-from arcbeam.testing.simulate.scenario.plans import Pipeline, Stage
-from arcbeam.testing.simulate.scenario.scenarios import Request, RequestKind, Scenario
-from arcbeam.testing.simulate.scenario.windowings import Windowing
+from simulator.judging.watching import Watcher
+from simulator.playing.driver import Driver
+from simulator.playing.jobs import Job
+from simulator.playing.world import World
+from simulator.scenario.kinds import MAIN, Event, Expand, Group, Join, Keep, Kind, Pace, Pass, Source
+from simulator.scenario.plans import Pipeline, Stage
+from simulator.scenario.scenarios import Request, RequestKind, Scenario
+from simulator.scenario.windowings import Windowing
 from tests.leaks.sizes import in_folder, in_modules, in_objects
 
 FEW, TIMES = 12, 10
@@ -102,7 +102,7 @@ class Measured(World):
         apart = (World, Watcher, Job, Driver, UnreliableBlobs)
         roots = (driver.machine, driver._driver, driver._commits, driver.log, driver.job.copies, head)
         found = in_objects(*roots, apart=apart)
-        found += in_modules("arcbeam.engine", "arcbeam.store", "arcbeam.steps", "arcbeam.model")
+        found += in_modules("arcbeam.engine", "arcbeam.store", "arcbeam.streaming", "arcbeam.model")
         found += in_folder(self._blobs.data)
         for shard in head.shards:
             found["rows of state"] += sum(1 for _ in scan(self._blobs, shard.files))

@@ -20,7 +20,7 @@ from apache_beam.transforms import window
 from arcbeam import ArcbeamRunner
 from arcbeam.io import WriteParts
 from tests.notes import note
-from tests.spark.steps.fed import fed
+from tests.spark.streaming.fed import fed
 
 SECRET = "pl4nt3d+s3cr3t"
 VARIABLE = "PLANTED"

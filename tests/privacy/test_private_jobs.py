@@ -12,18 +12,18 @@ import pytest
 from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from click.testing import CliRunner
 
-from arcbeam import cli
+from arcbeam.cli import main
 from arcbeam.errors import InvalidPipelineError
 from arcbeam.options import completed
 from arcbeam.secrets import variable
 from tests.golden import check_message
 from tests.jobs.fakes import connected
-from tests.jobs.test_serving_steps import windows
+from tests.jobs.test_serving_streams import windows
 from tests.jobs.test_sigterm import _CLI, Driver
 from tests.notes import noted
 from tests.privacy import planted
 from tests.privacy.planted import SECRET, VARIABLE
-from tests.spark.steps.fed import feed
+from tests.spark.streaming.fed import feed
 from tests.store.backends import s3_server
 
 pytestmark = pytest.mark.contract("OPS-06", "STORE-11")
@@ -79,7 +79,7 @@ def test_suspended_and_resumed_job_shows_no_secret_and_no_file(place: Path, monk
         assert driver.process.wait(300) == 143, driver.said
     assert list(place.glob("tmp/arcbeam-*/copies/*/*")), "for who resumes it"
     monkeypatch.delenv(VARIABLE)
-    refused = CliRunner().invoke(cli.main, ["resume", str(place / "state")])
+    refused = CliRunner().invoke(main.main, ["resume", str(place / "state")])
     assert refused.exit_code == 1
     check_message("resume-without-secrets", refused.stderr)
     feed(place / "source", 20, end=True)

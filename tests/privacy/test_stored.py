@@ -11,7 +11,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from google.protobuf import struct_pb2
 
 from arcbeam.errors import InvalidPipelineError, SetupError
-from arcbeam.executor import _with_secrets
 from arcbeam.io import Text, WriteParts
 from arcbeam.io.parts.naming import Template
 from arcbeam.io.parts.packs import Roll
@@ -20,12 +19,13 @@ from arcbeam.jobs import option_forms
 from arcbeam.jobs.execution import Submission
 from arcbeam.jobs.option_forms import plain_of_bytes, stored
 from arcbeam.options import WITHHELD
-from arcbeam.program import kept_program
+from arcbeam.runner.executor import _with_secrets
+from arcbeam.runner.jobgraph import kept_program
 from arcbeam.secrets import known, variable
 from arcbeam.spark.session.launch import without_secrets
 from arcbeam.spark.tasks.shipping import Prelude
 from arcbeam.store.jobtemp.location import JobLocation
-from arcbeam.store.manifest.programfile import decode, encode
+from arcbeam.store.manifest.jobgraphfile import decode, encode
 from arcbeam.translate.proto import pipeline_proto
 from tests.golden import check_message
 from tests.privacy.planted import SECRET, unpickled

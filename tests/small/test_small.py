@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from arcbeam.doctor import require_java
 from arcbeam.sizes.declaring import KINDS, SWITCH
-from tests.spark.steps.replay.choosing import seeds
+from arcbeam.spark.session.doctor import require_java
+from tests.spark.streaming.replay.choosing import seeds
 
 _ROOT = Path(__file__).resolve().parents[2]
 _APART = Path(__file__).with_name("apart.txt")
 _SECONDS = 3000
 
 SAMPLES = {
-    "engine": ["tests/engine/step"],
+    "engine": ["tests/engine/task"],
     "harness": [
-        "tests/harness/step/test_stateful.py",
-        "tests/harness/step/test_groupings.py",
-        "tests/harness/step/test_windows.py",
+        "tests/harness/streaming/test_stateful.py",
+        "tests/harness/streaming/test_groupings.py",
+        "tests/harness/streaming/test_windows.py",
         "tests/harness/transforms/test_aliasing.py",
         "tests/harness/transforms/test_groupby.py",
     ],
@@ -35,7 +35,7 @@ SAMPLES = {
 }
 WHOLE = [
     "tests/engine",
-    "tests/steps",
+    "tests/streaming",
     "tests/store/blobs",
     "tests/store/jobtemp",
     "tests/store/log",
@@ -43,7 +43,7 @@ WHOLE = [
     "tests/store/shards",
     "tests/harness/state",
     "tests/harness/stateful",
-    "tests/harness/step",
+    "tests/harness/streaming",
 ]
 
 
@@ -79,7 +79,7 @@ def test_sample_passes_with_small_sizes(suite: str) -> None:
 
 
 def test_simulations_pass_with_small_sizes() -> None:
-    run_small(["arcbeam.testing.simulate", "--seeds", "0..24"])
+    run_small(["simulator", "--seeds", "0..24"])
 
 
 @pytest.mark.long
@@ -90,14 +90,14 @@ def test_suite_passes_with_small_sizes(path: str) -> None:
 
 @pytest.mark.long
 def test_more_simulations_pass_with_small_sizes() -> None:
-    run_small(["arcbeam.testing.simulate", "--seeds", "25..299"])
+    run_small(["simulator", "--seeds", "25..299"])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds()[:6])
 def test_replay_on_spark_passes_with_small_sizes(seed: int) -> None:
     require_java()
-    run_small(["tests.spark.steps.test_replay", str(seed)])
+    run_small(["tests.spark.streaming.test_replay", str(seed)])
 
 
 def test_what_is_apart_exists() -> None:

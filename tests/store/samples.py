@@ -8,7 +8,7 @@ from arcbeam.model.files import FileKind, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.log.chain import UnreadableHead, read_newest
-from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.log.commitlog import StepLog
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import JobShape, Manifest, ShardVersion, StageShape
 

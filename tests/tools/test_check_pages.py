@@ -59,7 +59,7 @@ def test_existing_names_pass(tree: Tree, text: str) -> None:
         "`budget.Place`",
         "`Place`",
         "`Pace.before`",
-        "`steps.driver`",
+        "`streaming.driver.driver`",
         "`spark.batch.rounds`",
         "`tests/engine/test_pace.py`",
         "`setup.toml`",

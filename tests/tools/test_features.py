@@ -52,7 +52,7 @@ OTHER = {"x": Expectation(probe=True)}
 """
 
 ONE = features.Shown("ONE-01", "tests/spark/batch/test_a.py::t")
-TWO = features.Shown("ONE-02", "tests/spark/steps/test_b.py::t", "no stream")
+TWO = features.Shown("ONE-02", "tests/spark/streaming/test_b.py::t", "no stream")
 
 
 def test_read_gives_contracts_in_order() -> None:
@@ -132,7 +132,7 @@ def test_list_by_test_names_every_test() -> None:
         "ONE-01 It holds.",
         "    tests/spark/batch/test_a.py::t",
         "ONE-02 It holds in part.",
-        "    tests/spark/steps/test_b.py::t",
+        "    tests/spark/streaming/test_b.py::t",
         "TWO-01 Not built.",
         "    planned",
     ]

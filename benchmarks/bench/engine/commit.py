@@ -13,7 +13,7 @@ from pathlib import Path
 from arcbeam.model.files import FileKind, Shard, ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.steplog import Committed, StepLog
+from arcbeam.store.log.commitlog import Committed, StepLog
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import JobShape, StageShape
 from bench.figures import Figure, wall_seconds

@@ -20,11 +20,11 @@ from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy
 from arcbeam.engine.grouping.triggers import AfterCount
-from arcbeam.engine.plan.layout import Placed
-from arcbeam.engine.plan.stagekinds import Grouped
-from arcbeam.engine.step.bundles import CallResult
-from arcbeam.engine.step.groupedstage import GroupedLogic
-from arcbeam.engine.step.stagecontext import StageContext
+from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.protocol.stagekinds import Grouped
+from arcbeam.engine.task.bundles import CallResult
+from arcbeam.engine.task.groupedstage import GroupedLogic
+from arcbeam.engine.task.stagecontext import StageContext
 from arcbeam.engine.watermarks.clocks import Clock, Port
 from arcbeam.engine.watermarks.stages import StageFlow
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from arcbeam.engine.state.agenda import Element, SortedInput
+from arcbeam.engine.state.keyqueue import Element, SortedInput
 from arcbeam.engine.state.timers import Timers
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.store.shards.overlay import EmptyBase, Overlay
 from arcbeam.testing.views import MemoryView

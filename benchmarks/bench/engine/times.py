@@ -21,8 +21,8 @@ import apache_beam as beam
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from arcbeam.harness.bounded.boundedstage import BoundedStage
-from arcbeam.harness.bundle.observing import ObservingOperation
+from arcbeam.harness.batch.batchstage import BoundedStage
+from arcbeam.harness.bundle.observedtimes import ObservingOperation
 from arcbeam.io import WithWatermark
 from bench.figures import Figure, core_seconds
 

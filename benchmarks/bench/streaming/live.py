@@ -104,7 +104,7 @@ def _run(seconds: float, per_second: float, folder: str) -> list[float]:
     """Runs the source into windows of a second for so long; the durations of the steps."""
     from arcbeam import ArcbeamRunner
 
-    logger, steps = logging.getLogger("arcbeam.steps"), Steps()
+    logger, steps = logging.getLogger("arcbeam.streaming"), Steps()
     disabled, level = logging.root.manager.disable, logger.level
     logging.disable(logging.NOTSET)
     logger.setLevel(logging.INFO)

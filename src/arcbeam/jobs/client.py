@@ -17,7 +17,7 @@ from apache_beam.portability.api import beam_job_api_pb2 as job_pb
 from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import ArcbeamError, JobFailedError, JobNotFoundError, SetupError, SubmissionError
-from arcbeam.jobs.steerservice import asked_of, status_of
+from arcbeam.jobs.controlservice import asked_of, status_of
 from arcbeam.store.log.requests import Asked
 
 _SECONDS = 30.0
@@ -179,7 +179,7 @@ class JobClient:
             return asked_of(self._channel, what, job_id, savepoint, timeout=seconds, metadata=self._metadata)
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """Where a job in steps stands; of arcbeam's server only. See `arcbeam.steps.telling.status.as_record`.
+        """Where a job in steps stands; of arcbeam's server only. See `arcbeam.streaming.status.status.as_record`.
 
         Raises:
             JobNotFoundError: there is no such job.

@@ -20,13 +20,13 @@ from apache_beam.portability.api import beam_job_api_pb2_grpc as job_grpc
 
 from arcbeam.errors import SetupError
 from arcbeam.jobs.artifacts import StagingServicer
+from arcbeam.jobs.controlservice import steering
 from arcbeam.jobs.execution import ExecutorFactory
 from arcbeam.jobs.guard import Guard
 from arcbeam.jobs.lifecycle import Jobs
 from arcbeam.jobs.option_forms import plain_of_bytes
 from arcbeam.jobs.registry import Registry
 from arcbeam.jobs.service import JobServicer
-from arcbeam.jobs.steerservice import steering
 
 _THREADS = 512
 """Every open stream holds one; they are started as needed."""

@@ -1,7 +1,7 @@
 """Who observes the times of elements, and so decides up to where they are all there.
 
 Owns what of that is part of a plan, and how a pipeline says it. Must not know the formula: that is
-`arcbeam.engine.watermarks.observing`'s.
+`arcbeam.engine.watermarks.observed`'s.
 """
 
 from __future__ import annotations

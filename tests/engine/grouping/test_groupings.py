@@ -8,15 +8,7 @@ import pytest
 
 from arcbeam.engine.grouping.composites import AfterAny, AfterWatermark, Repeatedly
 from arcbeam.engine.grouping.delays import Delay
-from arcbeam.engine.grouping.effects import (
-    ClearHold,
-    DropLate,
-    DropReason,
-    EmitPane,
-    SetHold,
-    SetTimer,
-    TimeDomain,
-)
+from arcbeam.engine.grouping.effects import ClearHold, DropLate, DropReason, EmitPane, SetHold, SetTimer, TimeDomain
 from arcbeam.engine.grouping.groupings import Clocks, Element, Grouping
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.strategy import PaneTime, Strategy

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.grouping.composites import AfterAll, AfterAny, AfterEach, AfterWatermark, OrFinally, Repeatedly
 from arcbeam.engine.grouping.delays import AlignTo, Delay, due
-from arcbeam.engine.grouping.triggers import (
-    UNLIMITED,
-    AfterCount,
-    AfterSynchronizedTime,
-    AfterTime,
-    Moment,
-    Trigger,
-)
+from arcbeam.engine.grouping.triggers import UNLIMITED, AfterCount, AfterSynchronizedTime, AfterTime, Moment, Trigger
 from arcbeam.engine.grouping.triggerstate import dump, load
 from arcbeam.errors import StateFormatError
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from arcbeam.engine.rows.keyspace import Kind, prefix
+from arcbeam.engine.state.holdreport import Crowded, Standing
 from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
-from arcbeam.engine.state.standing import Crowded, Standing
 from arcbeam.engine.watermarks.holds import HolderKind, Holds, Side
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView

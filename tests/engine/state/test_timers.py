@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from arcbeam.engine.state.timers import EXPIRATION, Fired, Timers, within
+from arcbeam.engine.watermarks.comparison import due, passed
 from arcbeam.engine.watermarks.holds import HolderKind, Holds
-from arcbeam.engine.watermarks.moments import due, passed
 from arcbeam.model.plan import TimeDomain
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 from arcbeam.testing.views import MemoryView

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port, output_time, told_time
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.observing import later
-from arcbeam.engine.watermarks.quiet import heard
+from arcbeam.engine.watermarks.idleness import heard
+from arcbeam.engine.watermarks.observed import later
 from arcbeam.engine.watermarks.sketches import Recent, sketched
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
 from arcbeam.model.observers import Observer, Policy, Ways, along

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
-from arcbeam.engine.watermarks.observing import together
-from arcbeam.engine.watermarks.quiet import heard
+from arcbeam.engine.watermarks.idleness import heard
+from arcbeam.engine.watermarks.observed import together
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
 from arcbeam.model.observers import Observer, Policy
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Duration, Timestamp

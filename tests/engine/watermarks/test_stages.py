@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.holdreasons import Complete, Held, Unreported
 from arcbeam.engine.watermarks.holds import Hold, HolderKind
 from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks, upstream_watermarks
-from arcbeam.engine.watermarks.why import Complete, Held, Unreported
 from arcbeam.model.observers import Observer
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
 

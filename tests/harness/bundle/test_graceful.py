@@ -15,9 +15,9 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 import arcbeam
 from arcbeam.errors import ArcbeamError, UserCodeError
-from arcbeam.harness.bounded.boundedstage import BoundedStage
+from arcbeam.harness.batch.batchstage import BoundedStage
 from arcbeam.harness.bundle.graceful import offers
-from tests.harness.bounded.splittables import Range
+from tests.harness.batch.splittables import Range
 from tests.harness.drive import Collect, Driven
 
 CALLS: list[str] = []

@@ -29,10 +29,10 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from arcbeam.harness.bundle.restrictionoperation import RestrictionOperation
 from arcbeam.harness.operations.blockoperation import LONGEST, PIECE
-from tests.harness.bounded.splittables import Numbers, calls, gates
+from tests.harness.batch.splittables import Numbers, calls, gates
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.restricting import FirstOf, exhausted_when_told, stop
-from tests.harness.step.stepped import Stepped
+from tests.harness.streaming.microbatches import Stepped
+from tests.harness.streaming.restricting import FirstOf, exhausted_when_told, stop
 from tests.harness.transforms.comparing import same
 
 SIZE = 700

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arcbeam.errors import CoderError
-from arcbeam.harness.bounded.inputs import ONLY_PANE
+from arcbeam.harness.batch.inputs import ONLY_PANE
 from arcbeam.harness.encoding.blocks import Block, BlockCoder
 from arcbeam.harness.encoding.bulk import Bulk, ListBytes
 from arcbeam.harness.encoding.untyped import is_named_tuple

@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arcbeam.harness.bounded.inputs import merge_windows
+from arcbeam.harness.batch.inputs import merge_windows
 from arcbeam.harness.encoding.frames import Chunks, Spool, Values, key_groups, record, records
 from arcbeam.model.rows import Row
 

@@ -19,9 +19,9 @@ from apache_beam.transforms import combiners, trigger, userstate, window
 
 from arcbeam.io import WithLate
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Stepped
-from tests.harness.step.test_groupings import _first, _own
-from tests.harness.step.test_stateful import Cutting
+from tests.harness.streaming.microbatches import Stepped
+from tests.harness.streaming.test_groupings import _first, _own
+from tests.harness.streaming.test_stateful import Cutting
 
 PERIOD, SIZE = 3, 12
 ELEMENTS = [("ab"[n % 2], n, n * 7 % 31) for n in range(60)]

@@ -16,7 +16,7 @@ from apache_beam.typehints.batch import BatchConverter, N, NumpyArray
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from arcbeam.harness.bounded.boundedstage import BoundedStage
+from arcbeam.harness.batch.batchstage import BoundedStage
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.harness.transforms.batches import BatchOperation
 from arcbeam.harness.transforms.batchforms import batch_maker, exploder

@@ -15,7 +15,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.window import TimestampedValue
 
-from arcbeam.harness.bounded.boundedstage import BoundedStage
+from arcbeam.harness.batch.batchstage import BoundedStage
 from arcbeam.harness.operations.blockoperation import PIECE
 from arcbeam.harness.transforms.chains import Chain
 from arcbeam.harness.transforms.values import ValueOperation

@@ -60,7 +60,7 @@ def test_what_says_that_a_window_is_over_is_of_the_newest_step(tmp_path: Path) -
 
     def put(job: str, step: int, files: int) -> int:
         listed = [[f"part-{n}", 10, 20] for n in range(files)]
-        told = {"job": job, "step": step, "name": "_SUCCESS", "staged": f".arcbeam/job/{step}-t-1"}
+        told = {"job": job, "step": step, "name": "_SUCCESS", "staged": f".arcbeam/runner/job/{step}-t-1"}
         successes.put(staging, {**told, "window": "global", "destination": "", "files": listed})
         return len(json.loads(staging.get("_SUCCESS") or b"")["files"])
 

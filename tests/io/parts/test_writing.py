@@ -27,7 +27,7 @@ from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 from arcbeam.translate import translate
 from arcbeam.translate.proto import pipeline_proto
 from tests.harness.drive import Collect, Driven
-from tests.harness.step.stepped import Shard, Step, Stepped
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
 from tests.io.parts import jobs
 from tests.io.parts.jobs import attempt, left, publish, published, successes
 

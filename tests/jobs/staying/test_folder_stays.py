@@ -14,11 +14,11 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log import requests
+from arcbeam.store.log.commitlog import Committed, StepLog
 from arcbeam.store.log.endnote import EndNote, leave_note, note_of
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.requests import Asked
 from arcbeam.store.log.savepoints import change_stopped, pinned
-from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.cache import HostCache

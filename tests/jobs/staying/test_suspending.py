@@ -8,7 +8,7 @@ from arcbeam.model.commits import CommitMode
 from arcbeam.store.log import requests as files
 from arcbeam.store.log.endnote import note_of
 from arcbeam.store.log.requests import Asked, Said
-from tests.steps.test_requests import Steered
+from tests.streaming.driver.test_requests import Steered
 
 
 @pytest.mark.contract("END-03", "END-04", "STORE-05")

@@ -20,12 +20,12 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.timestamp import Duration
 
 from arcbeam import ArcbeamRunner
-from arcbeam.doctor import require_java
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import REPORT, RESIDUAL, BundleReport, Row, RowFile
 from arcbeam.spark.batch import rounds
 from arcbeam.spark.batch.rounds import ReadRows, Rounds, RoundTask, grouped
+from arcbeam.spark.session.doctor import require_java
 from arcbeam.spark.session.versions import Versions
 from arcbeam.spark.tasks import failure
 from arcbeam.spark.tasks.task import StageTask, arrow

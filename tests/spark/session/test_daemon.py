@@ -45,7 +45,7 @@ def test_a_worker_that_spark_hangs_up_on_ends_quietly(monkeypatch: pytest.Monkey
 
 def test_what_modules_hold_is_looked_at_no_more() -> None:
     program = (
-        "import gc, arcbeam.harness.bounded.boundedstage, arcbeam.spark.tasks.openstages as open_stages\n"
+        "import gc, arcbeam.harness.batch.batchstage, arcbeam.spark.tasks.openstages as open_stages\n"
         "open_stages.freeze_imported_objects()\n"
         "frozen = gc.get_freeze_count()\n"
         "assert frozen > 100_000 > len(gc.get_objects())\n"

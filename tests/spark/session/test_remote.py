@@ -1,4 +1,4 @@
-"""What errors of a Connect session mean. That a job continues: `tests/spark/steps/days/test_connect_server.py`."""
+"""What errors of a Connect session mean. That a job continues: `tests/spark/streaming/days/test_connect_server.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.errors import PySparkNotImplementedError
 
 from arcbeam.errors import ServerLostError
 from arcbeam.spark.session import remote
-from arcbeam.spark.steps.cluster import may_go_better
+from arcbeam.spark.streaming.cluster import may_go_better
 
 
 class Status:

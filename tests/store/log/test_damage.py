@@ -21,9 +21,9 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.blobs.folder import FolderBlobs
 from arcbeam.store.log.chain import UnreadableHead, read_manifest, read_newest
+from arcbeam.store.log.commitlog import Committed, Conflict, StepLog
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import copy_savepoint, pinned, unpinned
-from arcbeam.store.log.steplog import Committed, Conflict, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name
 from arcbeam.store.manifest.values import Abandoned, Kind

@@ -11,7 +11,7 @@ from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.log.drivernote import DriverNote, driver_note_of, leave_driver_note
 from arcbeam.store.manifest.names import DRIVER_NOTE
 from arcbeam.testing.blobs import MemoryBlobs
-from tests.steps.jobs import opened
+from tests.streaming.jobs import opened
 
 _NOTE = DriverNote(
     1, "host:job", 7, Timestamp(1), Timestamp(2), 10.0, "running micro-batch 3 for 4 s", "trouble", "way"

@@ -13,9 +13,9 @@ from arcbeam.model.files import Shard, ShardFile, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.log.commitlog import StepLog
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.store.log.steplog import StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, manifest_name, written_name
 from arcbeam.store.manifest.values import HoldSummary, OutputWatermark, ResidualSummary, StageWatermarks

@@ -10,11 +10,11 @@ from arcbeam.errors import RequestRefusedError
 from arcbeam.model.commits import CommitMode
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
-from arcbeam.store.log import programs
+from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.commitlog import StepLog
 from arcbeam.store.log.jobname import called, job_in, kept_name
 from arcbeam.store.log.requests import Asked, ask
-from arcbeam.store.log.steplog import StepLog
-from arcbeam.store.manifest.programfile import Program
+from arcbeam.store.manifest.jobgraphfile import Program
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.golden.texts import check_message
 from tests.store.samples import opened
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.contract("OPS-02")
 
 
 def named(blobs: DurableBlobs, name: str) -> StepLog:
-    return opened(blobs, program=partial(programs.keep, blobs, Program(name, b"proto"), {}))
+    return opened(blobs, program=partial(jobgraphs.keep, blobs, Program(name, b"proto"), {}))
 
 
 def test_job_is_called_by_name_and_folder() -> None:

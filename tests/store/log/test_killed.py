@@ -11,7 +11,7 @@ import pytest
 from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log.steplog import Committed, StepLog
+from arcbeam.store.log.commitlog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.shards.cache import HostCache

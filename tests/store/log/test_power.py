@@ -13,15 +13,15 @@ from arcbeam.model.commits import CommitMode, Committable
 from arcbeam.model.files import Shard
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.folder import FolderBlobs
-from arcbeam.store.log import programs, requests
+from arcbeam.store.log import jobgraphs, requests
 from arcbeam.store.log.chain import read_newest
+from arcbeam.store.log.commitlog import Committed
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.requests import Answer, Asked, Said
 from arcbeam.store.log.savepoints import pinned, unpinned
-from arcbeam.store.log.steplog import Committed
 from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.jobgraphfile import Program
 from arcbeam.store.manifest.names import Written
-from arcbeam.store.manifest.programfile import Program
 from arcbeam.store.manifest.values import Manifest
 from arcbeam.store.shards.cache import HostCache
 from arcbeam.store.shards.compaction import compact, worth_merging
@@ -43,8 +43,8 @@ class Run:
         self.blobs = FolderBlobs(folder)
 
         def kept(epoch: int, before: str) -> str:
-            program = Program("job", b"pipeline", files=(programs.described("script.py", script),))
-            return programs.keep(self.blobs, program, {"script.py": script}, epoch, before)
+            program = Program("job", b"pipeline", files=(jobgraphs.described("script.py", script),))
+            return jobgraphs.keep(self.blobs, program, {"script.py": script}, epoch, before)
 
         self.log = opened(self.blobs, program=kept)
         self.report("committed", self.log.head.step)

@@ -19,10 +19,10 @@ from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import IncompatibleStateError, MissingFileError
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.log.commitlog import Committed, StepLog
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.relocating import Move, moves, relocated
 from arcbeam.store.log.savepoints import pinned
-from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written
 from arcbeam.store.manifest.values import JobShape, Manifest, StageShape

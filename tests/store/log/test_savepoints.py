@@ -23,16 +23,9 @@ from arcbeam.store.blobs.errors import (
     StoreError,
 )
 from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.commitlog import Committed, Conflict, StepLog
 from arcbeam.store.log.inspection import inspect
-from arcbeam.store.log.savepoints import (
-    called,
-    change_stopped,
-    changed,
-    copy_savepoint,
-    pinned,
-    unpinned,
-)
-from arcbeam.store.log.steplog import Committed, Conflict, StepLog
+from arcbeam.store.log.savepoints import called, change_stopped, changed, copy_savepoint, pinned, unpinned
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.names import Written, written_name
 from arcbeam.store.manifest.values import Pin

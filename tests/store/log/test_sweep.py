@@ -13,14 +13,14 @@ from arcbeam.model.files import Shard, SideFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import MissingFileError
-from arcbeam.store.log import programs
+from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.log.commitlog import Committed, StepLog
 from arcbeam.store.log.inspection import inspect
 from arcbeam.store.log.savepoints import pinned, unpinned
-from arcbeam.store.log.steplog import Committed, StepLog
 from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.jobgraphfile import Program
 from arcbeam.store.manifest.names import Written, written_name
-from arcbeam.store.manifest.programfile import Program
 from arcbeam.testing.blobs import MemoryBlobs
 from tests.store.samples import delta, opened, read_head
 
@@ -86,13 +86,13 @@ def keeps(blobs: DurableBlobs, folder: Path, **files: bytes) -> Callable[[int, s
     paths = {name: folder / f"{name}-{hash(content)}" for name, content in files.items()}
     for name, path in paths.items():
         path.write_bytes(files[name])
-    described = tuple(programs.described(name, path) for name, path in paths.items())
-    return partial(programs.keep, blobs, Program("words", repr(files).encode(), files=described), paths)
+    described = tuple(jobgraphs.described(name, path) for name, path in paths.items())
+    return partial(jobgraphs.keep, blobs, Program("words", repr(files).encode(), files=described), paths)
 
 
 def is_whole(blobs: DurableBlobs, program: str) -> bool:
-    for file in programs.read(blobs, program).files:
-        programs.fetch(blobs, file, len)
+    for file in jobgraphs.read(blobs, program).files:
+        jobgraphs.fetch(blobs, file, len)
     return True
 
 

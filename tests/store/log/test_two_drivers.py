@@ -30,8 +30,8 @@ from arcbeam.store.blobs.errors import (
 )
 from arcbeam.store.blobs.objects import ObjectBlobs
 from arcbeam.store.log.chain import UnreadableHead, newest_epoch, read_newest
+from arcbeam.store.log.commitlog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.store.log.savepoints import pinned, unpinned
-from arcbeam.store.log.steplog import Committed, Conflict, Outcome, StepLog, Unknown
 from arcbeam.store.log.sweep import Sweeper
 from arcbeam.store.manifest.manifestfile import decode
 from arcbeam.store.manifest.names import MANIFESTS, manifest_name

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.store.shards import overlay
 from arcbeam.store.shards.overlay import EmptyBase, Overlay
 

@@ -14,7 +14,7 @@ from struct import Struct, pack
 from typing import Any, Protocol, Self
 
 from arcbeam.errors import StateFormatError
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
 
 TAIL_BYTES = threshold(512)

@@ -33,7 +33,7 @@ from arcbeam.engine.grouping.singlepane import SinglePanes
 from arcbeam.engine.grouping.strategy import Strategy
 from arcbeam.engine.grouping.triggers import UNLIMITED
 from arcbeam.engine.rows.keyspace import after
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import NO_PANE, PaneInfo, Window
 

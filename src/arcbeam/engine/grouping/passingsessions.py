@@ -12,10 +12,10 @@ from typing import Any
 
 from arcbeam.engine.grouping.contents import Values
 from arcbeam.engine.grouping.effects import EmitPane
-from arcbeam.engine.grouping.gathering import MOST_BYTES, MOST_PANES
 from arcbeam.engine.grouping.groupings import Elements, Grouping, WindowedElement
 from arcbeam.engine.grouping.merging import SessionMerging
 from arcbeam.engine.grouping.singlepane import ONLY
+from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP, Timestamp
 from arcbeam.model.windows import NO_PANE, IntervalWindow
 

@@ -14,7 +14,7 @@ from arcbeam.engine.grouping.contents import TAIL_BYTES, Accumulated, Values, bl
 from arcbeam.engine.grouping.effects import ClearHold, Effect, EmitPane, SetHold, SetTimer, TimeDomain
 from arcbeam.engine.grouping.openwindow import Clocks, Rules
 from arcbeam.engine.grouping.record import SHORT_BYTES, pack_short, unpack_short
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import PaneInfo, Timing, Window
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import after
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.sizes import threshold
 
 _AHEAD: Final = threshold(256)

@@ -47,7 +47,7 @@ import hashlib
 from typing import Final
 
 from arcbeam.errors import ArcbeamError
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.sizes import threshold
 

@@ -14,18 +14,8 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 
 from arcbeam.engine.rows import sequences
-from arcbeam.engine.rows.keyspace import (
-    NAME_LIMIT,
-    Kind,
-    Section,
-    after,
-    moment,
-    name,
-    part,
-    prefix,
-    time_of,
-)
-from arcbeam.model.seams import StateView
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, Section, after, moment, name, part, prefix, time_of
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.model.windows import GLOBAL_WINDOW
 

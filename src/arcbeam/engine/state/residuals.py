@@ -22,9 +22,9 @@ from typing import Final
 from arcbeam.engine.rows import sequences
 from arcbeam.engine.rows.frontier import Frontier
 from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
-from arcbeam.engine.state.standing import Crowded, Standing, StandingRow
+from arcbeam.engine.state.holdreport import Crowded, Standing, StandingRow
 from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 _ID_BYTES: Final = 12

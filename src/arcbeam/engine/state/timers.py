@@ -32,10 +32,10 @@ from arcbeam.engine.rows.keyspace import (
     time_of,
     unescaped,
 )
-from arcbeam.engine.state.imminent import Imminent
+from arcbeam.engine.state.inmemorytimers import Imminent
 from arcbeam.engine.watermarks.holds import entry_of
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.plan import TimeDomain
-from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
 
 EXPIRATION: Final = ""

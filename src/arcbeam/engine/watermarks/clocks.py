@@ -25,11 +25,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from arcbeam.engine.rows.keyspace import Kind, moment, prefix, time_of
-from arcbeam.engine.watermarks.believing import Doubted
 from arcbeam.engine.watermarks.holds import Hold, Holder, HolderKind, Holds, Side
-from arcbeam.engine.watermarks.observing import Seen
+from arcbeam.engine.watermarks.observed import Seen
+from arcbeam.engine.watermarks.outlierfilter import Doubted
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.observers import NOT_OBSERVED, Ways
-from arcbeam.model.seams import StateView
 from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_BEGUN, Timestamp
 
 

@@ -25,7 +25,7 @@ from arcbeam.engine.rows.keyspace import (
     shown,
     time_of,
 )
-from arcbeam.model.seams import StateView
+from arcbeam.model.interfaces import StateView
 from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
 
 ALL: Final = ""
@@ -117,7 +117,7 @@ class Hold:
         output: the only output that is held; `ALL` if all are.
         key: its user key, as text; None if it has none.
         owner: the row that it stands in, or b"".
-        release: when it has its turn, if somebody has looked (`engine.state.releases`).
+        release: when it has its turn, if somebody has looked (`engine.state.unblocking`).
         about: what it is of, for people; "" if that is not known.
     """
 

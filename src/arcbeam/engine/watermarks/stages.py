@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from arcbeam.engine.watermarks.believing import Doubted, believed
 from arcbeam.engine.watermarks.clocks import Local, Port, input_time, output_time, shown_time, told_time
+from arcbeam.engine.watermarks.holdreasons import Cause, Complete, Held, Link, Observed, Unreported, Why
 from arcbeam.engine.watermarks.holds import HolderKind
-from arcbeam.engine.watermarks.observing import Said, Seen, decisive, input_of, later, observed_time, together
+from arcbeam.engine.watermarks.observed import Said, Seen, decisive, input_of, later, observed_time, together
+from arcbeam.engine.watermarks.outlierfilter import Doubted, believed
 from arcbeam.engine.watermarks.sketches import Recent, quantile_of, with_more
-from arcbeam.engine.watermarks.why import Cause, Complete, Held, Link, Observed, Unreported, Why
 from arcbeam.model.observers import NOT_OBSERVED, Observer, Ways, along
 from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
 

@@ -3,7 +3,7 @@
 The one module that touches the SDK's `BundleProcessor`; a contract test holds what it leans on. Owns the life of a
 processor: opened once per (job, stage) and worker, used by many tasks, thrown away on any failure. What elements go
 through a task's bundles, and in which order, is the business of who drives it: an input driver of a bounded stage
-(`harness.bounded.boundedstage`) or a step (`harness.step`). Must not know Spark.
+(`harness.batch.batchstage`) or a step (`harness.streaming`). Must not know Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from apache_beam.portability.api import beam_fn_api_pb2 as fn_pb
 from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
 from apache_beam.runners.worker import bundle_processor
 
-from arcbeam.harness.bundle import observing, restrictionoperation
+from arcbeam.harness.bundle import observedtimes, restrictionoperation
 from arcbeam.harness.bundle.finalization import Callbacks
 from arcbeam.harness.bundle.graceful import GracefulDoFns
 from arcbeam.harness.bundle.metrics import MetricsTable
@@ -31,8 +31,8 @@ from arcbeam.harness.operations import lateoperation, publishoperation, read, wr
 from arcbeam.harness.operations.read import ReadOperation
 from arcbeam.harness.operations.taskcontext import Settings, TaskContext
 from arcbeam.harness.state.statehandler import StateHandler
-from arcbeam.harness.stateful import statefulclaims
-from arcbeam.harness.transforms import batches, chains, claims, combine, precombine, values
+from arcbeam.harness.stateful import statefulvectorization
+from arcbeam.harness.transforms import batches, chains, combine, precombine, values, vectorization
 from arcbeam.model import texts
 from arcbeam.model.plan import Stage
 from arcbeam.model.rows import BundleReport, Outbox, SideStore
@@ -49,10 +49,10 @@ publishoperation.register()
 precombine.register()
 combine.register()
 batches.register()
-claims.register()
-statefulclaims.register()
+vectorization.register()
+statefulvectorization.register()
 restrictionoperation.register()
-observing.register()
+observedtimes.register()
 
 _instructions = itertools.count()
 
@@ -341,12 +341,12 @@ def _descriptor(stage: Stage, settings: Settings) -> Any:
     if settings.record_lists:
         recordlists.rewrite(components)
     for transform in components.transforms.values():
-        observing.claim(transform)
+        observedtimes.claim(transform)
     if settings.value_chains:
-        claims.claim(components.transforms)
+        vectorization.claim(components.transforms)
         for transform in components.transforms.values():
             combine.claim(transform)
-            statefulclaims.claim(transform)
+            statefulvectorization.claim(transform)
             restrictionoperation.claim(transform)
     return fn_pb.ProcessBundleDescriptor(
         id=stage.id,

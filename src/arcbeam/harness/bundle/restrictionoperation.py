@@ -28,9 +28,9 @@ from apache_beam.utils.windowed_value import WindowedValue
 from arcbeam.harness.encoding.blocks import Block
 from arcbeam.harness.files import recordlists
 from arcbeam.harness.operations.blockoperation import BlockOperation, count_infos, dofn_runner
-from arcbeam.harness.transforms.claims import create_par_do, has_batches, hide_side_inputs
 from arcbeam.harness.transforms.emitting import Emitter
 from arcbeam.harness.transforms.values import Given
+from arcbeam.harness.transforms.vectorization import create_par_do, has_batches, hide_side_inputs
 
 _SDK_URN = common_urns.sdf_components.PROCESS_SIZED_ELEMENTS_AND_RESTRICTIONS.urn
 _URN = "arcbeam:transform:restrictions:v1"

@@ -1,7 +1,7 @@
 """The operation of a splittable DoFn, one restriction after the other: processed, split meanwhile, truncated.
 
 Owns how a restriction enters the SDK, and what comes back. Which of them runs when, and what becomes of the rest, is
-the business of who drives it: rounds of a bounded stage (`harness.bounded.restrictions`), or a step.
+the business of who drives it: rounds of a bounded stage (`harness.batch.restrictions`), or a step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Splitting the restriction that is being processed, from a second thread, when the task's time is up.
 
 Owns when a split may be asked for and in which fractions. The SDK does the splitting. What becomes of the residuals is
-decided by who processes it (`harness.bounded.restrictions`, `harness.step.restrictions`). Must not know Spark.
+decided by who processes it (`harness.batch.restrictions`, `harness.streaming.restrictions`). Must not know Spark.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The read operation: the root of a stage, in place of the SDK's data plane.
 
 Owns handing elements to the stage's first receiver. What the elements are and when bundles are cut is decided by the
-inputs (`harness.bounded.inputs`). It is an SDK `DataInputOperation` so that the SDK's own split logic finds it.
+inputs (`harness.batch.inputs`). It is an SDK `DataInputOperation` so that the SDK's own split logic finds it.
 """
 
 from __future__ import annotations

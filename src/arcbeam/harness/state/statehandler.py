@@ -1,8 +1,8 @@
 """What the SDK's bundle processor calls its state handler, in this process: state requests and side inputs.
 
 Owns what a request asks of the storage, and side inputs, which come from a `SideStore`. Where user state is, is said by
-whoever derives from it: in memory (`harness.state.handler`), or in the view of a shard (`harness.step.state`). Must not
-know where side inputs' files are, nor Spark.
+whoever derives from it: in memory (`harness.state.handler`), or in the view of a shard (`harness.streaming.state`).
+Must not know where side inputs' files are, nor Spark.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the calls of user code, and the handles and timers that these are given: one of each for a key and window, however
 many elements come. State is brought to the storage when a key ends, and when a bundle does. Who drives it decides about
-the order of elements and timers, and about when a key's state may go (`harness.bounded.keyed`); it may be a step as
+the order of elements and timers, and about when a key's state may go (`harness.batch.keyed`); it may be a step as
 well. Must not know exchanges, clocks, or which timer fires next.
 
 It takes the place of the SDK's `DoOperation`, which does all of this for each element, and brings state to the storage

@@ -26,7 +26,7 @@ from arcbeam.harness.operations.blockoperation import dofn_runner, fitting
 from arcbeam.harness.operations.taskcontext import TaskContext
 from arcbeam.harness.transforms.batchforms import alike, batch_maker
 from arcbeam.harness.transforms.batchoutput import BatchOutput, BatchTaker
-from arcbeam.harness.transforms.claims import has_batches, only_processes
+from arcbeam.harness.transforms.vectorization import has_batches, only_processes
 
 _PAR_DO_URN = common_urns.primitives.PAR_DO.urn
 _MOST = operations.GeneralPurposeConsumerSet.MAX_BATCH_SIZE

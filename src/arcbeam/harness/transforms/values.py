@@ -1,8 +1,8 @@
 """Transforms that look at nothing but the value, run block by block.
 
 Owns their operation: user code is called in a tight loop over the values of a block, while timestamps, windows and
-panes stay beside them, untouched. Which transforms these are is `harness.transforms.claims`'s; several in a row share
-one loop (`harness.transforms.chains`). The SDK's internals that are leaned on are held by a contract test.
+panes stay beside them, untouched. Which transforms these are is `harness.transforms.vectorization`'s; several in a row
+share one loop (`harness.transforms.chains`). The SDK's internals that are leaned on are held by a contract test.
 
 Side inputs are looked up once for a block whose elements are all in one window. An output that is more than a value (a
 `TimestampedValue`, a `WindowedValue`, a `TaggedOutput`) goes the SDK's way, and so does what else its block put out.
@@ -25,12 +25,7 @@ from apache_beam.transforms import core
 from apache_beam.transforms.window import GlobalWindow
 
 from arcbeam.harness.encoding.blocks import Block, Each, SameKeyBlock
-from arcbeam.harness.operations.blockoperation import (
-    PIECE,
-    BlockOperation,
-    dofn_runner,
-    piece_behind,
-)
+from arcbeam.harness.operations.blockoperation import PIECE, BlockOperation, dofn_runner, piece_behind
 from arcbeam.harness.transforms.outputs import OutputBlocks
 
 _GLOBAL = GlobalWindow()

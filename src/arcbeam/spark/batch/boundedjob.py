@@ -19,13 +19,13 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from arcbeam.console.progressline import Standing
 from arcbeam.errors import ArcbeamError, JobCancelledError
 from arcbeam.harness.bundle.metrics import merge_metrics
 from arcbeam.harness.operations.taskcontext import Settings
 from arcbeam.model.files import SideFile
 from arcbeam.model.plan import Channel, Plan, Routing, Stage
 from arcbeam.model.rows import BundleReport
-from arcbeam.progressline import Standing
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.batch.multimap import MultimapTask
 from arcbeam.spark.batch.rounds import Rounds
@@ -36,8 +36,8 @@ from arcbeam.spark.tasks.collecting import collected, described
 from arcbeam.spark.tasks.ending.publishing import SparkPublishing, Sweep
 from arcbeam.spark.tasks.ending.shutdown import Graceful, ShuttingDown
 from arcbeam.spark.tasks.ending.teardown import tear_down_workers
+from arcbeam.spark.tasks.heartbeat import pulsing, unreported
 from arcbeam.spark.tasks.openstages import HOLDERS
-from arcbeam.spark.tasks.pulse import pulsing, unreported
 from arcbeam.spark.tasks.task import OpenGraceful, StageTask
 from arcbeam.store.jobtemp.location import JobLocation
 

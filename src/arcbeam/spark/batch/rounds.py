@@ -28,7 +28,7 @@ from arcbeam.model.plan import Routing, Stage
 from arcbeam.model.rows import REPORT, RESIDUAL, BundleReport, RowFile
 from arcbeam.spark.batch import exchange
 from arcbeam.spark.tasks import failure
-from arcbeam.spark.tasks.pulse import pulsing
+from arcbeam.spark.tasks.heartbeat import pulsing
 from arcbeam.spark.tasks.task import ARROW_SCHEMA, StageTask
 from arcbeam.store.blobs.errors import LostFileError
 from arcbeam.store.jobtemp.framefile import FrameFileWriter, read_frames

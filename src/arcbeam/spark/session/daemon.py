@@ -20,7 +20,7 @@ from pyspark import daemon  # which PySpark, is decided above
 
 _NEEDED = (
     "arcbeam.spark.tasks.task",
-    "arcbeam.harness.bounded.boundedstage",
+    "arcbeam.harness.batch.batchstage",
     "arcbeam.spark.tasks.ending.teardown",
     "pyspark.worker",
 )

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from arcbeam.errors import ServerLostError
 
-_LOG = logging.getLogger("arcbeam.steps")
+_LOG = logging.getLogger("arcbeam.streaming")
 
 _RETRIES, _MOST_BACKOFF = 4, 1500
 """Of PySpark's client, whose own 15 and 60,000 ms are ten minutes for each call, without a word."""

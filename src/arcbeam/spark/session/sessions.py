@@ -28,11 +28,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 
-from arcbeam.doctor import require_java
+from arcbeam.console.progressline import announce
 from arcbeam.errors import SetupError
-from arcbeam.progressline import announce
 from arcbeam.secrets import is_secret, redacted
 from arcbeam.spark.session import driver, heap, interpreter, remote, sparklog
+from arcbeam.spark.session.doctor import require_java
 from arcbeam.spark.session.launch import launching
 from arcbeam.spark.session.listening import Listening, on_loopback
 from arcbeam.spark.session.remote import is_connect

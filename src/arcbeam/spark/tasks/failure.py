@@ -296,7 +296,7 @@ def element_of(error: BaseException) -> str:
     """Which element user code has failed with, for people; "" if that is not known, or a coder's. Never raises."""
     try:
         # SUBTLE: imported late, for the prelude silences what the SDK says at import; user code has failed behind that.
-        from arcbeam.harness.bundle.poison import poison_of
+        from arcbeam.harness.bundle.failingelement import poison_of
 
         found = None if _coder_failure(error) else poison_of(error)
     except Exception:

@@ -103,7 +103,7 @@ class StageTask:
     def opened(self) -> Any:
         """The stage, open in this process."""
         # SUBTLE: imported late, for the prelude silences what the SDK says at import.
-        from arcbeam.harness.bounded.boundedstage import BoundedStage
+        from arcbeam.harness.batch.batchstage import BoundedStage
         from arcbeam.store.jobtemp.sidefiles import SideReader
 
         sides = SideReader(self.location, self.side_files, self.settings.shards) if self.stage.side_inputs else None

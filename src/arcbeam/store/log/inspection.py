@@ -14,7 +14,7 @@ from arcbeam.model.files import ShardFile
 from arcbeam.model.timestamps import Timestamp
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError, StoreError
-from arcbeam.store.log import programs, requests
+from arcbeam.store.log import jobgraphs, requests
 from arcbeam.store.log.chain import (
     UnreadableHead,
     floor_below,
@@ -299,7 +299,7 @@ def _program(blobs: DurableBlobs, manifest: Manifest, pins: Iterable[Pin], damag
     if not manifest.program:
         return None
     try:
-        program = programs.read(blobs, manifest.program)
+        program = jobgraphs.read(blobs, manifest.program)
     except (MissingFileError, DamagedFileError, NewerFormatError) as e:
         # Below the floor openings stay for their names alone: what they name was swept.
         if manifest.step >= _floor(blobs) or any(pin.step == manifest.step for pin in pins):

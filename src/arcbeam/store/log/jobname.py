@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from arcbeam.store.blobs.durable import DurableBlobs
 from arcbeam.store.blobs.errors import StoreError
-from arcbeam.store.log import programs
+from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import known, read_newest
 from arcbeam.store.manifest.values import Manifest
 
@@ -16,7 +16,7 @@ from arcbeam.store.manifest.values import Manifest
 def kept_name(blobs: DurableBlobs, head: Manifest) -> str:
     """Return the name of a job with a manifest; "" if none was kept, or it cannot be read."""
     try:
-        program = programs.readable(blobs, head.program)
+        program = jobgraphs.readable(blobs, head.program)
     except StoreError:
         return ""
     return "" if program is None else program.name

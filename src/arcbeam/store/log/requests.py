@@ -1,7 +1,7 @@
 """What people ask of a job that runs, as files in its folder: a request, and what became of it.
 
-Owns the files and the asking side. Whoever runs the job looks for them (`arcbeam.steps.requests`); it need not be known
-where that is. Must not know what a driver does with a request.
+Owns the files and the asking side. Whoever runs the job looks for them (`arcbeam.streaming.driver.requests`); it need
+not be known where that is. Must not know what a driver does with a request.
 
     requests/<time>-<token>     stays until it is settled: a driver that dies leaves it to the next one
     answers/<time>-<token>      written by the driver: taken, then done or refused; removed by who asked, or after a day

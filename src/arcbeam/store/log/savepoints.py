@@ -23,7 +23,7 @@ from arcbeam.store.blobs.backends import below, shown
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import MissingFileError, StoreError
 from arcbeam.store.blobs.private import make_folder
-from arcbeam.store.log import programs
+from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import (
     UnreadableHead,
     find_newest,
@@ -33,9 +33,9 @@ from arcbeam.store.log.chain import (
     newest_epoch,
     read_manifest,
 )
+from arcbeam.store.log.commitlog import StepLog, new_token
 from arcbeam.store.log.jobname import job_in
 from arcbeam.store.log.opening import held, no_savepoint
-from arcbeam.store.log.steplog import StepLog, new_token
 from arcbeam.store.log.verification import read_side_file
 from arcbeam.store.manifest.manifestfile import encode
 from arcbeam.store.manifest.names import floor_name, manifest_name
@@ -219,11 +219,11 @@ def copy_savepoint(
     make_folder(scratch)
     for shard in manifest.shards:
         for file in shard.files:
-            programs.copy_through(scratch, target, file.name, partial(_fetch, source, file))
+            jobgraphs.copy_through(scratch, target, file.name, partial(_fetch, source, file))
     for side in manifest.side_files:
-        programs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
+        jobgraphs.copy_through(scratch, target, side.name, partial(_fetch_side, source, side))
     if manifest.program:
-        programs.copy(source, manifest.program, target, scratch)
+        jobgraphs.copy(source, manifest.program, target, scratch)
     anew: dict[str, Any] = {"epoch": 0, "parent": "", "kind": Kind.STEP, "abandoned": (), "openings": ()}
     copy = replace(manifest, job=token(), token=token(), pins=(pin,), **anew)
     target.put(floor_name(0, 0), floor_data(copy.step))

@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from arcbeam.sizes import threshold
 from arcbeam.store.blobs.durable import BlobInfo, missing
 from arcbeam.store.blobs.errors import DamagedFileError, MissingFileError, NewerFormatError
-from arcbeam.store.log import programs
+from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import lost_beginning, read_manifest
-from arcbeam.store.log.steplog import StepLog
+from arcbeam.store.log.commitlog import StepLog
 from arcbeam.store.manifest.names import (
     MANIFESTS,
     PROGRAMS,
@@ -146,7 +146,7 @@ class Sweeper:
         self._programs = {name: files for name, files in self._programs.items() if name in needed}
         try:
             for name in needed - self._programs.keys() - {""}:
-                self._programs[name] = frozenset(file.blob for file in programs.read(self._log.blobs, name).files)
+                self._programs[name] = frozenset(file.blob for file in jobgraphs.read(self._log.blobs, name).files)
         except (MissingFileError, DamagedFileError, NewerFormatError):
             return []
         named = needed.union(*self._programs.values())

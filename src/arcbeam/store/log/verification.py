@@ -11,7 +11,7 @@ from zlib import crc32
 from arcbeam.model.files import ShardFile, SideFile
 from arcbeam.store.blobs.durable import DurableBlobs, pieces
 from arcbeam.store.blobs.errors import DamagedFileError, StoreError
-from arcbeam.store.log import programs
+from arcbeam.store.log import jobgraphs
 from arcbeam.store.log.chain import read_manifest
 from arcbeam.store.manifest.values import Manifest, Pin
 from arcbeam.store.shards.compaction import opened
@@ -51,8 +51,8 @@ def read_program(blobs: DurableBlobs, name: str) -> None:
     Raises:
         StoreError: one is missing, damaged or too new, or cannot be read.
     """
-    for file in programs.read(blobs, name).files:
-        programs.fetch(blobs, file, len)
+    for file in jobgraphs.read(blobs, name).files:
+        jobgraphs.fetch(blobs, file, len)
 
 
 def read_side_file(blobs: DurableBlobs, side: SideFile, part: Callable[[bytes], object]) -> None:

@@ -46,7 +46,7 @@ class EmptyBase:
 
 
 class Overlay:
-    """A shard's state for one step; an `arcbeam.model.seams.StateView`.
+    """A shard's state for one step; an `arcbeam.model.interfaces.StateView`.
 
     Memory: what the step changes. `base` belongs to it; `close` closes both.
 

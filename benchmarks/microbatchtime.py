@@ -1,0 +1,244 @@
+"""What a step costs that has next to nothing to do: median and slowest, and where the time goes.
+
+    python benchmarks/steptime.py [--steps 200] [--warm 50] [--master local[2,4]] [--json] [--toggle KEY=A,B]
+
+A source puts out three numbers in each step, which go over two exchanges to a DoFn with state; two shards. Of the
+`steps` behind the first `warm` it prints seconds of the wall clock a step (median, 99th percentile), and means of its
+parts: building the data frame, Spark's job, what the tasks of each level take in Python, and the rest (proposal,
+manifest, publishing); of it all, what driver and workers spend on telling of themselves (status and metrics: see
+`bench.telling`), by processor time. With `cpu`, seconds of processor time a step of driver, JVM and workers: on a
+machine with other work, compare those. With `--toggle`, ten steps run with one value of one or more of the session's
+settings, ten with the other, and so on: what compares best. A table says what of this is as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate
+from apache_beam.utils.timestamp import Timestamp
+
+from arcbeam import ArcbeamRunner
+from arcbeam.spark.streaming import cluster, dataframes
+from arcbeam.spark.streaming.counters import Tally
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bench.figures import Figure
+from bench.processes import cpu_by_kind
+from bench.report import as_text
+from bench.telling import Spent, of_workers, watch_driver, watch_worker
+
+_AT_ONCE = 3
+_BLOCK = 10
+
+
+class Whole(OffsetRestrictionTracker):
+    """Is not shared out: only what is deferred is split off."""
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        return super().try_split(fraction_of_remainder) if fraction_of_remainder == 0 else None
+
+
+class _Watched:
+    """User code that lets its worker note what it spends on telling.
+
+    Attributes:
+        told: the folder for it; "": nothing is noted.
+    """
+
+    told = ""
+
+    def setup(self) -> None:
+        if self.told:
+            watch_worker(self.told)
+
+
+class EachStep(_Watched, beam.DoFn, beam.RestrictionProvider):
+    """Puts out some numbers, and defers the rest: to the next step."""
+
+    def initial_restriction(self, element: int) -> OffsetRange:
+        return OffsetRange(0, element)
+
+    def create_tracker(self, restriction: OffsetRange) -> OffsetRestrictionTracker:
+        return Whole(restriction)
+
+    def restriction_size(self, element: int, restriction: OffsetRange) -> int:
+        return int(restriction.size())
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam()) -> Iterator[tuple[int, int]]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield from ((n, at) for n in range(_AT_ONCE))
+            tracker.defer_remainder(Timestamp.of(time.time() + 0.01))
+
+
+class Seen(_Watched, beam.DoFn):
+    """Counts what comes to a key."""
+
+    SEEN = userstate.CombiningValueStateSpec("seen", sum)
+
+    def process(self, pair: tuple[int, int], seen: Any = beam.DoFn.StateParam(SEEN)) -> None:
+        seen.add(1)
+
+
+class Times:
+    """When what happened, by step; `told` is the folder for what workers say that they spend on telling."""
+
+    def __init__(self, told: str) -> None:
+        self.begun: list[float] = []
+        self.built: list[float] = []
+        self.ended: list[float] = []
+        self.levels: list[dict[str, float]] = []
+        self.cpu: list[dict[str, float]] = []
+        # What was spent on telling of it all before the steps that count, and with them.
+        self.telling: list[float] = []
+        self._told, self._driver = told, Spent()
+
+    def tell(self) -> None:
+        """Notes what has been spent by now."""
+        self.cpu.append(cpu_by_kind())
+        self.telling.append(self._driver.seconds + of_workers(self._told))
+
+    def watch(self, warm: int, toggled: dict[str, tuple[str, str]]) -> None:
+        """Looks over the cluster's shoulder."""
+        frame, run, reported = dataframes.StepFrames.of, cluster.SparkCluster._run, Tally.ran
+
+        def timed_frame(this: Any, *args: Any) -> Any:
+            start = time.perf_counter()
+            found = frame(this, *args)
+            self.built.append(time.perf_counter() - start)
+            return found
+
+        def timed_run(this: Any, *args: Any) -> None:
+            if toggled and len(self.begun) % _BLOCK == 0:
+                for key, values in toggled.items():
+                    this._spark.conf.set(key, values[len(self.begun) // _BLOCK % 2])
+            self.begun.append(time.perf_counter())
+            if len(self.begun) % _BLOCK == 1 if toggled else len(self.begun) == warm:
+                self.tell()
+            run(this, *args)
+            self.ended.append(time.perf_counter())
+
+        def noted(this: Any, step: int, reports: Sequence[Any]) -> None:
+            seconds: dict[str, float] = {}
+            for report in reports:
+                seconds[report.stage] = max(seconds.get(report.stage, 0.0), report.seconds)
+            self.levels.append(seconds)
+            reported(this, step, reports)
+
+        dataframes.StepFrames.of = timed_frame  # type: ignore[method-assign]
+        cluster.SparkCluster._run = timed_run  # type: ignore[method-assign]
+        Tally.ran = noted  # type: ignore[method-assign]
+        self._driver = watch_driver()
+
+
+def figures(times: Times, warm: int) -> dict[str, Any]:
+    """What came out, without the first steps."""
+    begun, built, ended = times.begun[warm:], times.built[warm:], times.ended[warm:]
+    whole = sorted(after - before for before, after in itertools.pairwise(begun))
+    jobs = [end - start - build for start, end, build in zip(begun, ended, built, strict=False)]
+    between = [after - end for end, after in zip(ended, begun[1:], strict=False)]
+    stages = {name: statistics.mean(level.get(name, 0.0) for level in times.levels[warm:]) for name in times.levels[-2]}
+    spent = {kind: seconds - times.cpu[0].get(kind, 0.0) for kind, seconds in times.cpu[-1].items()}
+    return {
+        "steps": len(whole),
+        "median": statistics.median(whole),
+        "p99": whole[int(len(whole) * 0.99)],
+        "build": statistics.mean(built),
+        "job": statistics.mean(jobs),
+        "between": statistics.mean(between),
+        "telling": (times.telling[-1] - times.telling[0]) / len(begun),
+        "stages": stages,
+        "cpu": {kind: seconds / len(begun) for kind, seconds in spent.items()},
+    }
+
+
+def judged(found: dict[str, Any], warm: int) -> list[Figure]:
+    """What is asked of a step."""
+    what = f"a step with little data, two exchanges, behind {warm}"
+    telling = 100 * found["telling"] / sum(found["cpu"].values())
+    return [
+        Figure(f"{what}: median of {found['steps']}", found["median"], "s", 0.3),
+        Figure("… the 99th of 100", found["p99"], "s", 1.0),
+        Figure("… status and metrics, of its processor time", telling, "%", 2),
+    ]
+
+
+def compared(times: Times, warm: int) -> str:
+    """The figures of both settings, without the first steps."""
+    lines = []
+    for which in range(2):
+        blocks = [n for n in range(warm // _BLOCK, len(times.cpu) - 2) if n % 2 == which]
+        whole = [
+            times.begun[i + 1] - times.begun[i] for n in blocks for i in range(n * _BLOCK + 1, n * _BLOCK + _BLOCK - 1)
+        ]
+        cpu = {
+            kind: statistics.median(times.cpu[n + 1][kind] - times.cpu[n][kind] for n in blocks) / _BLOCK
+            for kind in times.cpu[0]
+        }
+        told = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in cpu.items())
+        lines.append(f"{'AB'[which]}: median {statistics.median(whole):.3f} s; cpu a step: {told}\n")
+    return "".join(lines)
+
+
+def main() -> None:
+    """Runs the steps, and prints what they took."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--warm", type=int, default=50)
+    parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--conf", action="append", default=[])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--toggle", action="append", default=[], metavar="KEY=A,B")
+    options = parser.parse_args()
+    if options.steps <= options.warm + 2:
+        parser.error(f"--steps are all of them: more than the {options.warm} of --warm, and two")
+    toggled = {key: tuple(values.split(",")) for key, _, values in (each.partition("=") for each in options.toggle)}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as told:
+        times = Times(told)
+        times.watch(options.warm, toggled)
+        flags = ["--streaming", f"--spark_master={options.master}", "--shards=2", f"--checkpoint_dir={folder}/state"]
+        flags += [f"--spark_conf={conf}" for conf in options.conf]
+        p = beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(flags))
+        each, seen = EachStep(), Seen()
+        each.told = seen.told = told
+        _ = p | beam.Create([options.steps]) | beam.ParDo(each) | beam.ParDo(seen)
+        result = p.run()
+        result.wait_until_finish()
+        times.tell()
+    if toggled:
+        sys.stdout.write(compared(times, options.warm))
+        os._exit(0)
+    found = figures(times, options.warm)
+    if options.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    sys.stdout.write(f"{found['steps']} steps: median {found['median']:.3f} s, p99 {found['p99']:.3f} s\n")
+    sys.stdout.write(f"  build {found['build']:.3f}, job {found['job']:.3f}, between {found['between']:.3f}\n")
+    sys.stdout.write(f"  to tell of it, processor time of driver and workers: {found['telling']:.4f}\n")
+    for name, seconds in found["stages"].items():
+        sys.stdout.write(f"  tasks of '{name}': {seconds:.3f}\n")
+    cpu = ", ".join(f"{kind} {seconds:.3f}" for kind, seconds in found["cpu"].items())
+    sys.stdout.write(f"  cpu a step: {cpu}\n")
+    table = [["what", "measured", "should be", ""], *(figure.cells() for figure in judged(found, options.warm))]
+    sys.stdout.write(f"{as_text(table)}\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

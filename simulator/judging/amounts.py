@@ -1,0 +1,89 @@
+"""What stages keep is as many as is told: keys, timers, elements that wait, counted anew from the rows that are real.
+
+Owns the counting by rows. Must not know how the engine counts: it does so as it goes along.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from arcbeam.engine.protocol.stagekinds import Grouped, StageSpec, Stateful
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.rows.keyspace import END, Kind, Section
+from arcbeam.engine.state.cells import CellKind
+from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.model.plan import TimeDomain
+
+Row = tuple[bytes, bytes]
+
+_TIMERS = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING)
+_BAG = bytes((Section.CELL, CellKind.BAG))
+_RUNS = b"\xff"
+
+
+def counted(spec: StageSpec, rows: Iterable[Row]) -> Kept:
+    """What a stage keeps, by all its rows."""
+    kinds: dict[int, list[Row]] = {}
+    for key, value in rows:
+        kinds.setdefault(key[0], []).append((key[3:], value))
+    timers = [(Kind(kind), key[8]) for kind in _TIMERS for key, _ in kinds.get(kind, ())]
+    parked = [each for key, value in kinds.get(Kind.PARKED, ()) for each in _parked(key, value)]
+    ordered = [value for _, value in kinds.get(Kind.SORTED, ())]
+    ends = sum(rank for _, rank in timers)
+    grouped, runs = kinds.get(Kind.GROUPING, ()), set[tuple[bytes, bytes]]()
+    for key, value in grouped:
+        if key.startswith(_RUNS):
+            runs |= _of_run(key, value)
+    return Kept(
+        len(runs) + sum(_is_record(key) for key, _ in grouped) if isinstance(spec.kind, Grouped) else ends,
+        _cells(key for key, _ in kinds.get(Kind.KEYED, ())) if _without_ends(spec) else {},
+        sum(kind is not Kind.PROCESSING and not rank for kind, rank in timers),
+        sum(kind is Kind.PROCESSING for kind, _ in timers),
+        len(parked),
+        len(ordered),
+        sum(map(len, parked)) - 8 * len(parked) + sum(map(len, ordered)),
+    )
+
+
+def _without_ends(spec: StageSpec) -> bool:
+    """Whether nothing waits for the end of the global window."""
+    kind = spec.kind
+    if not isinstance(kind, Stateful):
+        return False
+    return not kind.at_expiration and TimeDomain.PROCESSING not in kind.families.values()
+
+
+def _parked(key: bytes, value: bytes) -> list[bytes]:
+    _, _, row = key.split(END, 2)
+    return list(sequences.of_row(row, value)) if row else []
+
+
+def _is_record(key: bytes) -> bool:
+    return not key.startswith(_RUNS) and key[4 + int.from_bytes(key[:4], "big") :].startswith(b"w")
+
+
+def _of_run(key: bytes, value: bytes) -> set[tuple[bytes, bytes]]:
+    """The keys in a row of a run, with what tells that run from others; none of a directory."""
+    window, row = key.split(END, 1)
+    found, position = set(), 0
+    while row and position < len(value):
+        of_key, of_payload = (int.from_bytes(value[position + at : position + at + 4], "little") for at in (0, 4))
+        found.add((window + END + row[:4], value[position + 8 : position + 8 + of_key]))
+        position += 8 + of_key + of_payload
+    return found
+
+
+def _cells(keys: Iterable[bytes]) -> dict[str, int]:
+    """In how many keys a bag of the global window is not empty, by its family."""
+    found = Counter[str]()
+    for key in keys:
+        _, window, *rest = key.split(END, 3)
+        if not window and len(rest) == 2 and rest[0].startswith(_BAG) and rest[1] == sequences.TAIL:
+            found[rest[0][2:].decode()] += 1
+    return dict(found)
+
+
+def same(told: Kept, found: Kept) -> bool:
+    """Whether both are the same; a cell that nobody has is as good as none."""
+    return told + Kept() == found + Kept(cells=dict.fromkeys(told.cells, 0))

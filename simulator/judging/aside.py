@@ -1,0 +1,53 @@
+"""Whether stages of a simulated job have read of their side inputs what was there: no more, no less, and the newest.
+
+Owns what must be in a side input after each step, by what was committed. Must not know files and how they are merged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.windows import Window
+from simulator.judging.assigning import assigned
+from simulator.judging.records import Broken, Out, Record
+from simulator.judging.reference import honest
+from simulator.scenario.plans import Pipeline, Stage
+
+
+def check(pipeline: Pipeline, steps: Iterable[Sequence[Record]]) -> None:
+    """Checks what was read in all steps that count.
+
+    Args:
+        pipeline: what it is.
+        steps: what each has put out, in order.
+
+    Raises:
+        Broken: something else was read than what the steps before had put there.
+    """
+    # A source that joins later may bring elements whose window of the side input was over, and its files are gone.
+    joins = any(pipeline.since.values())
+    judged = honest(pipeline) if joins else frozenset(pipeline.by_name)
+    there: dict[tuple[str, Port, Window], list[bytes]] = defaultdict(list)
+    for records in steps:
+        outs = [record for record in records if isinstance(record, Out)]
+        for out in outs:
+            if out.aside is not None and out.window is not None and out.stage in judged:
+                _check_read(pipeline.by_name[out.stage], out, out.window, there)
+        now: dict[tuple[str, Port, Window], list[bytes]] = defaultdict(list)
+        for out in outs:
+            port = Port(out.stage, out.output)
+            for reader in pipeline.side_readers.get(port, ()):
+                assert reader.windowing is not None
+                for window in assigned(reader.windowing, out.time) if out.atoms else ():
+                    now[reader.name, port, window] += out.atoms
+        for place, atoms in now.items():
+            there[place] = atoms if pipeline.by_name[place[0]].newest else there[place] + atoms
+
+
+def _check_read(stage: Stage, out: Out, window: Window, there: dict[tuple[str, Port, Window], list[bytes]]) -> None:
+    due = sorted(atom for port in stage.sides for atom in there.get((stage.name, port, window), ()))
+    if list(out.aside or ()) != due:
+        what = "the newest firing of its side input" if stage.newest else "its side input"
+        raise Broken(f"{stage.name} has read {out.aside} of {what} in {window}, and there was {due}")

@@ -1,0 +1,163 @@
+"""Where the outputs of stages that observe must be, by what they have put out.
+
+Owns what was seen. Must not know how the engine keeps it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import ceil, floor, ulp
+from typing import NamedTuple
+
+from arcbeam.model.observers import CONFIRMED_BY, MOST, Policy
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.store.manifest.values import Manifest
+from simulator.judging.punctual import StepRun
+from simulator.judging.records import Broken, Out, Record
+from simulator.scenario.kinds import Pass, Shared
+from simulator.scenario.plans import Pipeline
+
+_WRONG = 0.2
+"""In the middle a t-digest may be wrong by a quarter of that of all ranks; most are by half as many."""
+_ROUNDED = 1e-9
+
+
+class _Standing(NamedTuple):
+    """What the input of a stage says, and since when."""
+
+    said: Timestamp
+    since: Timestamp
+
+
+class _Latest(NamedTuple):
+    """The latest time that counts is one of these, or between them; a quantile is not known exactly."""
+
+    low: Timestamp = MIN_TIMESTAMP
+    high: Timestamp = MIN_TIMESTAMP
+
+    def and_later(self, low: Timestamp, high: Timestamp) -> _Latest:
+        """The later of this and another."""
+        return _Latest(max(self.low, low), max(self.high, high))
+
+
+class Observations:
+    """What the stages of a job have seen, over all shards: of each the latest time, of those that do not believe all of
+    them, or go by a quantile, all.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._kinds = {
+            stage.name: stage.kind for stage in pipeline.stages if isinstance(stage.kind, Pass) and stage.kind.observes
+        }
+        self._sharing: dict[Shared, list[str]] = {}
+        for name, kind in self._kinds.items():
+            if kind.shared is not None:
+                self._sharing.setdefault(kind.shared, []).append(name)
+        # All shards of a stage that observes read the same and keep nothing: what one of them says they all say.
+        self._stands: dict[str, _Standing] = {}
+        self._now = MIN_TIMESTAMP
+        self._latest: dict[str, _Latest] = defaultdict(_Latest)
+        self._times: dict[str, list[Timestamp]] = {
+            name: [] for name, kind in self._kinds.items() if kind.jump or kind.quantile
+        }
+
+    def add(self, ran: StepRun, records: Iterable[Record]) -> None:
+        """A step is real."""
+        for stage in self._kinds:
+            said = ran.inputs.get(stage)
+            if said is None:
+                continue
+            if stage not in self._stands or self._stands[stage].said != said:
+                self._stands[stage] = _Standing(said, ran.time)
+        self._now = ran.time
+        for shared, parts in self._sharing.items():
+            self._sees(shared.name, self._together(shared, parts))
+        for record in records:
+            kind = self._kinds.get(record.stage)
+            if kind is None or kind.shared is not None or not isinstance(record, Out):
+                continue
+            if kind.skew is not None and record.time - ran.time > kind.skew:
+                continue
+            if record.stage in self._times:
+                self._times[record.stage].append(record.time)
+            else:
+                self._sees(record.stage, record.time)
+        for stage, times in self._times.items():
+            kind = self._kinds[stage]
+            if kind.quantile is None:
+                self._sees(stage, _believed(times, kind.jump or 0))
+            else:
+                self._sees(stage, *_of_rank(times, kind.quantile))
+
+    def _sees(self, name: str, low: Timestamp, high: Timestamp | None = None) -> None:
+        self._latest[name] = self._latest[name].and_later(low, low if high is None else high)
+
+    def check(self, before: Manifest, manifest: Manifest) -> None:
+        """The outputs are where they must be: a watermark that was said is never taken back."""
+        was = {of.stage: {out.output: out.watermark for out in of.outputs} for of in before.watermarks}
+        for of in manifest.watermarks:
+            kind = self._kinds.get(of.stage)
+            if kind is None:
+                continue
+            latest = self._latest[of.stage if kind.shared is None else kind.shared.name]
+            there = [self._there(of.stage, kind, of.input, time) for time in latest]
+            for out in of.outputs:
+                low, high = (max(time, was.get(of.stage, {}).get(out.output, MIN_TIMESTAMP)) for time in there)
+                if not low <= out.watermark <= high:
+                    due = f"{low}" if low == high else f"{low} to {high}"
+                    raise Broken(f"{of.stage} is at {out.watermark}, and must be at {due}; its input is at {of.input}")
+
+    def _there(self, stage: str, kind: Pass, said: Timestamp, latest: Timestamp) -> Timestamp:
+        assert kind.delay is not None
+        seen = Timestamp(min(max(latest - kind.delay, MIN_TIMESTAMP), END_OF_GLOBAL_WINDOW))
+        if said == MAX_TIMESTAMP:
+            return said
+        if said == MIN_TIMESTAMP or (kind.shared is None and self._is_idle(stage, kind)):
+            return seen
+        return min(said, seen) if kind.policy is Policy.MIN else max(said, seen)
+
+    def _together(self, shared: Shared, parts: Sequence[str]) -> Timestamp:
+        """Where those are that share something, by their inputs; the beginning of time if that is not known."""
+        there = [part for part in parts if part in self._stands]
+        going_on = [part for part in there if self._stands[part].said != MAX_TIMESTAMP]
+        if shared.policy is Policy.MIN:
+            going_on = [part for part in going_on if not self._is_idle(part, self._kinds[part])]
+        said = (self._stands[part].said for part in going_on)
+        return (max if shared.policy is Policy.MAX else min)(said, default=MIN_TIMESTAMP)
+
+    def _is_idle(self, stage: str, kind: Pass) -> bool:
+        return kind.idle is not None and stage in self._stands and self._now - self._stands[stage].since >= kind.idle
+
+
+def _believed(times: Iterable[Timestamp], jump: int) -> Timestamp:
+    """The end of the last chain of times that is long enough; the beginning of time if none is."""
+    ordered = sorted(set(times))
+    if len(ordered) >= MOST:
+        raise Broken(f"{len(ordered)} times: so many are more than this judges")
+    latest, length = MIN_TIMESTAMP, 0
+    for at, time in enumerate(ordered):
+        length = length + 1 if at and time - ordered[at - 1] <= jump else 1
+        if length > CONFIRMED_BY:
+            latest = time
+    return latest
+
+
+def _of_rank(times: Sequence[Timestamp], quantile: float) -> tuple[Timestamp, Timestamp]:
+    """Between which times that is which this part of them has not passed, as exactly as a t-digest tells: one or two
+    ranks at the ends, some of a hundred in the middle. It is the beginning of time if not one more would be behind it.
+    """
+    count = len(times)
+    behind = count * (1 - quantile)
+    if behind < 1 - _ROUNDED:
+        return MIN_TIMESTAMP, MIN_TIMESTAMP
+    ordered, wrong = sorted(times), 1 + _WRONG * quantile * behind
+    low = ordered[max(floor(count * quantile - wrong) - 1, 0)]
+    high = ordered[min(ceil(count * quantile + wrong), count) - 1]
+    known = MIN_TIMESTAMP if behind < 1 + _ROUNDED else Timestamp(low - _rounding(low))
+    return known, Timestamp(high + _rounding(high))
+
+
+def _rounding(time: Timestamp) -> int:
+    """What floating point numbers make of a time: at the ends of time they are a millisecond apart."""
+    return 1 + int(2 * ulp(time))

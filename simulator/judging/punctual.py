@@ -1,0 +1,194 @@
+"""When the panes of a grouping come out: not before their trigger, and no later than it, nor than their window's end.
+
+Owns the bounds, by what each step had and when it was. Windows that merge are not judged, nor groupings of panes. Must
+not know the engine's triggers: it has its own arithmetic of counts and delays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Timing, Window
+from simulator.judging.assigning import assigned
+from simulator.judging.records import Broken, Drop, Out, Record
+from simulator.judging.reference import is_single
+from simulator.scenario.kinds import ALIGNED, SOON, Group
+from simulator.scenario.plans import Pipeline, Stage
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """A step that was run and is real.
+
+    Attributes:
+        time: its recorded time.
+        inputs: where it has brought the input watermark of each stage.
+        leftover: the stages and shards that have not come to the end of what was due.
+    """
+
+    time: Timestamp
+    inputs: Mapping[str, Timestamp]
+    leftover: frozenset[tuple[str, int]]
+
+
+class _Element(NamedTuple):
+    atoms: tuple[bytes, ...]
+    came: Timestamp
+
+
+_DELAYS: Mapping[str, Callable[[int], int]] = {
+    "clock": lambda count: count * 1000,
+    "early by the clock": lambda count: count * 1000,
+    "count or clock": lambda count: SOON,
+    "count and clock": lambda count: SOON,
+    "aligned clock": lambda count: count * 300,
+}
+"""By trigger, for how long the first element waits at least that makes it fire by the clock."""
+_FIRES_AT: Mapping[str, Callable[[int], int]] = {
+    "counts": lambda count: count,
+    "count once": lambda count: count,
+    "count or clock": lambda count: count,
+    "each": lambda count: count,
+    "early and late": lambda count: count,
+    "watermark or count": lambda count: count + 1,
+    "always": lambda count: 1,
+}
+"""By trigger, so many elements never wait together."""
+_PROMPT = frozenset({"watermark", "early and late", "early by the clock", "repeated watermark", "watermark or count"})
+"""Triggers with which nothing waits after the end of its window."""
+
+
+def check(pipeline: Pipeline, steps: Sequence[tuple[StepRun, Sequence[Record]]]) -> Counter[str]:
+    """Checks all groupings.
+
+    Args:
+        pipeline: what runs.
+        steps: that count, in order, with what each has put out and dropped.
+
+    Returns:
+        How often there was something to check.
+
+    Raises:
+        Broken: a pane came too early or too late.
+    """
+    counts: Counter[str] = Counter()
+    for stage in pipeline.stages:
+        # Where elements have several atoms each, it is not told by a pane which of them are in it.
+        told = all(is_single(pipeline, port) for port in stage.inputs)
+        if isinstance(stage.kind, Group) and not stage.kind.windowing.merges and told:
+            watch = _Watch(pipeline, stage, stage.kind, counts)
+            for run, records in steps:
+                watch.step(run, records)
+    return counts
+
+
+class _Watch:
+    """What waits in one grouping, by key and window."""
+
+    def __init__(self, pipeline: Pipeline, stage: Stage, group: Group, counts: Counter[str]) -> None:
+        self._stage, self._group, self._shards = stage, group, pipeline.shards
+        self._counts = counts
+        self._waiting: dict[tuple[bytes, Window], list[_Element]] = defaultdict(list)
+        # The atoms of the pane before, which one that accumulates has once more: an atom may come by two inputs.
+        self._shown: dict[tuple[bytes, Window], Counter[bytes]] = defaultdict(Counter)
+
+    def step(self, run: StepRun, records: Sequence[Record]) -> None:
+        """Takes in what a step has done."""
+        stage, inputs = self._stage, self._stage.inputs
+        for record in records:
+            if isinstance(record, Out) and record.atoms and Port(record.stage, record.output) in inputs:
+                for window in assigned(self._group.windowing, record.time):
+                    self._waiting[stage.key_of(record.key), window].append(_Element(record.atoms, run.time))
+        for record in records:
+            if record.stage == stage.name:
+                self._out(run, record) if isinstance(record, Out) else self._dropped(record)
+        for (key, window), waiting in list(self._waiting.items()):
+            if waiting:
+                self._not_too_late(run, key, window, waiting)
+            else:
+                del self._waiting[key, window]
+
+    def _out(self, run: StepRun, out: Out) -> None:
+        assert out.pane is not None
+        assert out.window is not None
+        group, trigger = self._group, self._group.trigger
+        place, atoms = (out.key, out.window), Counter(out.atoms)
+        fresh, left = _parted(self._waiting[place], atoms - self._shown[place])
+        self._waiting[place] = left
+        if group.accumulating:
+            self._shown[place] = atoms
+        late = out.pane.timing is Timing.LATE
+        by_the_clock = trigger in _DELAYS and (trigger != "early by the clock" or out.pane.timing is Timing.EARLY)
+        if out.pane.is_last or not fresh:
+            return
+        count, wrong = len(fresh), ""
+        if late and trigger in ("early and late", "early by the clock") and count != 1:
+            wrong = f"with {count} elements: each that is late comes out alone"
+        if by_the_clock and not (trigger == "count or clock" and count >= group.count):
+            self._counts["panes by the clock"] += 1
+            first = min(element.came for element in fresh)
+            if run.time < first + _DELAYS[trigger](group.count):
+                wrong = f"and the first in it came at {first}: too early"
+        if wrong:
+            raise Broken(f"{self._stage.name} has put out {out} at {run.time}, {wrong}")
+        self._counts["late panes"] += late
+
+    def _dropped(self, drop: Drop) -> None:
+        place = drop.key, drop.window
+        _, left = _parted(self._waiting[place][::-1], Counter(drop.atoms))
+        self._waiting[place] = left[::-1]
+
+    def _not_too_late(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> None:
+        if wrong := self._overdue(run, key, window, waiting):
+            watermark = run.inputs[self._stage.name]
+            raise Broken(
+                f"{self._stage.name} is at {watermark}, it is {run.time}; {waiting[:5]} of {key!r} in {window} still "
+                f"waits, and {wrong}"
+            )
+
+    def _overdue(self, run: StepRun, key: bytes, window: Window, waiting: Sequence[_Element]) -> str:
+        """Why what waits should not; empty if it may."""
+        group, trigger = self._group, self._group.trigger
+        watermark, end = run.inputs[self._stage.name], window.max_timestamp
+        if trigger in _FIRES_AT and len(waiting) >= _FIRES_AT[trigger](group.count):
+            return f"{_FIRES_AT[trigger](group.count)} do not"
+        if (self._stage.name, crc32(key) % self._shards) in run.leftover:
+            return ""
+        if _is_behind(watermark, min(Timestamp(end + group.lateness), END_OF_GLOBAL_WINDOW)):
+            return "the window has expired"
+        if _is_behind(watermark, end) and trigger in _PROMPT:
+            return "the window is over"
+        if trigger == "synchronized":
+            return "nothing waits for the next step there"
+        if trigger not in _DELAYS:
+            return ""
+        due = waiting[0].came + _DELAYS[trigger](group.count) + (ALIGNED if trigger == "aligned clock" else 0)
+        if trigger == "count and clock":
+            if len(waiting) < group.count:
+                return ""
+            # Who comes when the clock has told may have to wait until it goes on.
+            due = max(due, waiting[group.count - 1].came) + 1
+        return f"was due at {due}" if run.time >= due else ""
+
+
+def _is_behind(watermark: Timestamp, moment: Timestamp) -> bool:
+    return moment < watermark or watermark == MAX_TIMESTAMP
+
+
+def _parted(waiting: Sequence[_Element], atoms: Counter[bytes]) -> tuple[list[_Element], list[_Element]]:
+    """Those of which these atoms are, and the others."""
+    there = atoms.copy()
+    of, left = [], []
+    for element in waiting:
+        if all(there[atom] > 0 for atom in element.atoms):
+            there.subtract(element.atoms)
+            of.append(element)
+        else:
+            left.append(element)
+    return of, left

@@ -1,0 +1,204 @@
+"""What a job must put out, by a plain computation over all elements at once.
+
+Owns what each stage makes of what it gets when nothing is late. Must not know steps, watermarks or state, nor what was
+really put out where that follows from the events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from arcbeam.engine.grouping.strategy import PaneTime
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Timestamp
+from arcbeam.model.windows import Window
+from simulator.judging.assigning import merged
+from simulator.scenario.kinds import MAIN, Buffer, Event, Expand, Group, Join, Keep, Pass, Source
+from simulator.scenario.plans import Pipeline, Stage
+
+
+class Item(NamedTuple):
+    """An atom somewhere: the unit in which results are compared."""
+
+    key: bytes
+    atom: bytes
+    time: Timestamp
+
+
+class Element(NamedTuple):
+    """What goes from a stage to the next: some atoms together."""
+
+    key: bytes
+    atoms: frozenset[bytes]
+    time: Timestamp
+
+
+Items = Counter[Item]
+
+
+def honest(pipeline: Pipeline) -> frozenset[str]:
+    """The stages to which nothing can come too late: no source above them is ever surprised, and nothing has waited
+    without holding anything back, or has joined later; and nobody concludes from what has come what is still to come.
+    """
+    found: set[str] = set()
+    for stage in pipeline.stages:
+        if isinstance(stage.kind, Source):
+            if not any(event.surprising for event in stage.kind.events):
+                found.add(stage.name)
+        elif len({pipeline.since[port.stage] for port in stage.inputs}) > 1:
+            # What it is told of the one that was there before is not taken back when another one joins.
+            continue
+        elif isinstance(stage.kind, Pass) and stage.kind.observes:
+            # It may see what is late by more than its delay before its input says anything of time.
+            continue
+        elif not isinstance(stage.kind, Buffer) and all(port.stage in found for port in stage.inputs):
+            found.add(stage.name)
+    return frozenset(found)
+
+
+def certain(pipeline: Pipeline) -> frozenset[str]:
+    """The stages whose output, atom by atom, follows from the events alone."""
+    fair, found = honest(pipeline), set[str]()
+    for stage in pipeline.stages:
+        above = all(port.stage in found for port in stage.inputs)
+        match stage.kind:
+            case Source():
+                sure = True
+            case Pass():
+                # Which way an element goes is told by its bytes, and so by the order of its atoms.
+                sure = above and (len(stage.outputs) == 1 or all(is_single(pipeline, port) for port in stage.inputs))
+            case Expand() | Join() | Buffer():
+                sure = above
+            case Keep(way=way):
+                sure = above and stage.name in fair and way != "clock or expiration"
+            case Group() as group:
+                sure = above and stage.name in fair and _settled(group)
+        if sure:
+            found.add(stage.name)
+    return frozenset(found)
+
+
+def is_single(pipeline: Pipeline, port: Port) -> bool:
+    """Whether elements of a port have one atom each."""
+    stage = pipeline.by_name[port.stage]
+    if isinstance(stage.kind, (Source, Expand)):
+        return True
+    return not isinstance(stage.kind, Group) and all(is_single(pipeline, each) for each in stage.inputs)
+
+
+def _settled(group: Group) -> bool:
+    """Whether all that comes in time goes out once, in panes of the window that it is in at last, at times that follow
+    from it.
+    """
+    if group.together:
+        # A closing pane has all of them once more.
+        return not (group.accumulating and group.closes)
+    if group.accumulating or group.windowing.merges or group.pane_time is not PaneTime.END_OF_WINDOW:
+        return False
+    return group.trigger not in ("count once", "watermark or count")
+
+
+def of_events(events: Iterable[Event]) -> dict[str, Items]:
+    """What a source puts out, by output."""
+    found: dict[str, Items] = defaultdict(Counter)
+    for event in events:
+        found[event.output][Item(event.key, event.atom, Timestamp(event.time))] += 1
+    return found
+
+
+class Reference:
+    """The whole job, from its events.
+
+    Args:
+        pipeline: what it is.
+        given: what stages have really put out whose output does not follow from the events.
+        events: what of each source's was read.
+
+    Attributes:
+        outputs: what each port must have put out; for those that are given, that.
+        arrivals: what each stage must have got.
+        sure: the stages whose outputs are computed.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, events: Mapping[str, Iterable[Event]], given: Mapping[Port, Items] | None = None
+    ) -> None:
+        self.pipeline = pipeline
+        self.sure = certain(pipeline)
+        self.outputs: dict[Port, Items] = {}
+        self.arrivals: dict[str, Items] = {}
+        for stage in pipeline.stages:
+            came: Items = Counter()
+            for port in stage.inputs:
+                for item, count in self.outputs[port].items():
+                    came[item._replace(key=stage.key_of(item.key))] += count
+            self.arrivals[stage.name] = came
+            if stage.name in self.sure:
+                made = _made(stage, came, events.get(stage.name, ()))
+            else:
+                made = {output: (given or {}).get(Port(stage.name, output), Counter()) for output in stage.outputs}
+            for output in stage.outputs:
+                self.outputs[Port(stage.name, output)] = made.get(output, Counter())
+
+
+def _made(stage: Stage, came: Items, events: Iterable[Event]) -> Mapping[str, Items]:
+    out: Items = Counter()
+    match stage.kind:
+        case Source():
+            return of_events(events)
+        case Pass():
+            outputs: dict[str, Items] = {output: Counter() for output in stage.outputs}
+            for item, count in came.items():
+                outputs[stage.outputs[sum(item.atom) % len(stage.outputs)]][item] += count
+            return outputs
+        case Expand(copies):
+            for (key, atom, time), count in came.items():
+                for copy in range(copies):
+                    at = Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
+                    out[Item(key, b"%b.%d" % (atom, copy), at)] += count
+        case Buffer():
+            out = came.copy()
+        case Join() | Keep() | Group():
+            places = places_of(stage, came)
+            times: dict[tuple[bytes, Window], list[Timestamp]] = defaultdict(list)
+            for (key, time), windows in places.items():
+                for window in windows:
+                    times[key, window].append(time)
+            for item, count in came.items():
+                for window in places[item.key, item.time]:
+                    out[item._replace(time=_goes_on(stage, item.time, window, times[item.key, window]))] += count
+    return {MAIN: out}
+
+
+def _goes_on(stage: Stage, time: Timestamp, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """The time that something of a window has when it goes on, if these are the times of all that is in there."""
+    match stage.kind:
+        case Group() as group:
+            return time_of_pane(group, window, times)
+        case Keep(way="end" | "expiration"):
+            return window.max_timestamp
+        case _:
+            return time
+
+
+def time_of_pane(group: Group, window: Window, times: Sequence[Timestamp]) -> Timestamp:
+    """The time of a pane, if these are the times of all that is in it."""
+    match group.pane_time:
+        case PaneTime.EARLIEST:
+            return min(times, default=window.max_timestamp)
+        case PaneTime.LATEST:
+            return max(times, default=window.max_timestamp)
+        case PaneTime.END_OF_WINDOW:
+            return window.max_timestamp
+
+
+def places_of(stage: Stage, came: Items) -> Mapping[tuple[bytes, Timestamp], Sequence[Window]]:
+    """The windows of what has come, by key and time, when all that merge have."""
+    windowing = stage.windowing
+    assert windowing is not None
+    times: dict[bytes, dict[Timestamp, None]] = defaultdict(dict)
+    for item in came:
+        times[item.key][item.time] = None
+    return {(key, time): merged(windowing, time, mine) for key, mine in times.items() for time in mine}

@@ -1,0 +1,396 @@
+"""Who watches the store of a simulated job: every manifest is looked at as soon as it is real.
+
+Owns the invariants of commits, and what is really put out. Looks past all faults, at the bytes that are there. Must not
+know drivers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from arcbeam.engine.coordinator import Command, Event, Propose
+from arcbeam.engine.protocol.reports import StageReport
+from arcbeam.engine.rows import keyspace
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW
+from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.manifest.names import manifest_name
+from arcbeam.store.manifest.values import Kind, Manifest, contradictions
+from arcbeam.store.shards.compaction import scan
+from arcbeam.streaming.driverstate import progress_of
+from arcbeam.streaming.status.snapshot import standing_of
+from arcbeam.testing.blobs import MemoryBlobs
+from simulator.judging import amounts, aside, punctual, reference, results
+from simulator.judging.observing import Observations
+from simulator.judging.punctual import StepRun
+from simulator.judging.records import Broken, Out, Part, Record
+from simulator.judging.reference import Item, Items, Reference
+from simulator.judging.results import items_of
+from simulator.judging.wishes import Wishes
+from simulator.scenario.kinds import Source
+from simulator.scenario.plans import Pipeline
+
+_COUNTED = 7
+"""Of each seventh commit it is counted what its stages keep."""
+_MOST_IDLE = 5
+"""Micro-batches in a row that do nothing: a job with more of them is in a busy loop. One was seen in 150 seeds."""
+_FOR_EVER = frozenset({keyspace.Kind.FORMAT, keyspace.Kind.CLOCK, keyspace.Kind.SAID, keyspace.Kind.ARRIVALS})
+_GLOBAL_CELL = keyspace.part(GLOBAL_WINDOW.ordered(), keyspace.NAME_LIMIT) + bytes((keyspace.Section.CELL,))
+
+
+class Watcher:
+    """Watches one store.
+
+    Args:
+        pipeline: of the job.
+        blobs: where it really is.
+        parts: what may be published, by id.
+        tell: for the story.
+        note: takes note of what is worth counting.
+
+    Attributes:
+        wishes: what was asked for.
+        head: the newest manifest.
+        published: ids of all parts that were published.
+        drained: a drain has begun.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        blobs: MemoryBlobs,
+        parts: dict[bytes, Part],
+        tell: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._tell = tell
+        self._pipeline, self._blobs, self._parts = pipeline, blobs, parts
+        self.head: Manifest | None = None
+        # SUBTLE: of all steps. What was left behind counts again if a savepoint in there is resumed.
+        self._every: dict[int, tuple[bytes, ...]] = {}
+        self.published: dict[bytes, None] = {}
+        self.drained = False
+        self.commits = 0
+        self._committed: set[bytes] = set()
+        self._read: dict[int, tuple[bytes, Manifest]] = {}
+        self._ledger = Ledger(pipeline)
+        self._observations = Observations(pipeline)
+        self.wishes = Wishes(note)
+        self._note = note
+        # By epoch and step that were proposed, the stages and shards that did not come to the end of what was due, None
+        # if no step was run; and what is known of all steps that were run, and are real.
+        self._leftover: dict[tuple[int, int], frozenset[tuple[str, int]] | None] = {}
+        self._ran: dict[int, StepRun] = {}
+        self._idle = 0
+
+    def handled(self, epoch: int, event: Event, commands: Sequence[Command]) -> None:
+        """The driver of an epoch has taken in an event, and that is what is to be done."""
+        self.wishes.handled(epoch, event, commands)
+        for command in commands:
+            if isinstance(command, Propose):
+                left = ((stage.stage, stage.shard) for of in command.reports for stage in of.stages if stage.leftover)
+                self._leftover[epoch, command.step] = frozenset(left) if command.reports else None
+                if command.reports:
+                    self._check_idle(command)
+
+    def _check_idle(self, proposed: Propose) -> None:
+        """Each micro-batch does something, but for some."""
+        places = [stage for report in proposed.reports for stage in report.stages]
+        self._idle = 0 if any(map(_did_something, places)) else self._idle + 1
+        if self._idle > _MOST_IDLE:
+            asking = [at for at in places if at.leftover or at.awaited or at.next_due is not None] or places
+            raise Broken(
+                f"a busy loop: {self._idle} micro-batches in a row, up to {proposed.step}, have done nothing: "
+                + "; ".join(map(_asked, asking))
+            )
+
+    def counting(self, head: Manifest | None = None) -> dict[int, tuple[bytes, ...]]:
+        """By step, the parts of all steps that led to a manifest, or to the head."""
+        end = head or self.head
+        return {step: ids for step, ids in self._every.items() if end is not None and end.contains(step)}
+
+    def all_records(self) -> list[Record]:
+        """Of all steps that count, in order."""
+        steps = sorted(self.counting().items())
+        return [record for _, ids in steps for id in ids for record in self._parts[id].records]
+
+    def begin_at(self, manifest: Manifest, records: Mapping[int, tuple[bytes, ...]], other: Watcher) -> None:
+        """The store was made by copying another one, of whose steps these count."""
+        self.head = manifest
+        self._every, self._ran = dict(records), other._ran.copy()
+        self._committed = {id for ids in records.values() for id in ids}
+        self.published = dict.fromkeys(self._committed)
+        self._recount()
+
+    def look(self) -> int:
+        """Looks at what has become real; how many manifests that were."""
+        count = 0
+        while True:
+            step = self.head.step + 1 if self.head else 0
+            if manifest_name(step) not in self._blobs.data:
+                return count
+            self._take(read_manifest(self._blobs, step))
+            count += 1
+
+    def publish(self, id: bytes) -> None:
+        """Something was published; a second time changes nothing."""
+        if id not in self._committed:
+            raise Broken(f"{id!r} was published, which is not real")
+        self.published[id] = None
+
+    def check_files(self) -> None:
+        """Nothing is missing that the head or a savepoint names."""
+        if self.head is None:
+            return
+        self._has_files(self.head)
+        for pin in self.head.pins:
+            if pin.step != self.head.step:
+                if manifest_name(pin.step) not in self._blobs.data:
+                    raise Broken(f"the manifest of savepoint {pin.name} (step {pin.step}) is gone")
+                self._has_files(self._pinned(pin.step))
+
+    def check_results(self) -> None:
+        """The job has ended: all that counts was published, and is what it must be."""
+        lost = [id for ids in self.counting().values() for id in ids if id not in self.published]
+        if lost:
+            raise Broken(f"{lost} is real, and was never published")
+        self._nothing_left()
+        assert self.head is not None
+        self._check_kept(self.head)
+        begun = progress_of(self.head).begun
+        aside.check(self._pipeline, [self._of(ids) for _, ids in sorted(self.counting().items())])
+        results.check(self._pipeline, self.all_records(), drained=self.drained, begun=begun)
+        for what, count in punctual.check(self._pipeline, self._steps()).items():
+            for _ in range(count):
+                self._note(what)
+
+    def _steps(self) -> list[tuple[StepRun, list[Record]]]:
+        """All steps that count and were run, in order."""
+        return [(self._ran[step], self._of(ids)) for step, ids in sorted(self.counting().items()) if step in self._ran]
+
+    def _of(self, ids: Iterable[bytes]) -> list[Record]:
+        return [record for id in ids for record in self._parts[id].records]
+
+    def _pinned(self, step: int) -> Manifest:
+        """The manifest of a savepoint; read once, as long as its bytes are the same."""
+        data = self._blobs.data[manifest_name(step)]
+        known = self._read.get(step)
+        if known is None or known[0] is not data:
+            known = self._read[step] = (data, read_manifest(self._blobs, step))
+        return known[1]
+
+    def _nothing_left(self) -> None:
+        """All windows have expired, so all state is gone, but for what is one row of a stage or output and shard, and
+        cells of the global window: it ends with the input.
+        """
+        assert self.head is not None
+        for shard in self.head.shards:
+            for key, _ in scan(self._blobs, shard.files):
+                if key[0] not in _FOR_EVER and not _of_global_cell(key):
+                    what = keyspace.Kind(key[0]).name
+                    raise Broken(f"the job has ended, and {what} of stage {key[1:3].hex()} is left: {key[3:]!r}")
+
+    def _check_kept(self, manifest: Manifest) -> None:
+        """Of each stage as much is told as there are rows."""
+        rows: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for shard in manifest.shards:
+            for key, value in scan(self._blobs, shard.files):
+                rows.setdefault(key[1:3], []).append((key, value))
+        pipeline = self._pipeline
+        numbers, specs = pipeline.numbers, pipeline.specs(pipeline.layout((1,) * pipeline.levels))
+        for stage in standing_of(manifest).stages:
+            found = amounts.counted(specs[stage.name], rows.get(numbers[stage.name].to_bytes(2, "big"), ()))
+            if stage.kept is None or not amounts.same(stage.kept, found):
+                raise Broken(f"step {manifest.step} tells of {stage.name} {stage.kept}, and there is {found}")
+
+    def _check_moved(self, origin: Manifest, opening: Manifest) -> None:
+        """Nothing is changed by an opening; but the rows of stages are at the levels that they have there."""
+        levels = {self._pipeline.numbers[of.stage].to_bytes(2, "big"): of.level for of in opening.shape.stages}
+        now = {of.stage: of.level for of in opening.shape.stages}
+        if all(now[of.stage] == of.level for of in origin.shape.stages):
+            if opening.shards != origin.shards:
+                raise Broken(f"step {opening.step} goes on from step {origin.step}, and has other shards")
+            return
+        had, has = (
+            {
+                (shard.shard, key): (value, shard.level)
+                for shard in of.shards
+                for key, value in scan(self._blobs, shard.files)
+                if len(key) > 2
+            }
+            for of in (origin, opening)
+        )
+        if has != {(shard, key): (value, levels[key[1:3]]) for (shard, key), (value, _) in had.items()}:
+            raise Broken(f"step {opening.step} goes on from step {origin.step}, and not all state is where it is read")
+        if sum(1 for of in opening.shards for key, _ in scan(self._blobs, of.files) if len(key) > 2) > len(has):
+            raise Broken(f"step {opening.step} has state of a stage at two levels")
+
+    def _has_files(self, manifest: Manifest) -> None:
+        for name in manifest.file_names():
+            if name not in self._blobs.data:
+                raise Broken(f"step {manifest.step} needs {name}, which is not there")
+
+    def _take(self, manifest: Manifest) -> None:
+        head = self.head
+        if manifest.kind is Kind.OPENING:
+            before = self._opened(head, manifest)
+            origin = before
+            if head is not None and origin is None:
+                origin = self._pinned(manifest.abandoned[-1].first - 1)
+            self.wishes.opened(head, origin, manifest)
+            if origin is not None:
+                self._check_moved(origin, manifest)
+        else:
+            before = head
+            assert head is not None
+            self.wishes.real(head, manifest)
+            if wrong := contradictions(head, manifest):
+                raise Broken(f"step {manifest.step} was committed: {wrong}")
+            if (
+                head.mode in (CommitMode.DONE, CommitMode.DRAINED, CommitMode.SUSPENDED)
+                and head.epoch == manifest.epoch
+            ):
+                raise Broken(f"step {manifest.step} follows the last one of its driver")
+            if manifest.mode in (CommitMode.DRAINED, CommitMode.SUSPENDED) and all(
+                pin.step != manifest.step for pin in manifest.pins
+            ):
+                raise Broken(f"the job is {manifest.mode} with step {manifest.step}, which is no savepoint")
+            self.commits += 1
+            self._steps_records(manifest)
+            leftover = self._leftover[manifest.epoch, manifest.step]
+            if leftover is not None:
+                inputs = {of.stage: of.input for of in manifest.watermarks}
+                ran = self._ran[manifest.step] = StepRun(manifest.time, inputs, leftover)
+                self._observations.add(ran, self._of(self._every[manifest.step]))
+            self._observations.check(head, manifest)
+            self._tell(f"step {manifest.step} is real: {self._told(manifest)}")
+            if not self.commits % _COUNTED:
+                self._check_kept(manifest)
+        self._has_files(manifest)
+        _monotone(before, manifest)
+        rewound = before is None and head is not None
+        self.head = manifest
+        if rewound:
+            # A drain that was left behind is no drain.
+            self.drained = manifest.mode is CommitMode.DRAINING
+            self._recount()
+        self.drained |= manifest.mode in (CommitMode.DRAINING, CommitMode.DRAINED)
+        if not self.drained:
+            self._ledger.check(manifest)
+
+    def _told(self, manifest: Manifest) -> str:
+        """What a step has made real."""
+        counts: Counter[str] = Counter()
+        for id in self._every[manifest.step]:
+            for record in self._parts[id].records:
+                counts[f"{record.stage} {'put out' if isinstance(record, Out) else 'dropped'}"] += len(record.atoms)
+        known = set() if self.head is None else set(self.head.file_names())
+        files = [file for shard in manifest.shards for file in shard.files if file.name not in known]
+        merged = sum(file.first_step < file.last_step for file in files)
+        written = [f"{len(files)} shard files"] + ([f"{merged} of them merged"] if merged else [])
+        return ", ".join([*(f"{what} {count}" for what, count in counts.items()), *written])
+
+    def _opened(self, head: Manifest | None, manifest: Manifest) -> Manifest | None:
+        if head is None:
+            return None
+        if manifest.parent != head.token or manifest.epoch <= head.epoch:
+            raise Broken(f"step {manifest.step} of epoch {manifest.epoch} opens on {head.step} of epoch {head.epoch}")
+        if manifest.abandoned == head.abandoned:
+            return head
+        return None
+
+    def _recount(self) -> None:
+        self._ledger, self._observations = Ledger(self._pipeline), Observations(self._pipeline)
+        self._ledger.add(self.all_records())
+        for ran, records in self._steps():
+            self._observations.add(ran, records)
+
+    def _steps_records(self, manifest: Manifest) -> None:
+        ids = tuple(each.payload for each in manifest.committables)
+        for id in ids:
+            part = self._parts[id]
+            of = part.step, part.epoch, part.time
+            if id in self._committed or of != (manifest.step, manifest.epoch, manifest.time):
+                raise Broken(f"{id!r} is committed with step {manifest.step} of epoch {manifest.epoch}, made for {of}")
+            self._committed.add(id)
+        self._every[manifest.step] = ids
+        if manifest.mode not in (CommitMode.DRAINING, CommitMode.DRAINED) and not self.drained:
+            self._ledger.add([record for id in ids for record in self._parts[id].records])
+
+
+class Ledger:
+    """What is still to come of each port whose output follows from the events; and that watermarks know of it."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        events = {stage.name: stage.kind.events for stage in pipeline.stages if isinstance(stage.kind, Source)}
+        whole = Reference(pipeline, events)
+        self._fair = reference.honest(pipeline)
+        self._left: dict[Port, Items] = {
+            port: items.copy() for port, items in whole.outputs.items() if port.stage in whole.sure
+        }
+        # The earliest of each port first; what is not left any more is tidied away when it comes to the front.
+        self._ahead: dict[Port, list[tuple[Timestamp, Item]]] = defaultdict(list)
+        for port, items in self._left.items():
+            self._ahead[port] = sorted((item.time, item) for item in items)
+
+    def add(self, records: list[Record]) -> None:
+        """A step is real."""
+        for port, items in items_of(records).items():
+            left = self._left.get(port)
+            if left is None:
+                continue
+            for item, count in items.items():
+                left[item] -= count
+                if left[item] < 0:
+                    raise Broken(f"{port} has put out {item} once too often, or should never have")
+
+    def check(self, manifest: Manifest) -> None:
+        """No watermark is behind what is still to come."""
+        marks = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
+        for port, ahead in self._ahead.items():
+            if port.stage not in self._fair:
+                continue
+            while ahead and not self._left[port][ahead[0][1]]:
+                heapq.heappop(ahead)
+            if ahead and port in marks and marks[port] > ahead[0][0]:
+                raise Broken(f"{port} is at {marks[port]}, and {ahead[0][1]} is still to come")
+
+
+def _asked(at: StageReport) -> str:
+    wants = [f"asks for one at {at.next_due}"] if at.next_due is not None else []
+    wants += ["has left something"] if at.leftover else []
+    wants += [f"waits for {each.port}" for each in at.awaited]
+    return f"{at.stage} in shard {at.shard} {', '.join(wants) or 'wants nothing'}"
+
+
+def _did_something(at: StageReport) -> bool:
+    counts = at.counts
+    return any((counts.read, counts.written, counts.fired, counts.resumed, counts.unparked, counts.late, counts.made))
+
+
+def _monotone(before: Manifest | None, now: Manifest) -> None:
+    if before is None:
+        return
+    was = {of.stage: of for of in before.watermarks}
+    for of in now.watermarks:
+        old = was.get(of.stage)
+        if old is None:
+            continue
+        outputs = {out.output: out.watermark for out in old.outputs}
+        if (
+            of.upstream < old.upstream
+            or of.input < old.input
+            or any(out.watermark < outputs[out.output] for out in of.outputs)
+        ):
+            raise Broken(f"a watermark of {of.stage} fell with step {now.step}")
+
+
+def _of_global_cell(row: bytes) -> bool:
+    if row[0] != keyspace.Kind.KEYED:
+        return False
+    _, _, behind_key = row[3:].partition(keyspace.END)
+    return behind_key.startswith(_GLOBAL_CELL)

@@ -1,0 +1,69 @@
+"""Busy loops that somebody might write in the coordinator or in a stage; see `mutations`.
+
+Owns the patches. Must not know how a mistake is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from arcbeam.engine.coordinator import scheduling
+from arcbeam.engine.coordinator.state import JobState
+from arcbeam.engine.task.plainstage import SplittableLogic
+from arcbeam.engine.task.stagecontext import StageLogic
+from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.task.statefulstage import StatefulLogic
+from arcbeam.model.timestamps import Timestamp
+from simulator.mistakes_of_the_store import Mutation
+
+
+def _wakes_at_once() -> AbstractContextManager[object]:
+    """The coordinator asks to be woken a microsecond later, instead of when it has something to do."""
+    wait = JobState.wait
+    return patch.object(JobState, "wait", lambda self, moment: wait(self, min(moment, Timestamp(self.now + 1))))
+
+
+def _runs_instead_of_waiting() -> AbstractContextManager[object]:
+    """The coordinator runs micro-batches until something is due, instead of waiting for that."""
+    look = scheduling.look
+
+    def at_once(layout: Any, places: Any, times: Any, side: Any, now: Timestamp, *of: Any, **more: Any) -> Any:
+        found = look(layout, places, times, side, now, *of, **more)
+        return scheduling.Ready(now) if isinstance(found, scheduling.Later) else found
+
+    return patch("arcbeam.engine.coordinator.machine.look", at_once)
+
+
+def _due_soon(logic: type[StageLogic]) -> AbstractContextManager[object]:
+    """A stage with nothing due by the clock says that something is, a moment later."""
+    next_due = logic.next_due
+
+    def soon(self: Any) -> Timestamp | None:
+        return next_due(self) or Timestamp(self._place.now + 1)
+
+    return patch.object(logic, "next_due", soon)
+
+
+def _left_over_when_parked() -> AbstractContextManager[object]:
+    """A stage takes what waits for a side input for what its budget has left."""
+    report = StageStep._report
+
+    def with_what_waits(self: StageStep, leftover: bool, *of: Any, **more: Any) -> Any:
+        made = report(self, leftover, *of, **more)
+        return replace(made, leftover=made.leftover or bool(made.awaited))
+
+    return patch.object(StageStep, "_report", with_what_waits)
+
+
+OF_LOOPS: Mapping[str, Mutation] = {
+    "a coordinator that wakes up at once": _wakes_at_once,
+    "a coordinator that runs micro-batches instead of waiting": _runs_instead_of_waiting,
+    "a stage of restrictions that is due a moment later": lambda: _due_soon(SplittableLogic),
+    "a stage with timers that is due a moment later": lambda: _due_soon(StatefulLogic),
+    "elements that wait taken for what the budget left": _left_over_when_parked,
+}
+"""The mistakes by name."""

@@ -1,0 +1,36 @@
+"""Mistakes that somebody might make in how a driver tries steps again; see `mutations`.
+
+Owns the patches. Must not know how a mistake is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from unittest.mock import patch
+
+from arcbeam.engine.coordinator import JobMachine
+from simulator.mistakes_of_the_store import Mutation
+
+
+def _any_run() -> AbstractContextManager[object]:
+    def of_the_step(self: JobMachine, step: int, attempt: int) -> bool:
+        return self._state.running is not None and self._state.running.step == step
+
+    return patch.object(JobMachine, "_is_running", of_the_step)
+
+
+def _deaths_as_failures() -> AbstractContextManager[object]:
+    failed = JobMachine._step_failed
+
+    def as_any_other(self: JobMachine, why: str, again: bool, gone: bool = False, died: bool = False) -> None:
+        failed(self, why, again, gone)
+
+    return patch.object(JobMachine, "_step_failed", as_any_other)
+
+
+OF_THE_DRIVER: Mapping[str, Mutation] = {
+    "the report of an abandoned run taken": _any_run,
+    "workers that die retried as often as a store that is away": _deaths_as_failures,
+}
+"""The mistakes by name."""

@@ -1,0 +1,131 @@
+"""Mistakes that somebody might make in the store; see `mutations`.
+
+Owns the patches. Must not know how a mistake is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.log import commitlog, opening, relocating
+from arcbeam.store.log.commitlog import Committed, Conflict, Outcome
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import manifest_name
+from arcbeam.store.manifest.values import Manifest, ShardVersion
+from arcbeam.store.shards import cache, compaction, overlay
+from simulator.playing import hosts
+
+Mutation = Callable[[], AbstractContextManager[object]]
+
+
+def _manifest_created_twice() -> AbstractContextManager[object]:
+    create = commitlog._create
+
+    def again(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
+        outcome = create(blobs, manifest, data, unclear)
+        if not isinstance(outcome, Conflict):
+            return outcome
+        with suppress(StoreError):
+            blobs.put(manifest_name(manifest.step), data)
+        return Committed(manifest)
+
+    return patch.object(commitlog, "_create", again)
+
+
+def _tombstone_lost() -> AbstractContextManager[object]:
+    merged = compaction.merged
+    return patch.object(compaction, "merged", lambda sources, bottom: merged(sources, bottom=True))
+
+
+def _savepoint_swept() -> AbstractContextManager[object]:
+    counting = Sweeper._counting
+    return patch.object(Sweeper, "_counting", lambda self, floor, pinned: counting(self, floor, set()))
+
+
+@contextmanager
+def _fence_unchecked() -> Iterator[None]:
+    """Whatever stands under the name of a manifest is taken for one's own."""
+    create = commitlog._create
+
+    def whosever(blobs: DurableBlobs, manifest: Manifest, data: bytes, unclear: Any = None) -> Outcome:
+        try:
+            blobs.get(manifest_name(manifest.step))
+        except MissingFileError:
+            return create(blobs, manifest, data, unclear)
+        return Committed(manifest)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(commitlog, "_create", whosever))
+        stack.enter_context(patch.object(commitlog, "has_begun", lambda blobs, epoch: False))
+        yield
+
+
+def _block_ends_scan() -> AbstractContextManager[object]:
+    def of_a_block(self: overlay._SortedKeys, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        blocks = ([key for key in block if start <= key and (end is None or key < end)] for block in self._blocks)
+        return iter(next(filter(None, blocks), ()))
+
+    return patch.object(overlay._SortedKeys, "between", of_a_block)
+
+
+def _pins_of_the_origin() -> AbstractContextManager[object]:
+    real = opening.opening
+
+    def as_they_were(blobs: DurableBlobs, newest: Any, asked: Any, *more: Any) -> Manifest:
+        made = real(blobs, newest, asked, *more)
+        last = made.abandoned[-1].first if asked.savepoint and made.abandoned else made.step
+        return replace(made, pins=tuple(pin for pin in made.pins if pin.step < last))
+
+    return patch.object(commitlog, "opening", as_they_were)
+
+
+def _moved_stays() -> AbstractContextManager[object]:
+    """What has gone to another level is there as well."""
+    changes = relocating._changes
+
+    def puts(blobs: DurableBlobs, before: Any, place: tuple[int, int], asked: Any) -> Iterator[Any]:
+        for keys, values in changes(blobs, before, place, asked):
+            left = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+            if left:
+                yield [key for key, _ in left], [value for _, value in left]
+
+    return patch.object(relocating, "_changes", puts)
+
+
+def _moves_forgotten() -> AbstractContextManager[object]:
+    return patch.object(relocating, "relocated", lambda blobs, opening, asked, scratch: opening)
+
+
+@contextmanager
+def _old_copy_built_upon() -> Iterator[None]:
+    """A copy is taken for one of the shard though that was without files meanwhile."""
+    real = cache.lacking
+
+    def lacking(version: ShardVersion, at: cache.CopyOf | None) -> Any:
+        files, anew = real(version, at)
+        if at and anew and version.contains(at.step) and all(f.first_step > at.step for f in version.files):
+            return version.files, False
+        return files, anew
+
+    with patch.object(cache, "lacking", lacking), patch.object(hosts, "lacking", lacking):
+        yield
+
+
+OF_THE_STORE: Mapping[str, Mutation] = {
+    "a manifest created twice": _manifest_created_twice,
+    "a compaction that loses a tombstone": _tombstone_lost,
+    "a savepoint that references a swept file": _savepoint_swept,
+    "a fence not checked": _fence_unchecked,
+    "a scan that ends with a block of the overlay": _block_ends_scan,
+    "savepoints lost by resuming from an older one": _pins_of_the_origin,
+    "what has moved to another level stays where it was": _moved_stays,
+    "state that is left at the level where it was": _moves_forgotten,
+    "a copy built upon that is of before its level went": _old_copy_built_upon,
+}
+"""The mistakes by name."""

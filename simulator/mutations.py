@@ -1,0 +1,423 @@
+"""Mistakes that somebody might make in the engine or the store, and whether the simulator finds them.
+
+    python -m simulator.mutations [--seeds A..B] [NAME ...]
+
+Owns the mistakes, as patches of the real code, and the search. A check that finds no mistake checks nothing: whoever
+changes the simulator sees here whether it still does. Must not know how a mistake is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from arcbeam.engine.coordinator import Event, JobMachine, JobStarted, Mode, committing, idling, machine
+from arcbeam.engine.coordinator.state import JobState
+from arcbeam.engine.grouping.openwindow import Clocks, OpenWindow
+from arcbeam.engine.grouping.sortedruns import Runs
+from arcbeam.engine.grouping.windowbuffer import Gathering
+from arcbeam.engine.protocol import markers
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.rows.frontier import Frontier
+from arcbeam.engine.state.residuals import Remainder, Residuals, Restriction
+from arcbeam.engine.task import shard, stagerun
+from arcbeam.engine.task.bundles import BundleResult
+from arcbeam.engine.task.plainstage import SplittableLogic
+from arcbeam.engine.task.stagecontext import StageContext
+from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.watermarks import idleness
+from arcbeam.engine.watermarks import stages as watermarks
+from arcbeam.engine.watermarks.clocks import Clock, Local
+from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds
+from arcbeam.engine.watermarks.observed import together
+from arcbeam.engine.watermarks.outlierfilter import Belief, believed
+from arcbeam.engine.watermarks.sketches import with_more
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.observers import Policy
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import Window
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.streaming import driverstate
+from arcbeam.streaming.driver.driver import JobDriver
+from simulator.__main__ import seeds_of
+from simulator.mistakes_of_loops import OF_LOOPS
+from simulator.mistakes_of_the_driver import OF_THE_DRIVER
+from simulator.mistakes_of_the_store import OF_THE_STORE, Mutation
+from simulator.mistakes_of_timers import OF_TIMERS_AND_SIDES
+from simulator.playing import driver
+from simulator.playing.buffered import Committing
+from simulator.playing.usercode import Passing
+from simulator.playing.world import play
+from simulator.scenario.choosing import scenario_of
+from simulator.shrinking import Failure, played, shrunk
+
+
+def _hold_dropped_at_a_split() -> AbstractContextManager[object]:
+    split = Residuals.split
+
+    def without_hold(self: Residuals, id: bytes, residual: Remainder, now: Timestamp) -> Restriction:
+        made = split(self, id, residual, now)
+        for output in self._outputs:
+            self._holds.clear(Holder(HolderKind.RESIDUAL, f"{made.root}~{made.id.hex()}"), output)
+        return made
+
+    return patch.object(Residuals, "split", without_hold)
+
+
+def _marker_ignored() -> AbstractContextManager[object]:
+    gathered = watermarks.upstream_watermarks
+
+    def of_the_first(told: Sequence[Any], tasks: Mapping[Any, int], committed_outputs: Any) -> Any:
+        return gathered(told[:1], dict.fromkeys(tasks, 1), committed_outputs)
+
+    return patch.object(markers, "upstream_watermarks", of_the_first)
+
+
+def _residual_kept_twice() -> AbstractContextManager[object]:
+    hand_over = Residuals.hand_over
+
+    def and_keep(self: Residuals, id: bytes) -> bytes:
+        handed = hand_over(self, id)
+        self.adopt(handed)
+        return handed
+
+    return patch.object(Residuals, "hand_over", and_keep)
+
+
+def _watermark_as_max() -> AbstractContextManager[object]:
+    return patch.object(watermarks, "min", max, create=True)
+
+
+def _drop_uncounted() -> AbstractContextManager[object]:
+    def uncounted(self: StageContext, drop: Any) -> None:
+        self.exchange.late(self.placed.name, self.shard, drop)
+
+    return patch.object(StageContext, "drop", uncounted)
+
+
+def _pending_ignored() -> AbstractContextManager[object]:
+    advance = Clock.advance
+
+    def whatever_waits(self: Clock, upstream: Timestamp) -> Timestamp:
+        with patch.object(Holds, "earliest", lambda self, output=None: None):
+            return advance(self, upstream)
+
+    return patch.object(Clock, "advance", whatever_waits)
+
+
+def _numbered_on() -> AbstractContextManager[object]:
+    grow = OpenWindow.grow
+
+    def and_goes_on(self: OpenWindow, window: Window, clocks: Clocks) -> None:
+        index, nonspeculative = self.record.index, self.record.nonspeculative
+        grow(self, window, clocks)
+        self.record.index, self.record.nonspeculative = index, nonspeculative
+
+    return patch.object(OpenWindow, "grow", and_goes_on)
+
+
+def _drain_over() -> AbstractContextManager[object]:
+    deliver = SplittableLogic.deliver
+
+    def untruncated(self: SplittableLogic, key: bytes, elements: Sequence[Any]) -> None:
+        self._drain = False
+        deliver(self, key, elements)
+
+    return patch.object(SplittableLogic, "deliver", untruncated)
+
+
+def _merged_hold_lost() -> AbstractContextManager[object]:
+    absorb = OpenWindow.absorb
+
+    def without_hold(self: OpenWindow, other: OpenWindow, clocks: Clocks) -> None:
+        other.record.hold = None
+        absorb(self, other, clocks)
+
+    return patch.object(OpenWindow, "absorb", without_hold)
+
+
+@contextmanager
+def _state_committed_late() -> Iterator[None]:
+    """User code writes its state when its bundles end, and its runner says nothing."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Committing, "returns", lambda self: None))
+        stack.enter_context(patch.object(StageStep, "_finish", _finished_unseen))
+        yield
+
+
+def _finished_unseen(self: StageStep) -> BundleResult:
+    closed = self._place.runner.finish()
+    self._place.record(closed.call)
+    return closed
+
+
+def _read_once() -> AbstractContextManager[object]:
+    read = Frontier._read
+
+    def and_never_again(self: Frontier) -> None:
+        read(self)
+        self._until = self._end
+
+    return patch.object(Frontier, "_read", and_never_again)
+
+
+def _savepoint_forgotten() -> AbstractContextManager[object]:
+    committed = committing.committed
+
+    def and_nothing_waits(state: JobState, proposal: Any) -> None:
+        committed(state, proposal)
+        state.savepoints.clear()
+
+    return patch.object(committing, "committed", and_nothing_waits)
+
+
+def _suspension_unheard() -> AbstractContextManager[object]:
+    request = JobMachine._request
+
+    def unheard(self: JobMachine, mode: Mode, savepoint: str) -> None:
+        if mode is not Mode.SUSPENDING:
+            request(self, mode, savepoint)
+
+    return patch.object(JobMachine, "_request", unheard)
+
+
+def _only_the_steps() -> AbstractContextManager[object]:
+    return patch.object(watermarks, "later", lambda seen, more: dict(more))
+
+
+def _doubts_forgotten() -> AbstractContextManager[object]:
+    def without_doubts(latest: int | None, times: Iterable[int], jump: int, others: int) -> Belief:
+        return Belief(believed(latest, times, jump, others).latest, ())
+
+    return patch.object(watermarks, "believed", without_doubts)
+
+
+def _ahead_believed() -> AbstractContextManager[object]:
+    return patch.object(Passing, "_near", lambda self, times, skew: times)
+
+
+def _silent_for_ever() -> AbstractContextManager[object]:
+    heard = watermarks._heard
+
+    def though_quiet(upstream: Timestamp, locals: Sequence[Local], output: str) -> Timestamp:
+        speaking = [replace(of, outputs={output: replace(of.outputs[output], quiet=False)}) for of in locals]
+        return heard(upstream, speaking, output)
+
+    return patch.object(watermarks, "_heard", though_quiet)
+
+
+def _silent_at_once() -> AbstractContextManager[object]:
+    return patch.object(idleness, "_since", lambda view, row, said, now: Timestamp(0))
+
+
+def _idle_one_counts() -> AbstractContextManager[object]:
+    def of_all(policy: Policy, said: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+        return together(policy, ((time, False) for time, _ in said))
+
+    return patch.object(watermarks, "together", of_all)
+
+
+def _end_of_one_counts() -> AbstractContextManager[object]:
+    def with_its_end(policy: Policy, said: Iterable[tuple[Timestamp, bool]]) -> Timestamp | None:
+        return together(policy, ((min(time, END_OF_GLOBAL_WINDOW), idle) for time, idle in said))
+
+    return patch.object(watermarks, "together", with_its_end)
+
+
+def _quantile_of_a_step() -> AbstractContextManager[object]:
+    return patch.object(watermarks, "with_more", lambda recent, more: with_more(None, more))
+
+
+def _told_though_observed() -> AbstractContextManager[object]:
+    return patch.object(shard, "told_time", lambda ways, said: said)
+
+
+def _late_panes_at_the_expiry() -> AbstractContextManager[object]:
+    rearm = OpenWindow._rearm
+
+    def for_the_end(self: OpenWindow, clocks: Clocks, ticked: bool = False) -> None:
+        rearm(self, clocks, ticked)
+        if self.record.passed:
+            self.record.room, self.record.alarm = 1 << 30, None
+
+    return patch.object(OpenWindow, "_rearm", for_the_end)
+
+
+def _run_over_run() -> AbstractContextManager[object]:
+    add = Runs.add
+
+    def over_the_first(self: Runs, groups: Any) -> None:
+        with patch.object(Runs, "_directory", lambda self: {}):
+            add(self, groups)
+
+    return patch.object(Runs, "add", over_the_first)
+
+
+def _rest_of_a_window_lost() -> AbstractContextManager[object]:
+    store = Gathering.store
+
+    def or_forget(self: Gathering, window: Window) -> None:
+        if self.is_stored(window):
+            self._came.pop(window)
+        else:
+            store(self, window)
+
+    return patch.object(Gathering, "store", or_forget)
+
+
+def _late_ahead() -> AbstractContextManager[object]:
+    return patch.object(Gathering, "_waits", lambda self, window: False)
+
+
+def _end_said_too_early() -> AbstractContextManager[object]:
+    return patch.object(stagerun, "_with_hold", lambda local, hold: local)
+
+
+def _rests_with_work() -> AbstractContextManager[object]:
+    return patch.object(idling, "_has_work", lambda report: False)
+
+
+def _one_more_rests() -> AbstractContextManager[object]:
+    rests = idling.resting
+    return patch.object(
+        machine, "resting", lambda layout, places, times: min(rests(layout, places, times) + 1, len(layout.tasks) - 1)
+    )
+
+
+def _begins_again() -> AbstractContextManager[object]:
+    """All sources begin with each driver that finds one that has not begun."""
+
+    def all_of_them(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
+        event = driverstate.started(head, layout, now)
+        return replace(event, unbegun=layout.sources) if event.unbegun else event
+
+    return patch.object(driver, "started", all_of_them)
+
+
+def _never_begins() -> AbstractContextManager[object]:
+    """A source that was not there when the job began is taken for one that has begun."""
+
+    def with_the_job(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
+        event = driverstate.started(head, layout, now)
+        return event if event.unbegun == layout.sources else replace(event, unbegun=frozenset())
+
+    return patch.object(driver, "started", with_the_job)
+
+
+def _told_taken_back() -> AbstractContextManager[object]:
+    """A stage goes back to where a source is that has joined."""
+
+    def of_producers(self: Times, stage: str, producers: Iterable[Timestamp]) -> Timestamp:
+        return min(producers, default=MAX_TIMESTAMP)
+
+    return patch.object(Times, "upstream_of", of_producers)
+
+
+def _takeover_checked_when_it_fails() -> AbstractContextManager[object]:
+    init = JobDriver.__init__
+
+    def seldom(self: JobDriver, *of: Any, **more: Any) -> None:
+        init(self, *of, **more, takeover_checks=Duration(1 << 50))
+
+    return patch.object(JobDriver, "__init__", seldom)
+
+
+def _takeover_checked_when_idle() -> AbstractContextManager[object]:
+    handle = JobDriver.handle
+
+    def unless_it_failed(self: JobDriver, event: Event) -> None:
+        with patch("arcbeam.streaming.driver.driver._FAILED_TRIES", ()):
+            handle(self, event)
+
+    return patch.object(JobDriver, "handle", unless_it_failed)
+
+
+MUTATIONS: Mapping[str, Mutation] = {
+    "a hold dropped at a split": _hold_dropped_at_a_split,
+    "a marker ignored": _marker_ignored,
+    "a residual kept twice": _residual_kept_twice,
+    "a watermark taken as max": _watermark_as_max,
+    "a late drop uncounted": _drop_uncounted,
+    "an input watermark that ignores what waits": _pending_ignored,
+    "panes numbered on when a session grows": _numbered_on,
+    "what comes in a drain not truncated": _drain_over,
+    "the hold of a merged session lost": _merged_hold_lost,
+    "state committed when bundles end": _state_committed_late,
+    "an index that is read once": _read_once,
+    "a savepoint forgotten that was asked for during a commit": _savepoint_forgotten,
+    "a suspension that is not heard": _suspension_unheard,
+    "what was seen is forgotten": _only_the_steps,
+    "what was not believed is forgotten": _doubts_forgotten,
+    "what is ahead of the clock believed": _ahead_believed,
+    "an input that stands waited for for ever": _silent_for_ever,
+    "an input that stands not waited for": _silent_at_once,
+    "one of several that stands waited for": _idle_one_counts,
+    "the end of one of several taken for that of all": _end_of_one_counts,
+    "a quantile of what came last alone": _quantile_of_a_step,
+    "told though observed": _told_though_observed,
+    "late panes that wait for the expiry": _late_panes_at_the_expiry,
+    "a run of a window written over another": _run_over_run,
+    "what comes to a window that has waited, lost": _rest_of_a_window_lost,
+    "late elements ahead of those that wait": _late_ahead,
+    "a level that rests while something waits in it": _rests_with_work,
+    "one level more that rests": _one_more_rests,
+    "the end of time said before those have prepared who were to": _end_said_too_early,
+    "all sources begin again with one that joins": _begins_again,
+    "a source that joins never begins": _never_begins,
+    "what a stage was told taken back for a source that joins": _told_taken_back,
+    "a takeover that is checked for only after failed tries": _takeover_checked_when_it_fails,
+    "a takeover that is checked for only now and then": _takeover_checked_when_idle,
+    **OF_TIMERS_AND_SIDES,
+    **OF_THE_STORE,
+    **OF_THE_DRIVER,
+    **OF_LOOPS,
+}
+"""The mistakes by name."""
+
+
+def found_by(name: str, seed: int) -> str:
+    """How the simulation of a seed finds a mistake: what it raises; empty if it does not."""
+    with MUTATIONS[name]():
+        try:
+            play(scenario_of(seed))
+        except Exception as e:
+            return f"{type(e).__name__}: {e}"
+    return ""
+
+
+def search(name: str, seeds: Sequence[int]) -> tuple[int, str] | None:
+    """The first seed that finds a mistake, and how."""
+    for seed in seeds:
+        if found := found_by(name, seed):
+            return seed, found
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Searches; 1 if a mistake is not found."""
+    parser = argparse.ArgumentParser(prog="python -m simulator.mutations", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=seeds_of, default="0..499", metavar="A..B", help="both ends included")
+    parser.add_argument("--story", action="store_true", help="print the shortest story of each, too")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(MUTATIONS)}; all if none is given")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in MUTATIONS]:
+        parser.error(f"no such mistake: {', '.join(unknown)}")
+    missed = 0
+    for name in options.names or MUTATIONS:
+        found = search(name, options.seeds)
+        missed += found is None
+        text = "not found" if found is None else f"seed {found[0]}: {found[1]}"
+        print(f"{name}: {text}", flush=True)  # noqa: T201 - a command speaks
+        if found is not None and options.story:
+            with MUTATIONS[name]():
+                story = played(scenario_of(found[0]))
+                print(shrunk(story) if isinstance(story, Failure) else "", flush=True)  # noqa: T201
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""User code that debounces: it sets, moves and clears the same timers several times within one call.
+
+Owns the order of these calls, and what must be pending after each of them. Must not know steps, attempts and files.
+
+Every element moves both timers of its window: to a time that the watermark may pass in this step, to the window's end,
+and back. Only the last call counts. State records what that was, so a timer that fires without being set, or that was
+moved or cleared since, is a failure. A timer that is lost leaves its elements behind, which the reference reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task.bundles import CallResult, TimerCleared, TimerSet
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from simulator.judging.records import Broken
+from simulator.playing.keeping import WAYS, Keeping
+from simulator.playing.usercode import Desk
+from simulator.scenario.combining import atoms_of
+
+_CHANGES = 6
+"""Ways in which an element moves the timers, by turns."""
+
+
+class _Pending(NamedTuple):
+    """What the last calls have set.
+
+    Attributes:
+        quiet, clock: when each timer is to fire; None: it is not pending.
+        turn: how many elements have come.
+    """
+
+    quiet: Timestamp | None = None
+    clock: Timestamp | None = None
+    turn: int = 0
+
+    @staticmethod
+    def of(data: bytes | None) -> _Pending:
+        if data is None:
+            return _Pending()
+        quiet, clock, turn = data.split(b":")
+        return _Pending(_time(quiet), _time(clock), int(turn))
+
+    def encoded(self) -> bytes:
+        quiet, clock = (b"" if time is None else b"%d" % time for time in (self.quiet, self.clock))
+        return b"%b:%b:%d" % (quiet, clock, self.turn)
+
+
+def _time(data: bytes) -> Timestamp | None:
+    return Timestamp(int(data)) if data else None
+
+
+class Debounced(Keeping):
+    """All of a window goes on together, each at its own time, when one of two timers fires; that clears the other."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        self.in_time.add(key, at, time, value)
+        times = [each for each, _ in self.in_time.read(key, at)]
+        turn = _Pending.of(self.last.get(key, at)).turn + 1
+        first, payload = times[0], b"%d" % turn
+        expires = self.kind.expires(window)
+        near, far = Timestamp(min(times[-1] + self.kind.delay, expires)), expires
+        now, later = self.desk.now, Timestamp(self.desk.now + self.kind.pause)
+
+        def quiet(fire_at: Timestamp, said: bytes = b"moved since") -> TimerSet:
+            return TimerSet(key, window, "quiet", fire_at, first, payload=said)
+
+        def clock(fire_at: Timestamp, said: bytes = b"moved since") -> TimerSet:
+            return TimerSet(key, window, "clock", fire_at, first, payload=said)
+
+        no_quiet, no_clock = (TimerCleared(key, window, family) for family in ("quiet", "clock"))
+        due: Timestamp | None = later
+        match turn % _CHANGES:
+            case 0:
+                yield from (quiet(near), clock(now), quiet(far, payload), clock(later, payload))
+                until = far
+            case 1:
+                yield from (quiet(far), clock(later), no_clock, quiet(near, payload))
+                until, due = near, None
+            case 2:
+                yield from (quiet(near), no_quiet, clock(now), no_clock, quiet(far, payload), clock(later, payload))
+                until = far
+            case 3:
+                yield from (
+                    quiet(far),
+                    quiet(near),
+                    quiet(far),
+                    quiet(near, payload),
+                    clock(later),
+                    clock(now),
+                    no_clock,
+                )
+                until, due = near, None
+            case 4:
+                yield from (quiet(near), quiet(far), no_quiet, quiet(near, payload), no_clock, clock(later, payload))
+                until = near
+            case _:
+                yield from (clock(later), clock(now), quiet(near), quiet(far), no_quiet, no_clock, quiet(far, payload))
+                until, due = far, None
+        self.last.set(key, at, _Pending(until, due, turn).encoded())
+
+    def fired(self, fired: Fired) -> CallResult:
+        """See `Keeping`."""
+        key, at, window = fired.key, fired.window, self.window_of(fired)
+        pending = _Pending.of(self.last.get(key, at))
+        due = pending.clock if fired.family == "clock" else pending.quiet
+        if due is None or (fired.fire_at, fired.payload) != (due, b"%d" % pending.turn):
+            raise Broken(f"a timer of {self.name} fired that was moved, cleared or had fired: {fired}, {pending}")
+        values = list(self.in_time.read(key, at))
+        if not values or fired.hold != values[0][0]:
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and there wait {values}")
+        if fired.family == "clock" and window == GLOBAL_WINDOW and pending.quiet is not None:
+            # As in `keeping.ByTheClock`: of other windows, the expiration of an earlier one may be first.
+            self.desk.not_over(pending.quiet)
+        for time, value in values:
+            self.put_out(key, atoms_of(value), time, window)
+        self.in_time.clear_range(key, at, None, None)
+        self.last.set(key, at, _Pending(None, None, pending.turn).encoded())
+        again = [TimerSet(key, window, family, fired.fire_at, None) for family in ("quiet", "clock")]
+        return CallResult(len(values), [*again, *(TimerCleared(key, window, each.family) for each in again)])
+
+
+ALL_WAYS: Mapping[str, Callable[[Desk, int], Keeping]] = {**WAYS, "debounce": Debounced}
+"""By `Keep.way`."""

@@ -1,0 +1,193 @@
+"""What a runner of a simulated job has around it, and which runner a stage has.
+
+Owns what one stage has done in one shard in one attempt: records, what fired, what should be dropped. Must not know
+where any of it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task.bundles import Runner as EngineRunner
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
+from simulator.judging import checks
+from simulator.judging.records import Broken, Drop, Out, Part, Record
+from simulator.playing.buffered import Buffered, Committing, commits_at_the_end_of_calls
+from simulator.playing.debouncing import ALL_WAYS
+from simulator.playing.jobs import Job
+from simulator.playing.usercode import Buffering, Expanding, Grouping, Joining, Passing, Reading, Runner
+from simulator.scenario.combining import atoms_of
+from simulator.scenario.kinds import Buffer, Expand, Group, Join, Keep, Source
+from simulator.scenario.plans import Stage
+
+
+class Attempt(Protocol):
+    """The attempt of a task that a desk is in."""
+
+    job: Job
+    plan: StepPlan
+    name: str
+
+    def put_aside(
+        self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
+    ) -> None:
+        """Something goes into a side input."""
+
+    def send_out(self, out: Out) -> None:
+        """Something goes to all that read it."""
+
+    def read(self, stage: str, window: Window) -> tuple[bytes, ...]:
+        """All that the side input of a stage has in a window, sorted."""
+
+
+class StageDesk:
+    """See `usercode.Desk`.
+
+    Args:
+        run: the attempt.
+        stage: the stage.
+        shard: of the stage.
+        view: its state.
+
+    Attributes:
+        draining: a drain has begun.
+        records: what it put out and dropped.
+        ends: what has fired, and the moments that the watermark must have passed for it.
+        waiting: the moments of what waited for the watermark when the clock let something of the same key fire.
+        too_late: what came that must be dropped.
+    """
+
+    def __init__(self, run: Attempt, stage: Stage, shard: int, view: StateView) -> None:
+        self._run, self.stage, self._shard = run, stage, shard
+        self.view = view
+        self.now, self.draining = run.plan.time, run.plan.drain
+        self.chance = f"{run.name}/{stage.name}/{shard}"
+        self.last_event = run.job.last_event
+        self.records: list[Record] = []
+        self.ends: list[tuple[str, Timestamp]] = []
+        self.waiting: list[Timestamp] = []
+        self.too_late: list[tuple[bytes, bytes, Window]] = []
+        self._published: dict[Port, None] = {}
+
+    def expects(self, key: bytes, elements: Elements, watermark: Timestamp | None) -> None:
+        """Elements come; those for whose windows the head is too late must be dropped."""
+        for value, _, windows, _ in elements:
+            late = [window for window in windows if checks.is_expired(self.stage, window, watermark)]
+            self.too_late += [(key, value, window) for window in late]
+
+    def put_out(self, out: Out) -> None:
+        """See `usercode.Desk`."""
+        run = self._run
+        run.send_out(out)
+        self.records.append(out)
+        if out.pane is not None:
+            checks.of_pane(out, self.ends)
+        port = Port(out.stage, out.output)
+        for reader in run.job.pipeline.side_readers.get(port, ()):
+            if out.atoms:
+                run.put_aside(reader, port, self._shard, windows_of(reader, out.time), out.atoms)
+                self._published[port] = None
+
+    def timed(self, fired: Fired) -> None:
+        """See `usercode.Desk`."""
+        kind = self.stage.kind
+        if fired.family == "clock":
+            if fired.fire_at > self.now and self.draining:
+                # Nobody waits for the clock, but for the end of the input.
+                self.ends.append((f"a timer of {self.stage.name} before it is due", MAX_TIMESTAMP))
+            elif fired.fire_at > self.now:
+                raise Broken(f"a timer of {self.stage.name} fired at {self.now}, due at {fired.fire_at}")
+        elif isinstance(kind, Keep):
+            self.ends.append((TimeDomain.EVENT.value, fired.fire_at))
+
+    def over(self, window: Window) -> None:
+        """See `usercode.Desk`."""
+        self.ends.append(("the end of a window", window.max_timestamp))
+
+    def not_over(self, moment: Timestamp) -> None:
+        """See `usercode.Desk`."""
+        self.waiting.append(moment)
+
+    def aside(self, window: Window) -> tuple[bytes, ...] | None:
+        """See `usercode.Desk`."""
+        return None if self.stage.side is None else self._run.read(self.stage.name, window)
+
+    def published(self) -> tuple[Port, ...]:
+        """See `usercode.Desk`."""
+        return tuple(self._published)
+
+    def part(self) -> Committable | None:
+        """See `usercode.Desk`."""
+        if not self.records:
+            return None
+        run = self._run
+        id = f"{run.name}/{self.stage.name}/{self._shard}".encode()
+        run.job.parts[id] = Part(run.plan.step, run.job.epoch, tuple(self.records), run.plan.time)
+        return Committable(self.stage.name, id)
+
+
+def runner_of(desk: StageDesk, number: int) -> EngineRunner:
+    """The user code of a stage."""
+    runner: Runner
+    writes: Buffered | None = None
+    if isinstance(desk.stage.kind, (Buffer, Keep)) and commits_at_the_end_of_calls(desk.chance):
+        desk.view = writes = Buffered(desk.view)
+    match desk.stage.kind:
+        case Source():
+            runner = Reading(desk)
+        case Expand():
+            runner = Expanding(desk)
+        case Group():
+            runner = Grouping(desk)
+        case Buffer():
+            runner = Buffering(desk, number)
+        case Keep(way=way):
+            runner = ALL_WAYS[way](desk, number)
+        case Join():
+            runner = Joining(desk)
+        case _:
+            runner = Passing(desk)
+    return runner if writes is None else Committing(runner, writes)
+
+
+def windows_of(reader: Stage, time: Timestamp) -> tuple[Window, ...]:
+    """The windows in which an element comes to a stage."""
+    return (GLOBAL_WINDOW,) if reader.windowing is None else reader.windowing.fn.assign(time)
+
+
+def beginnings(source: Source, shard: int, shards: int) -> Iterator[tuple[bytes, Elements]]:
+    """The restrictions with which a source begins, in one shard."""
+    count, parts = len(source.events), source.parts
+    for part in range(parts):
+        if part % shards == shard:
+            whole = b"%d:%d" % (count * part // parts, count * (part + 1) // parts)
+            yield b"", [(whole, MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
+
+
+def dropped(stage: Stage, drop: DropLate | DropHeld | Late) -> Drop:
+    """What the engine has dropped, as a record."""
+    match drop:
+        case DropLate(key, window, value, time, watermark, reason):
+            late = reason is DropReason.EXPIRED
+            return Drop(stage.name, key, tuple(atoms_of(value)), time, window, late, watermark)
+        case DropHeld(key, window, contents, count, watermark):
+            values = list(contents)
+            if isinstance(stage.kind, Group) and not stage.kind.accumulating and len(values) != count:
+                raise Broken(f"{stage.name} has dropped {values}, which it takes for {count}")
+            atoms = tuple(atom for value in values for atom in atoms_of(value))
+            return Drop(stage.name, key, atoms, None, window, False, watermark, count)
+        case Late(element, watermark):
+            assert stage.windowing is not None
+            window = stage.windowing.decode(element.window)
+            return Drop(stage.name, element.key, tuple(atoms_of(element.value)), element.time, window, True, watermark)

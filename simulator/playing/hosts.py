@@ -1,0 +1,95 @@
+"""Hosts: where tasks find their shards' state.
+
+Owns a copy of shards in memory, by the same protocol and the same decisions as `store.shards.cache`, but without LMDB
+and its files, which would cost more than all the rest of a simulated step. Must not know what entries mean.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from arcbeam.model.files import ShardFile
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import ShardVersion
+from arcbeam.store.shards.cache import CopyOf, lacking
+from arcbeam.store.shards.compaction import opened, publish
+from arcbeam.store.shards.overlay import Overlay
+from arcbeam.store.shards.shardfile import in_blocks
+from arcbeam.streaming import interfaces
+
+
+class Host(interfaces.Host, Protocol):
+    """What `store.shards.cache.HostCache` is to a task, and to who can lose it."""
+
+    def forget(self, job: str) -> None:
+        """See `HostCache`."""
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Entries of one version; an `overlay.Base`. Never changed once made."""
+
+    of: CopyOf
+    rows: dict[bytes, bytes]
+    _keys: list[bytes] = field(default_factory=list)
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `Base`."""
+        return self.rows.get(key)
+
+    def scan(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """See `Base`."""
+        if len(self._keys) != len(self.rows):
+            self._keys = sorted(self.rows)
+        keys, rows = self._keys, self.rows
+        for at in range(bisect_left(keys, start), len(keys) if end is None else bisect_left(keys, end)):
+            yield keys[at], rows[keys[at]]
+
+    def close(self) -> None:
+        """See `Base`."""
+
+
+class MemoryHost:
+    """A host with its copies in memory.
+
+    Args:
+        scratch: a local folder, for files on their way.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._copies: dict[tuple[str, int, int], _Rows] = {}
+
+    def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
+        """See `HostCache`."""
+        place = version.job, version.level, version.shard
+        copy = self._copies.get(place)
+        files, anew = lacking(version, copy.of if copy else None)
+        if copy is None or anew or files:
+            rows = {} if copy is None or anew else dict(copy.rows)
+            for file in files:
+                for key, value in opened(blobs, file).scan():
+                    if value is None:
+                        rows.pop(key, None)
+                    else:
+                        rows[key] = value
+            copy = self._copies[place] = _Rows(CopyOf(version.step, version.driver_of(version.step) or ""), rows)
+        return Overlay(copy)
+
+    def publish(
+        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, step: int
+    ) -> ShardFile | None:
+        """See `HostCache`."""
+        changes = list(view.changes())
+        if not changes:
+            return None
+        return publish(blobs, self._scratch, written, in_blocks(changes), first_step=step, last_step=step)
+
+    def forget(self, job: str) -> None:
+        """See `HostCache`."""
+        self._copies = {place: copy for place, copy in self._copies.items() if place[0] != job}

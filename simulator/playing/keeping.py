@@ -1,0 +1,333 @@
+"""The user code of stateful stages: cells and timers of both clocks.
+
+Owns what is kept, and when it goes on. Must not know steps, attempts and files.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task.bundles import BundleResult, CallResult, TimerCleared, TimerSet
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, Window
+from simulator.judging.records import Broken
+from simulator.playing.usercode import Desk, Runner
+from simulator.scenario.combining import atoms_of
+from simulator.scenario.kinds import Keep
+
+# What a DoFn may have, in bags, as the SDK keeps it.
+
+
+class Value(BagCell):
+    """One value for each key and window: a bag of one, written anew."""
+
+    def get(self, key: bytes, at: bytes) -> bytes | None:
+        """The value; None if there is none."""
+        return next(self.read(key, at), None)
+
+    def set(self, key: bytes, at: bytes, value: bytes) -> None:
+        """Sets it."""
+        self.clear(key, at)
+        self.add(key, at, value)
+
+
+class Sum(BagCell):
+    """A sum for each key and window: a bag of what was added, in place of which the sum comes when it is asked for."""
+
+    def get(self, key: bytes, at: bytes) -> bytes | None:
+        """The sum; None if nothing was added."""
+        added = list(self.read(key, at))
+        if not added:
+            return None
+        total = b"%d" % sum(map(int, added))
+        if len(added) > 1:
+            self.clear(key, at)
+            self.add(key, at, total)
+        return total
+
+
+class Map(BagCell):
+    """Values by name for each key and window, several of a name: a bag of pairs, without some of them written anew."""
+
+    def put(self, key: bytes, at: bytes, name: bytes, value: bytes) -> None:
+        """Adds a value to those of a name."""
+        self.add(key, at, sequences.framed(name) + sequences.framed(value))
+
+    def all(self, key: bytes, at: bytes) -> dict[bytes, list[bytes]]:
+        """The values of all names, in the order in which they came."""
+        found: dict[bytes, list[bytes]] = {}
+        for pair in self.read(key, at):
+            name, value = sequences.unframed(pair)
+            found.setdefault(name, []).append(value)
+        return found
+
+    def of(self, key: bytes, at: bytes, name: bytes) -> list[bytes]:
+        """The values of a name."""
+        return self.all(key, at).get(name, [])
+
+    def remove(self, key: bytes, at: bytes, name: bytes) -> None:
+        """Forgets the values of a name."""
+        framed = sequences.framed(name)
+        kept = [pair for pair in self.read(key, at) if not pair.startswith(framed)]
+        self.clear(key, at)
+        self.extend(key, at, kept)
+
+
+class Keeping(Runner, ABC):
+    """What all ways of keeping share.
+
+    Args:
+        desk: of the stage.
+        number: of the stage.
+    """
+
+    def __init__(self, desk: Desk, number: int) -> None:
+        super().__init__(desk)
+        kind = desk.stage.kind
+        assert isinstance(kind, Keep)
+        self.kind = kind
+        self._cells = cells = Cells(desk.view, number)
+        self.count = Value(cells, "count")
+        self.bag = BagCell(cells, "bag")
+        self.last = Value(cells, "last")
+        self.sum = Sum(cells, "sum")
+        self.by_name = Map(cells, "by name")
+        self.in_time = OrderedListCell(cells, "in time")
+        self.drawers = Map(cells, "drawers")
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `bundles.Runner`."""
+        timers: list[TimerSet | TimerCleared] = []
+        written = 0
+        for value, time, windows, _ in elements:
+            for window in windows:
+                timers += self.take_in(key, window, time, value)
+                written += self.kind.way == "order"
+        return CallResult(written, timers)
+
+    def finish(self) -> BundleResult:
+        """See `bundles.Runner`."""
+        return replace(super().finish(), cells=dict(self._cells.more))
+
+    @abstractmethod
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """An element has come in a window."""
+
+    def window_of(self, fired: Fired) -> Window:
+        """The window of a timer."""
+        return self.kind.windowing.decode(fired.window)
+
+
+class UntilEnd(Keeping):
+    """All of a window goes on together: at its end, or at its expiration."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        self.count.set(key, at, b"%d" % (int(self.count.get(key, at) or b"0") + 1))
+        self.bag.add(key, at, value)
+        self.sum.add(key, at, b"%d" % len(value))
+        if self.kind.way == "end":
+            end = window.max_timestamp
+            # One that never fires, and one that is set twice: only the last counts. It may be for later than the end.
+            yield TimerSet(key, window, "end", Timestamp(time + 1), time, tag="never")
+            yield TimerSet(key, window, "end", Timestamp(end + 1), end)
+            yield TimerCleared(key, window, "end", tag="never")
+            # Set again for every element, with only another payload.
+            count = self.count.get(key, at) or b""
+            yield TimerSet(key, window, "end", Timestamp(end + self.kind.delay), end, payload=count)
+
+    def fired(self, fired: Fired) -> CallResult:
+        """See `Keeping`."""
+        if fired.tag:
+            raise Broken(f"a timer of {self.name} fired that was cleared")
+        if fired.payload != self.count.get(fired.key, fired.window):
+            raise Broken(
+                f"a timer of {self.name} fired with {fired.payload!r}, which it was set with before the last time"
+            )
+        window = self.window_of(fired)
+        self.desk.over(window)
+        return self._let_go(fired.key, window)
+
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        """See `bundles.Runner`."""
+        self.desk.over(window)
+        return self._let_go(key, window)
+
+    def _let_go(self, key: bytes, window: Window) -> CallResult:
+        at = window.ordered()
+        values = list(self.bag.read(key, at))
+        count, size = int(self.count.get(key, at) or b"0"), int(self.sum.get(key, at) or b"0")
+        if (count, size) != (len(values), sum(map(len, values))):
+            raise Broken(f"the cells of {self.name} for {key!r} in {window} do not agree: {count}, {size}, {values}")
+        for value in values:
+            self.put_out(key, atoms_of(value), window.max_timestamp, window)
+        for cell in (self.count, self.bag, self.sum):
+            cell.clear(key, at)
+        return CallResult(len(values))
+
+
+class ByTheClock(Keeping):
+    """Some processing time after the first element came the earlier half of them goes on, and so on; what is left goes
+    at the end of their window.
+    """
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        self.in_time.add(key, at, time, value)
+        first = next(iter(self.in_time.read(key, at)))[0]
+        due = self.count.get(key, at) or b"%d" % (self.desk.now + self.kind.pause)
+        self.count.set(key, at, due)
+        self.sum.add(key, at, b"1")
+        yield from self._timers(key, window, Timestamp(int(due)), first)
+
+    def fired(self, fired: Fired) -> CallResult:
+        """See `Keeping`."""
+        window = self.window_of(fired)
+        if fired.family == "clock":
+            due = self.count.get(fired.key, fired.window)
+            if fired.payload != self.sum.get(fired.key, fired.window):
+                raise Broken(f"a timer of {self.name} fired with {fired.payload!r}, an older payload")
+            early = fired.fire_at > self.desk.now and not self.desk.draining
+            if early or due != b"%d" % fired.fire_at:
+                raise Broken(f"a timer of {self.name} is due at {fired.fire_at}, set for {due!r}: {self.desk.now}")
+            if self.kind.way == "clock" and window == GLOBAL_WINDOW:
+                # The timer for the end of the window is still pending. Were there others, the clock would go before the
+                # expiration of an earlier one, and so before this timer.
+                self.desk.not_over(window.max_timestamp)
+        half = self._half(fired) if fired.family == "clock" else None
+        values = list(self.in_time.read(fired.key, fired.window, None, half))
+        for time, value in values:
+            self.put_out(fired.key, atoms_of(value), time, window)
+        self.in_time.clear_range(fired.key, fired.window, None, half)
+        if half is not None:
+            again = Timestamp(self.desk.now + self.kind.pause)
+            self.count.set(fired.key, fired.window, b"%d" % again)
+            return CallResult(len(values), list(self._timers(fired.key, window, again, half)))
+        self.count.clear(fired.key, fired.window)
+        self.sum.clear(fired.key, fired.window)
+        if self.kind.way != "clock":
+            return CallResult(len(values))
+        other = "end" if fired.family == "clock" else "clock"
+        return CallResult(len(values), [TimerCleared(fired.key, window, other)])
+
+    def _half(self, fired: Fired) -> Timestamp | None:
+        """The time from which on elements have to wait once more; None if all go."""
+        times = sorted({time for time, _ in self.in_time.read(fired.key, fired.window)})
+        return times[len(times) // 2] if len(times) > 1 else None
+
+    def _timers(self, key: bytes, window: Window, due: Timestamp, first: Timestamp) -> Iterator[TimerSet]:
+        # Most times with only another payload, too.
+        yield TimerSet(key, window, "clock", due, first, payload=self.sum.get(key, window.ordered()) or b"")
+        if self.kind.way == "clock":
+            yield TimerSet(key, window, "end", window.max_timestamp, first)
+
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        """See `bundles.Runner`."""
+        at = window.ordered()
+        self.desk.over(window)
+        due = self.count.get(key, at)
+        # In a drain what timers set for the clock never fires.
+        if due is not None and int(due) <= self.desk.now and not self.desk.draining:
+            raise Broken(f"{window} of {self.name} expires at {self.desk.now} before a timer that is due at {due!r}")
+        values = list(self.in_time.read(key, at))
+        for _, value in values:
+            self.put_out(key, atoms_of(value), window.max_timestamp, window)
+        return CallResult(len(values))
+
+
+class Each(Keeping):
+    """Each element has a timer of its own."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at, tag = window.ordered(), f"{value.decode()}@{time}"
+        self.by_name.put(key, at, tag.encode(), b"")
+        yield TimerSet(key, window, "each", Timestamp(time + self.kind.delay), time, tag, value)
+
+    def fired(self, fired: Fired) -> CallResult:
+        """See `Keeping`."""
+        name = fired.tag.encode()
+        count = len(self.by_name.of(fired.key, fired.window, name))
+        if fired.hold is None or not fired.tag.endswith(f"@{fired.hold}"):
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its tag is {fired.tag}")
+        for _ in range(count):
+            self.put_out(fired.key, atoms_of(fired.payload), fired.hold, self.window_of(fired))
+        self.by_name.remove(fired.key, fired.window, name)
+        return CallResult(count)
+
+
+class InDrawers(Keeping):
+    """Elements wait in drawers, all of one together, each drawer with a timer of its own."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at, number = window.ordered(), sum(value) % 3
+        # Tags that are too long to stand whole in a row's key, and one that is not.
+        drawer = b"drawer %d" % number * (1 if not number else 12)
+        self.drawers.put(key, at, drawer, b"%d:%b" % (time, value))
+        self.by_name.remove(key, at, drawer)
+        self.by_name.put(key, at, drawer, b"%d" % len(self._inside(key, at, drawer)))
+        first = min(each for each, _ in self._inside(key, at, drawer))
+        yield TimerSet(key, window, "drawer", Timestamp(time + self.kind.delay), first, drawer.decode())
+
+    def fired(self, fired: Fired) -> CallResult:
+        """See `Keeping`."""
+        key, at, drawer = fired.key, fired.window, fired.tag.encode()
+        found = {name: len(values) for name, values in self.drawers.all(key, at).items()}
+        counted = {name: int(count) for name, (count,) in self.by_name.all(key, at).items()}
+        if found != counted or drawer not in found:
+            raise Broken(f"the drawers of {self.name} for {key!r} do not agree: {found}, {counted}, {fired}")
+        values = self._inside(key, at, drawer)
+        if fired.hold != min(time for time, _ in values):
+            raise Broken(f"a timer of {self.name} holds at {fired.hold}, and its drawer has {values}")
+        for time, value in values:
+            self.put_out(key, atoms_of(value), time, self.window_of(fired))
+        self.drawers.remove(key, at, drawer)
+        self.by_name.remove(key, at, drawer)
+        return CallResult(len(values))
+
+    def _inside(self, key: bytes, at: bytes, drawer: bytes) -> list[tuple[Timestamp, bytes]]:
+        pairs = (each.split(b":", 1) for each in self.drawers.of(key, at, drawer))
+        return [(Timestamp(int(time)), value) for time, value in pairs]
+
+
+class InOrder(Keeping):
+    """Elements come in the order of their times, and go on at once."""
+
+    def take_in(self, key: bytes, window: Window, time: Timestamp, value: bytes) -> Iterator[TimerSet | TimerCleared]:
+        """See `Keeping`."""
+        at = window.ordered()
+        last = self.count.get(key, at)
+        if last is not None and int(last) > time:
+            raise Broken(f"{self.name} got an element of {time} behind one of {last!r}")
+        fired = self.last.get(key, at)
+        if fired is not None and int(fired) >= time:
+            raise Broken(f"{self.name} got an element of {time} behind a timer of {fired!r}")
+        self.count.set(key, at, b"%d" % time)
+        self.put_out(key, atoms_of(value), time, window)
+        yield TimerSet(key, window, "end", Timestamp(time + self.kind.delay), None)
+
+    def fired(self, fired: Fired) -> CallResult:
+        """See `Keeping`."""
+        self.last.set(fired.key, fired.window, b"%d" % fired.fire_at)
+        return CallResult()
+
+
+WAYS: dict[str, Callable[[Desk, int], Keeping]] = {
+    "end": UntilEnd,
+    "expiration": UntilEnd,
+    "clock": ByTheClock,
+    "clock or expiration": ByTheClock,
+    "each": Each,
+    "drawers": InDrawers,
+    "order": InOrder,
+}
+"""By `Keep.way`."""

@@ -1,0 +1,280 @@
+"""One attempt of one task: the real one, with rows, files and user code of the simulation around it.
+
+Owns what an attempt has read and sends, and when it dies. Must not know which attempts count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from zlib import crc32
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.protocol.markers import Marker
+from arcbeam.engine.protocol.reports import TaskReport
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.state.blocked import SideInputWindow
+from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.state.residuals import Residuals
+from arcbeam.engine.task.bundles import Runner as EngineRunner
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import NO_PANE, Window
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import ShardVersion
+from arcbeam.store.shards.overlay import Overlay
+from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.interfaces import SideData
+from arcbeam.streaming.task.outputs import TaskStore
+from arcbeam.streaming.task.sidefiles import SideFileReader, SideFileWriter
+from arcbeam.streaming.task.task import TaskAttempt
+from simulator.judging import checks
+from simulator.judging.records import Out
+from simulator.playing.desks import StageDesk, beginnings, dropped, runner_of, windows_of
+from simulator.playing.hosts import Host
+from simulator.playing.jobs import Box, Died, Job, Looks, Passed
+from simulator.scenario.combining import joined
+from simulator.scenario.kinds import Expand, Source
+from simulator.scenario.plans import Stage, side_name
+from simulator.scenario.together import together
+
+_VALIDATED = 4
+"""In every step whose number is a multiple of this, all rows of restrictions are looked at."""
+
+
+class TaskRun:
+    """An attempt.
+
+    Args:
+        job: as above.
+        order: of the step.
+        level, task: which one.
+        name: of the attempt, unique.
+        inbox: what attempts of the level before have sent.
+        host: where it runs.
+        dies_after: so many calls; None: it lives.
+
+    Attributes:
+        box: what it sends.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        order: StepOrder,
+        level: int,
+        task: int,
+        name: str,
+        inbox: Sequence[Box],
+        host: Host,
+        dies_after: int | None = None,
+    ) -> None:
+        self.job, self.order, self.plan = job, order, order.plan
+        self.level, self.task, self.name = level, task, name
+        self.box = Box()
+        self._inbox, self._left = inbox, dies_after
+        self._store = TaskStore(job.blobs, host, job.scratch)
+        self._desks: dict[tuple[str, int], StageDesk] = {}
+        # As tasks of a job on Spark read and write them.
+        job.copies.keep({file.name for file in order.side_files})
+        parts = job.pipeline.side_parts
+        newest = job.pipeline.newest
+        self._sides = SideFileReader(job.blobs, job.scratch, order.side_files, parts, job.copies, newest)
+        self._read: dict[tuple[str, Window], tuple[bytes, ...]] = {}
+        self._aside: dict[tuple[int, int], tuple[str, SideFileWriter, set[Window]]] = {}
+        specs = job.pipeline.specs(job.layout)
+        self._looks = Looks(job.looks)
+        self._attempt = TaskAttempt(job.layout, specs, order, level, task, name, self, self, self, self, self._looks)
+
+    # The two halves of its life.
+
+    def work(self) -> TaskReport:
+        """Does the task's part of the step; the report is without files."""
+        report = self._attempt.work()
+        checks.of_looks(self._looks.used, report)
+        for stage in report.stages:
+            desk = self._desks[stage.stage, stage.shard]
+            checks.of_report(desk, stage, self.plan)
+            checks.of_lateness(desk.stage, desk.too_late, desk.records)
+            if isinstance(desk.stage.kind, (Source, Expand)) and not self.plan.step % _VALIDATED:
+                number = self.job.pipeline.numbers[stage.stage]
+                Residuals(desk.view, number, desk.stage.outputs, 50).validate()
+        return report
+
+    def write(self, report: TaskReport) -> TaskReport:
+        """Writes its files; the report with their names."""
+        return self._attempt.write(report)
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        self._attempt.close()
+
+    def call(self) -> None:
+        """One more call; it may be the last."""
+        if self._left is not None:
+            self._left -= 1
+            if self._left < 0:
+                raise Died(f"task {self.task} of level {self.level} died")
+
+    # `seams.Files`.
+
+    def view(self, version: ShardVersion) -> Overlay:
+        """See `seams.Files`."""
+        return self._store.view(version)
+
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+        """See `seams.Files`."""
+        self.call()
+        return self._store.delta(version, written, view, step)
+
+    def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
+        """See `seams.Files`."""
+        self.call()
+        return self._store.merged(files, first, written)
+
+    def side(self, written: Written, data: SideData) -> SideFile:
+        """See `seams.Files`."""
+        self.call()
+        return self._store.side(written, data)
+
+    def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
+        """See `seams.Files`."""
+        self.call()
+        return self._store.joined(written, files, newest)
+
+    # `seams.Rows`.
+
+    def markers(self) -> Sequence[Marker]:
+        """See `seams.Rows`."""
+        self.call()
+        return [marker for box in self._inbox for marker in box.markers]
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """See `seams.Rows`."""
+        self.call()
+        return self._came(stage, shard)
+
+    def _came(self, stage: str, shard: int) -> Iterator[tuple[bytes, Elements]]:
+        for box in self._inbox:
+            for key, elements in box.rows.get((stage, shard), ()):
+                self._desks[stage, shard].expects(key, elements, self.plan.times.inputs.get(stage))
+                yield key, together(elements)
+
+    def passing(self, shard: int) -> Iterable[Passed]:
+        """See `seams.Rows`."""
+        for box in self._inbox:
+            for (stage, of), rows in box.rows.items():
+                if of == shard and self.job.pipeline.by_name[stage].level > self.level:
+                    yield stage, of, rows
+
+    def pass_on(self, row: Passed) -> None:
+        """See `seams.Rows`."""
+        stage, shard, rows = row
+        self.box.rows.setdefault((stage, shard), []).extend(rows)
+
+    def mark(self, marker: Marker) -> None:
+        """See `seams.Rows`."""
+        self.call()
+        self.box.markers.append(marker)
+
+    # `seams.UserCode`.
+
+    def runner(self, stage: str, shard: int, view: StateView) -> EngineRunner:
+        """See `seams.UserCode`."""
+        desk = StageDesk(self, self.job.pipeline.by_name[stage], shard, view)
+        self._desks[stage, shard] = desk
+        return runner_of(desk, self.job.pipeline.numbers[stage])
+
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """See `seams.UserCode`."""
+        kind = self.job.pipeline.by_name[stage].kind
+        return beginnings(kind, shard, self.job.pipeline.shards) if isinstance(kind, Source) else ()
+
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """See `seams.UserCode`."""
+        raise AssertionError(f"no simulated job has a script, and {stage!r} is to follow one")
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        """See `seams.UserCode`."""
+        of = self.job.pipeline.by_name[stage]
+        times = self.plan.times
+        told = min((times.outputs.get(port, MIN_TIMESTAMP) for port in of.inputs), default=MIN_TIMESTAMP)
+        upstream = max(told, times.upstream.get(stage, MIN_TIMESTAMP))
+        record = dropped(of, drop)
+        checks.of_drop(of, record, upstream, stage in self.job.honest)
+        self._desks[stage, shard].records.append(record)
+
+    def sides(self) -> Iterator[SideData]:
+        """See `seams.UserCode`."""
+        for (_, shard), (reader, writer, windows) in sorted(self._aside.items(), key=lambda each: each[0]):
+            data = writer.data(shard, self.job.read_until(reader, list(windows)))
+            assert data is not None
+            yield data
+
+    def tended(self) -> Mapping[int, bool]:
+        """See `seams.UserCode`."""
+        pipeline = self.job.pipeline
+        count = self.job.layout.tasks[self.level]
+        return {
+            pipeline.side_number(reader, port): reader.newest
+            for port, readers in pipeline.side_readers.items()
+            for reader in readers
+            if pipeline.by_name[port.stage].level == self.level
+            and pipeline.side_number(reader, port) % count == self.task
+        }
+
+    # `SideInputs`.
+
+    def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
+        """See `SideInputs`."""
+        of = self.job.pipeline.by_name[stage]
+        return tuple(SideInputWindow(side_name(n), window.ordered()) for n in range(len(of.sides)))
+
+    def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
+        """See `SideInputs`."""
+        windowing = self.job.pipeline.by_name[stage].windowing
+        assert windowing is not None
+        return windowing.decode(lot.window).max_timestamp
+
+    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+        """See `SideInputs`."""
+        return self._sides.has_chunks(self.job.pipeline.numbers[stage], lot.window)
+
+    def read(self, stage: str, window: Window) -> tuple[bytes, ...]:
+        """See `desks.Attempt`."""
+        known = self._read.get((stage, window))
+        if known is None:
+            chunks = self._sides.chunks(self.job.pipeline.numbers[stage], window.ordered())
+            known = self._read[stage, window] = tuple(sorted(sequences.unframed(b"".join(chunks))))
+        return known
+
+    def put_aside(
+        self, reader: Stage, port: Port, shard: int, windows: Sequence[Window], atoms: Sequence[bytes]
+    ) -> None:
+        """See `desks.Attempt`."""
+        number = self.job.pipeline.side_number(reader, port)
+        known = self._aside.get((number, shard))
+        if known is None:
+            writer = SideFileWriter(self.job.scratch, number, port)
+            known = self._aside[number, shard] = reader.name, writer, set()
+        known[2].update(windows)
+        for window in windows:
+            known[1].append(window.ordered(), b"".join(map(sequences.framed, atoms)))
+
+    # What user code puts out.
+
+    def send_out(self, out: Out) -> None:
+        """To all that read it."""
+        self.call()
+        pipeline, port = self.job.pipeline, Port(out.stage, out.output)
+        checks.of_output(out, self.plan.times.outputs.get(port, MIN_TIMESTAMP), out.stage in self.job.honest)
+        if not out.atoms:
+            return
+        value = joined(out.atoms)
+        for reader in pipeline.consumers[port]:
+            key = reader.key_of(out.key)
+            shard = crc32(key) % pipeline.shards
+            element: WindowedElement = (value, out.time, windows_of(reader, out.time), NO_PANE)
+            self.box.rows.setdefault((reader.name, shard), []).append((key, [element]))

@@ -1,0 +1,384 @@
+"""What the stages of a simulated job do with what comes: runners, by kind.
+
+Owns the user code. Must not know steps, attempts and files: what is put out goes to a desk.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from arcbeam.engine.grouping.effects import EmitPane
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.state.cells import BagCell, Cells
+from arcbeam.engine.state.residuals import Remainder, Restriction
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task.bundles import Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.observed import NOTHING_SEEN, Seen
+from arcbeam.engine.watermarks.observed import later as later_seen
+from arcbeam.engine.watermarks.outlierfilter import NOTHING_DOUBTED, Doubted, believed
+from arcbeam.engine.watermarks.sketches import sketched
+from arcbeam.model.commits import Committable
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.observers import CONFIRMED_BY
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import Window
+from simulator.judging.records import Broken, Out
+from simulator.scenario.combining import atoms_of
+from simulator.scenario.kinds import MAIN, Buffer, Expand, Pace, Pass, Source, promised
+from simulator.scenario.plans import Stage
+
+
+class Desk(Protocol):
+    """What a runner has around it: one stage in one shard, in one attempt of a task."""
+
+    stage: Stage
+    now: Timestamp
+    draining: bool
+    """Whether a drain has begun."""
+    chance: str
+    """What all chance of the attempt begins with."""
+    last_event: int
+    """A time behind those of all events."""
+
+    @property
+    def view(self) -> StateView:
+        """The state of the shard."""
+
+    def put_out(self, out: Out) -> None:
+        """Something goes on."""
+
+    def timed(self, fired: Fired) -> None:
+        """A timer has fired."""
+
+    def over(self, window: Window) -> None:
+        """The end of a window has come, it is said."""
+
+    def not_over(self, moment: Timestamp) -> None:
+        """The clock lets something fire, though something else of the key waits until that moment is over."""
+
+    def aside(self, window: Window) -> tuple[bytes, ...] | None:
+        """All that the side input has in a window, sorted; None if there is no side input."""
+
+    def published(self) -> tuple[Port, ...]:
+        """The side inputs that got something."""
+
+    def part(self) -> Committable | None:
+        """What is to be published of all that was put out and dropped."""
+
+
+class Runner:
+    """A stage that is called in no other way than its own."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.name = desk.stage.name
+        self.seen: Seen = NOTHING_SEEN
+        self.sketches: Mapping[str, bytes] = {}
+        self.doubted: Doubted = NOTHING_DOUBTED
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `bundles.Runner`."""
+        raise Broken(f"{self.name} has no elements")
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        """See `bundles.Runner`."""
+        raise Broken(f"{self.name} has no panes")
+
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+        """See `bundles.Runner`."""
+        for fired in due:
+            self.desk.timed(fired)
+            led_to(self.fired(fired))
+
+    def fired(self, fired: Fired) -> CallResult:
+        """A timer's callback."""
+        raise Broken(f"{self.name} has no timers")
+
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        """See `bundles.Runner`."""
+        raise Broken(f"{self.name} has no callback for expirations")
+
+    def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
+        """See `bundles.Runner`."""
+        raise Broken(f"{self.name} has no restrictions")
+
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
+        """See `bundles.Runner`."""
+        raise Broken(f"{self.name} has no restrictions")
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        """See `bundles.Runner`."""
+        raise Broken(f"{self.name} has no restrictions")
+
+    def prepare(self) -> CallResult:
+        """See `bundles.Runner`."""
+        return CallResult()
+
+    def finish(self) -> BundleResult:
+        """See `bundles.Runner`."""
+        part = self.desk.part()
+        return BundleResult(
+            seen=self.seen,
+            sketches=self.sketches,
+            doubted=self.doubted,
+            published=self.desk.published(),
+            committables=(part,) if part else (),
+            finalizations=1 if part else 0,
+        )
+
+    def put_out(
+        self,
+        key: bytes,
+        atoms: Iterable[bytes],
+        time: Timestamp,
+        window: Window | None = None,
+        *,
+        output: str = MAIN,
+    ) -> None:
+        """An element goes on."""
+        joined = aside = None
+        if window is not None and (aside := self.desk.aside(window)) is not None:
+            joined = bool(aside)
+        self.desk.put_out(Out(self.name, output, key, tuple(atoms), time, window, None, joined, aside=aside))
+
+
+class Passing(Runner):
+    """Elements go on as they come."""
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `bundles.Runner`."""
+        outputs, kind = self.desk.stage.outputs, self.desk.stage.kind
+        assert isinstance(kind, Pass)
+        for value, time, _, _ in elements:
+            self.put_out(key, atoms_of(value), time, output=outputs[sum(value) % len(outputs)])
+        if kind.observes and kind.shared is None and elements:
+            self._see([time for _, time, _, _ in elements], kind)
+        return CallResult(len(elements))
+
+    def _see(self, times: Sequence[Timestamp], kind: Pass) -> None:
+        jump = kind.jump
+        if kind.skew is not None:
+            times = self._near(times, kind.skew)
+            if not times:
+                return
+        if kind.quantile is not None:
+            self.sketches = {self.name: sketched(times, self.sketches.get(self.name, b""))}
+            return
+        if jump is None:
+            self.seen = later_seen(self.seen, {self.name: max(times)})
+            return
+        doubted = (*times, *self.doubted.get(self.name, ()))
+        belief = believed(self.seen.get(self.name), doubted, jump, CONFIRMED_BY)
+        self.seen = {} if belief.latest is None else {self.name: belief.latest}
+        self.doubted = {self.name: belief.doubted} if belief.doubted else {}
+
+    def _near(self, times: Sequence[Timestamp], skew: int) -> Sequence[Timestamp]:
+        """Those that are not too far ahead of the clock."""
+        return [time for time in times if time <= self.desk.now + skew]
+
+
+class Buffering(Runner):
+    """Elements wait in a bag of the shard.
+
+    Args:
+        desk: of the stage.
+        number: of the stage.
+    """
+
+    def __init__(self, desk: Desk, number: int) -> None:
+        super().__init__(desk)
+        kind = desk.stage.kind
+        assert isinstance(kind, Buffer)
+        self.size = kind.size
+        self.bag = BagCell(Cells(desk.view, number), "buffer")
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `bundles.Runner`."""
+        self.bag.extend(b"", b"", (b"%b:%d:%b" % (key, time, value) for value, time, _, _ in elements))
+        return self._let_go() if len(list(self.bag.read(b"", b""))) >= self.size else CallResult()
+
+    def prepare(self) -> CallResult:
+        """See `bundles.Runner`: what is in the bag has no other chance."""
+        return self._let_go()
+
+    def _let_go(self) -> CallResult:
+        waiting = [each.split(b":", 2) for each in self.bag.read(b"", b"")]
+        self.bag.clear(b"", b"")
+        for key, time, value in waiting:
+            self.put_out(key, atoms_of(value), Timestamp(int(time)))
+        return CallResult(len(waiting))
+
+
+class Joining(Runner):
+    """Elements go on with whether their window's side input has anything."""
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `bundles.Runner`."""
+        for value, time, windows, _ in elements:
+            for window in windows:
+                self.put_out(key, atoms_of(value), time, window)
+        return CallResult(len(elements))
+
+
+class Grouping(Runner):
+    """Panes go on as elements."""
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        """See `bundles.Runner`."""
+        for pane in panes:
+            values = list(pane.contents)
+            atoms = tuple(atom for value in values for atom in atoms_of(value))
+            self.desk.put_out(
+                Out(self.name, MAIN, pane.key, atoms, pane.timestamp, pane.window, pane.pane, elements=len(values))
+            )
+        return CallResult(len(panes))
+
+
+class _Splittable(Runner, ABC):
+    """Positions from `lo` to `hi`, worked off at a pace. A restriction's element: `lo:hi:polls:due:cut:` and what it is
+    of; `due` is the processing time that was asked for, `cut` tells that it was truncated.
+    """
+
+    pace: Pace
+
+    @abstractmethod
+    def read(self, what: bytes, at: int) -> None:
+        """Puts out what is at a position."""
+
+    @abstractmethod
+    def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
+        """What is promised for what is left."""
+
+    def rest(self, what: bytes, lo: int, hi: int, polls: int, due: int | None, cut: int = 0) -> Remainder:
+        """What is left of a restriction."""
+        marks = self.watermarks(what, lo, hi)
+        if polls:
+            marks = {output: min(mark, Timestamp(self.desk.last_event)) for output, mark in marks.items()}
+        element = b"%d:%d:%d:%d:%d:" % (lo, hi, polls, due or 0, cut) + what
+        return Remainder(element, float(hi - lo), None if due is None else Timestamp(due), marks)
+
+    def whole(self, what: bytes, lo: int, hi: int, polls: int) -> Remainder:
+        """A restriction that nothing was done of yet."""
+        remainder = self.rest(what, lo, hi, polls, None)
+        return Remainder(remainder.element, remainder.size) if self.pace.silent else remainder
+
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
+        """See `bundles.Runner`."""
+        pace, now = self.pace, self.desk.now
+        lo, hi, polls, due, cut, what = _taken_apart(restriction)
+        if due > now:
+            raise Broken(f"a restriction of {self.name} is due at {due}, and runs at {now}")
+        if self.desk.draining and not cut:
+            raise Broken(f"a restriction of {self.name} runs in a drain, and was not truncated")
+        splits: list[Remainder] = []
+        chance = random.Random(f"{self.desk.chance}/{restriction.id.hex()}")
+        while hi - lo > 1 and chance.random() < pace.splits and len(splits) < 2:
+            # What is behind goes on by itself, and this one ends earlier.
+            half = (lo + hi) // 2
+            later_on = now + pace.pause if pace.pause and chance.random() < 0.2 else None
+            splits.append(self.rest(what, half, hi, polls, later_on, cut))
+            hi, polls = half, 0
+        for count, at in enumerate(range(lo, hi)):
+            if count and (count >= pace.piece or budget.exhausted()):
+                pause = now + pace.pause if pace.pause and at % pace.every == 0 else None
+                # What is cut off for others begins behind what this one goes on with.
+                for _ in range(min(pieces, hi - at) - 1):
+                    splits.append(self.rest(what, hi - (hi - at) // pieces, hi, polls, None, cut))
+                    hi, polls = hi - (hi - at) // pieces, 0
+                rest = self.rest(what, at, hi, polls, pause, cut)
+                # Half of the sources hand back at once, and want to go on in the same step.
+                goes_on = pause is None and pace.piece % 2 == 0
+                return RestrictionResult(splits, rest, CallResult(count), goes_on, count)
+            self.read(what, at)
+        if polls:
+            rest = self.rest(what, hi, hi, polls - 1, now + pace.pause, cut)
+            return RestrictionResult(splits, rest, CallResult(hi - lo), made=hi - lo)
+        return RestrictionResult(splits, None, CallResult(hi - lo), made=hi - lo)
+
+    def cut(self, restriction: Restriction) -> Remainder:
+        """All of a restriction, truncated: it waits for nothing."""
+        lo, hi, polls, _, cut, what = _taken_apart(restriction)
+        if cut or not self.desk.draining:
+            raise Broken(f"a restriction of {self.name} is truncated {'twice' if cut else 'without a drain'}")
+        return self.rest(what, lo, hi, polls, None, 1)
+
+
+def _taken_apart(restriction: Restriction) -> tuple[int, int, int, int, int, bytes]:
+    lo, hi, polls, due, cut, what = restriction.remainder.element.split(b":", 5)
+    return int(lo), int(hi), int(polls), int(due), int(cut), what
+
+
+class Reading(_Splittable):
+    """Reads a source's events."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        kind = desk.stage.kind
+        assert isinstance(kind, Source)
+        self.source, self.pace = kind, kind.pace
+
+    def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
+        """See `bundles.Runner`."""
+        lo, hi = map(int, element[0].split(b":"))
+        return self.whole(b"", lo, hi, self.pace.polls)
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        """See `bundles.Runner`."""
+        return self.cut(restriction) if self.source.bounded else None
+
+    def read(self, what: bytes, at: int) -> None:
+        """See `_Splittable`."""
+        event = self.source.events[at]
+        self.put_out(event.key, (event.atom,), Timestamp(event.time), output=event.output)
+
+    def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
+        """See `_Splittable`."""
+        return {output: promised(self.source.events, lo, hi, output) for output in self.desk.stage.outputs}
+
+
+def later(time: int, copy: int) -> Timestamp:
+    """The time of a copy."""
+    return Timestamp(min(time + copy, END_OF_GLOBAL_WINDOW))
+
+
+class Expanding(_Splittable):
+    """Makes copies of elements."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        kind = desk.stage.kind
+        assert isinstance(kind, Expand)
+        self.copies, self.pace = kind.copies, kind.pace
+
+    def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
+        """See `bundles.Runner`."""
+        value, time, (window,), _ = element
+        count = len(list(atoms_of(value))) * self.copies
+        of = window.ordered().hex().encode()
+        return self.whole(b"%b:%d:%b:%b" % (key, time, of, value), 0, count, self.pace.polls)
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        """See `bundles.Runner`: all that has come is worked off."""
+        return self.cut(restriction)
+
+    def read(self, what: bytes, at: int) -> None:
+        """See `_Splittable`."""
+        key, time, of, value = what.split(b":", 3)
+        atom = list(atoms_of(value))[at // self.copies]
+        windowing = self.desk.stage.windowing
+        self.put_out(
+            key,
+            (b"%b.%d" % (atom, at % self.copies),),
+            later(int(time), at % self.copies),
+            windowing.decode(bytes.fromhex(of.decode())) if windowing else None,
+        )
+
+    def watermarks(self, what: bytes, lo: int, hi: int) -> dict[str, Timestamp]:
+        """See `_Splittable`."""
+        time = int(what.split(b":", 3)[1])
+        ahead = min((at % self.copies for at in range(lo, hi)), default=None)
+        return {MAIN: MAX_TIMESTAMP if ahead is None else later(time, ahead)}

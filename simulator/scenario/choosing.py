@@ -1,0 +1,155 @@
+"""Scenarios from seeds.
+
+Owns how often what goes wrong, and what is asked for; pipelines are in `pipelines`. The same seed gives the same
+scenario, always. Must not know how it is played.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from arcbeam.testing.faults import Faults
+from simulator.scenario import special
+from simulator.scenario.forms import formed
+from simulator.scenario.kinds import Source
+from simulator.scenario.pipelines import pipeline_of
+from simulator.scenario.plans import Pipeline
+from simulator.scenario.scenarios import OF_TASKS, Fault, FaultKind, Request, RequestKind, Scenario
+from simulator.scenario.special import EVENTS, HEAVY, WAITING
+
+_OF_TASKS = sorted(OF_TASKS - {FaultKind.USER_ERROR}, key=lambda kind: kind.name)
+_AT_THE_END = FaultKind.DRIVER_DIES_AT_THE_END
+_RARE = frozenset({_AT_THE_END, FaultKind.GIVEN_UP, FaultKind.STALLED, FaultKind.WORKERS_DIE})
+_OF_COMMANDS = [kind for kind in FaultKind if kind not in OF_TASKS | _RARE]
+
+
+def scenario_of(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    scenario = plain_scenario_of(seed)
+    return scenario if seed % HEAVY in (WAITING, HEAVY - 1) else formed(scenario, seed)
+
+
+def plain_scenario_of(seed: int) -> Scenario:
+    """The same before its observers get other forms."""
+    chance = random.Random(f"scenario {seed}")
+    pipeline, looks = _pipeline(seed, chance)
+    pipeline = _joining(pipeline, random.Random(f"joining {seed}"))
+    tasks = tuple(
+        tuple(chance.randint(1, pipeline.shards) for _ in range(pipeline.levels)) for _ in range(chance.randint(1, 3))
+    )
+    return Scenario(
+        seed,
+        pipeline,
+        tasks,
+        hosts=chance.randint(1, 3),
+        looks=chance.choice(looks),
+        keep=chance.choice((1, 3, 10)),
+        real_cache=chance.random() < 0.05,
+        faults=(
+            *_faults(chance),
+            *_rare_faults(random.Random(f"rare {seed}")),
+            *_stalls(random.Random(f"stalled {seed}")),
+            *_deaths(random.Random(f"deaths {seed}")),
+        ),
+        requests=_requests(chance),
+        exchanges=_exchanges(random.Random(f"exchanges {seed}")),
+    )
+
+
+def _exchanges(chance: random.Random) -> tuple[int, ...]:
+    """Of most jobs the pipeline stays as it is."""
+    return (0,) if chance.random() < 0.7 else tuple(chance.randint(0, 2) for _ in range(chance.randint(1, 3)))
+
+
+def _joining(pipeline: Pipeline, chance: random.Random) -> Pipeline:
+    """In some pipelines a source is not there from the beginning, nor is what reads that alone."""
+    sources = [(stage.name, stage.kind) for stage in pipeline.stages if isinstance(stage.kind, Source)]
+    if len(sources) < 2 or chance.random() < 0.6:
+        return pipeline
+    name, source = chance.choice(sources)
+    kind = replace(source, joins=chance.choice((1, 1, 2)))
+    stages = tuple(replace(stage, kind=kind) if stage.name == name else stage for stage in pipeline.stages)
+    joined = replace(pipeline, stages=stages)
+    # Who is there all the time would get no side input before.
+    there = {name for name, since in joined.since.items() if not since}
+    needs = any(stage.name in there and side.stage not in there for stage in joined.stages for side in stage.sides)
+    return pipeline if needs else joined
+
+
+def _pipeline(seed: int, chance: random.Random) -> tuple[Pipeline, Sequence[int]]:
+    """A pipeline, and the budgets that suit it."""
+    match seed % HEAVY:
+        case place if place == WAITING:
+            return special.waiting(chance), (1,)
+        case place if place == HEAVY - 1:
+            return special.heavy(chance), (EVENTS // 2, EVENTS * 10)
+        case _:
+            return special.varied(pipeline_of(chance), random.Random(f"varied {seed}")), (1, 3, 8, 30, 1000)
+
+
+def _faults(chance: random.Random) -> tuple[Fault, ...]:
+    count = chance.choice((0, 1, 2, 4, 8))
+    of_tasks = [
+        Fault(
+            chance.choice(_OF_TASKS),
+            chance.randint(0, 150),
+            chance.choice((0, 1, 3, 10, 30)),
+        )
+        for _ in range(count)
+    ]
+    others = [_fault(chance, chance.choice(_OF_COMMANDS)) for _ in range(chance.choice((0, 1, 1, 2, 4)))]
+    return (*of_tasks, *others)
+
+
+def _rare_faults(chance: random.Random) -> Iterator[Fault]:
+    """Those that end a job, or come when it has ended; and now and then very many."""
+    if chance.random() < 0.1:
+        yield Fault(_AT_THE_END, 0, chance.choice((1, 1, 2)))
+    if chance.random() < 0.07:
+        yield Fault(FaultKind.USER_ERROR, chance.randint(0, 80))
+    if chance.random() < 0.2:
+        yield Fault(FaultKind.GIVEN_UP, chance.randint(0, 40))
+    if chance.random() < 0.05:
+        for _ in range(6):
+            yield from _faults(chance)
+
+
+def _stalls(chance: random.Random) -> Iterator[Fault]:
+    if chance.random() < 0.15:
+        yield Fault(FaultKind.STALLED, chance.randint(0, 40), chance.choice((1, 3, 20)))
+
+
+def _deaths(chance: random.Random) -> Iterator[Fault]:
+    """Tries of a step in which a worker dies: some are survived, so many in a row are not."""
+    if chance.random() < 0.15:
+        yield Fault(FaultKind.WORKERS_DIE, chance.randint(0, 40), chance.choice((1, 2, 2, 5)))
+
+
+def _fault(chance: random.Random, kind: FaultKind) -> Fault:
+    at = chance.choice((chance.randint(0, 20), chance.randint(0, 150)))
+    if kind is FaultKind.UNCLEAR:
+        often = (0.0, 0.1, 0.5)
+        return Fault(kind, at, chance.choice((1, 3, 8)), _blob_faults(chance, often, chance.choice((0, 0.5)), 0.0, 0.1))
+    if kind is not FaultKind.STORM:
+        return Fault(kind, at, chance.choice((0, 1, 2, 5, 15)))
+    # Never so much that nothing gets on.
+    level, lasts = chance.choice(((0.02, 60), (0.05, 60), (0.05, 20), (0.15, 20), (0.15, 8), (0.8, 3)))
+    often = (0.0, 0.1 * level, 0.6 * level)
+    stale, landing = chance.choice((0, 0.3)), chance.choice((0.05, 0.3))
+    return Fault(kind, at, lasts, _blob_faults(chance, often, min(level, 0.1), stale, landing))
+
+
+def _blob_faults(chance: random.Random, often: Sequence[float], unread: float, stale: float, landing: float) -> Faults:
+    refused, lost, silent, late, repeated = (chance.choice(often) for _ in range(5))
+    return Faults(refused, lost, silent, late, repeated, unread, stale, landing)
+
+
+def _requests(chance: random.Random) -> tuple[Request, ...]:
+    kinds = list(RequestKind)
+    found = [Request(chance.choice(kinds), chance.randint(0, 25)) for _ in range(chance.choice((0, 1, 2, 4)))]
+    if found and chance.random() < 0.5:
+        # Most that can be asked for is about savepoints.
+        found.append(Request(RequestKind.SAVEPOINT, chance.randint(1, 8)))
+    return tuple(found)

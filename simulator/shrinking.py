@@ -1,0 +1,149 @@
+"""The shortest story of a failure: a smaller scenario that fails in the same way.
+
+Owns what is left out, and in which order. Must not know what a failure is: that is told by whoever plays.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from simulator.playing.world import World, play
+from simulator.scenario.kinds import Expand, Join, Keep, Pace, Source
+from simulator.scenario.plans import Pipeline, Stage
+from simulator.scenario.scenarios import Scenario
+
+_PLAIN = Pace(splits=0)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A scenario that fails.
+
+    Attributes:
+        error: what was raised.
+        place: where; two failures of one place are taken for the same.
+        story: what happened before.
+    """
+
+    scenario: Scenario
+    error: str
+    place: str
+    story: tuple[str, ...]
+
+    def __str__(self) -> str:
+        scenario = self.scenario
+        lines = [f"seed {scenario.seed}: {self.error}", f"  raised in {self.place}"]
+        lines.append(f"  shards: {scenario.pipeline.shards}, tasks: {scenario.tasks}, hosts: {scenario.hosts}")
+        lines.append(f"  exchanges more, driver by driver: {scenario.exchanges}")
+        lines.append(f"  budget: {scenario.looks} looks, a sweep keeps {scenario.keep} steps")
+        for stage in scenario.pipeline.stages:
+            reads = ", ".join(map(str, stage.inputs))
+            lines.append(f"  {stage.name} (level {stage.level}){' reads ' + reads if reads else ''}: {stage.kind}")
+        lines += [f"  {fault.kind.value}: at {fault.at}, {fault.number}" for fault in scenario.faults]
+        lines += [f"  {request.kind.value}: behind commit {request.at}" for request in scenario.requests]
+        return "\n".join([*lines, *self.story])
+
+
+def played(scenario: Scenario) -> World | Failure:
+    """Plays a scenario: the world as it is then, or how it fails."""
+    story: list[str] = []
+    try:
+        return play(scenario, story)
+    except Exception as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        place = f"{last.filename.rpartition('/')[2]}, line {last.lineno}"
+        return Failure(scenario, f"{type(e).__name__}: {e}", place, tuple(story))
+
+
+def failure_of(scenario: Scenario) -> Failure | None:
+    """How a scenario fails; None if it does not."""
+    found = played(scenario)
+    return found if isinstance(found, Failure) else None
+
+
+def shrunk(failure: Failure, play: Callable[[Scenario], Failure | None] = failure_of, tries: int = 400) -> Failure:
+    """The smallest failure of the same place that is found with so many tries."""
+    while tries > 0:
+        for smaller in _smaller(failure.scenario):
+            tries -= 1
+            found = play(smaller)
+            if found is not None and found.place == failure.place:
+                failure = found
+                break
+            if tries <= 0:
+                break
+        else:
+            break
+    return failure
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios that are somewhat smaller, those first that leave out most."""
+    for faults in _fewer(scenario.faults):
+        yield replace(scenario, faults=faults)
+    for requests in _fewer(scenario.requests):
+        yield replace(scenario, requests=requests)
+    for pipeline in _smaller_pipelines(scenario.pipeline):
+        tasks = tuple(
+            tuple(min(count, pipeline.shards) for count in each[: pipeline.levels]) for each in scenario.tasks
+        )
+        yield replace(scenario, pipeline=pipeline, tasks=tasks)
+    ones = (1,) * scenario.pipeline.levels
+    if scenario.tasks != (ones,):
+        yield replace(scenario, tasks=(ones,))
+    if len(scenario.tasks) > 1:
+        yield replace(scenario, tasks=scenario.tasks[:1])
+    if scenario.exchanges != (0,):
+        yield replace(scenario, exchanges=(0,))
+    if scenario.hosts > 1:
+        yield replace(scenario, hosts=1)
+    if scenario.real_cache:
+        yield replace(scenario, real_cache=False)
+    if scenario.looks < 1000:
+        yield replace(scenario, looks=1000)
+
+
+def _fewer(things: Sequence[_T]) -> Iterator[tuple[_T, ...]]:
+    """Without all of them, without a half, without one."""
+    size = len(things)
+    while size:
+        for start in range(0, len(things), size):
+            yield (*things[:start], *things[start + size :])
+        size //= 2
+
+
+def _smaller_pipelines(pipeline: Pipeline) -> Iterator[Pipeline]:
+    read = {port.stage for stage in pipeline.stages for port in stage.inputs}
+    read |= {side.stage for stage in pipeline.stages for side in stage.sides}
+    for stage in pipeline.stages:
+        if stage.name not in read and len(pipeline.stages) > 1:
+            yield Pipeline(tuple(each for each in pipeline.stages if each is not stage), pipeline.shards)
+    if pipeline.shards > 1:
+        yield replace(pipeline, shards=pipeline.shards - 1)
+    for stage in pipeline.stages:
+        for smaller in _smaller_stages(stage):
+            yield Pipeline(tuple(smaller if each is stage else each for each in pipeline.stages), pipeline.shards)
+
+
+def _smaller_stages(stage: Stage) -> Iterator[Stage]:
+    kind = stage.kind
+    if isinstance(kind, Source):
+        for events in _fewer(kind.events):
+            yield replace(stage, kind=replace(kind, events=events))
+        if kind.joins:
+            yield replace(stage, kind=replace(kind, joins=0))
+        if kind.parts > 1:
+            yield replace(stage, kind=replace(kind, parts=1))
+    if isinstance(kind, (Source, Expand)) and kind.pace != _PLAIN:
+        yield replace(stage, kind=replace(kind, pace=_PLAIN))
+    if isinstance(kind, (Expand, Keep)) and kind.side is not None:
+        yield replace(stage, kind=replace(kind, side=None, beside=()))
+    if isinstance(kind, (Expand, Keep, Join)) and kind.beside:
+        yield replace(stage, kind=replace(kind, beside=()))
+    if len(stage.inputs) > 1:
+        for port in stage.inputs:
+            yield replace(stage, inputs=(port,))

@@ -1,0 +1,1 @@
+"""The commands of `arcbeam`: one module a command, beside what they share."""

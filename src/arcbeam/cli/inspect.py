@@ -1,0 +1,193 @@
+"""`arcbeam inspect`: what the folder of an unbounded job says about the job.
+
+Owns how it is shown. What there is to show is `store.log.inspection`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from arcbeam.cli.status import cause_lines, overdue_line, recorded
+from arcbeam.console.output import Output, TextOutput
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+
+if TYPE_CHECKING:
+    from arcbeam.store.blobs.durable import DurableBlobs
+    from arcbeam.store.log.inspection import Inspection
+
+_NAMED = {
+    MIN_TIMESTAMP: "beginning of time",
+    MAX_TIMESTAMP: "end of time",
+    END_OF_GLOBAL_WINDOW: "end of global window",
+}
+
+
+@click.argument("path")
+@click.option("--step", type=int, help="Show the job after this step (default: the newest).")
+@click.option("--savepoint", default="", help="Show the job after this savepoint.")
+@click.option("--steps", type=click.IntRange(min=0), default=10, show_default=True, help="List so many steps.")
+@click.option("--check", is_flag=True, help="Read all files of the step; exit with 1 if any cannot be read.")
+def inspect(out: Output, path: str, step: int | None, savepoint: str, steps: int, check: bool) -> None:
+    """Show an unbounded job: steps, watermarks, what holds them and would free them, sizes of state, savepoints.
+
+    PATH is the job's folder or URL (s3://, gs://, abfs://, hdfs://), or a savepoint's path. Nothing is changed; the job
+    may be running. Where a manifest cannot be read, what can is shown; exits with 1. With --json, times are
+    microseconds since 1970.
+    """
+    from arcbeam.store.blobs.backends import open_blobs
+    from arcbeam.store.log.inspection import inspect as look
+    from arcbeam.store.log.savepoints import split_path
+
+    path, of_path = split_path(path)
+    savepoint = savepoint or of_path
+    if step is not None and savepoint:
+        raise click.UsageError("--step and --savepoint exclude each other")
+    blobs = open_blobs(path)
+    found = look(blobs, step=step, savepoint=savepoint, steps=steps, check=check)
+    status = _status(blobs, found.step)
+    if isinstance(out, TextOutput):
+        _show(out, found, status, newest=step is None and not savepoint)
+    else:
+        name = found.program.name if found.program else ""
+        out.record({"name": name, **dataclasses.asdict(found), "causes": status.get("causes", [])})
+    if found.damaged or found.problems:
+        click.get_current_context().exit(1)
+
+
+def _status(blobs: DurableBlobs, step: int) -> dict[str, Any]:
+    """Where the job stood after a step, if that is still there."""
+    from arcbeam.store.blobs.errors import StoreError
+    from arcbeam.store.log.chain import read_manifest
+    from arcbeam.streaming.status.status import as_record, status_of
+
+    try:
+        return as_record(status_of(read_manifest(blobs, step)))
+    except StoreError:
+        return {}
+
+
+def _show(out: TextOutput, found: Inspection, status: Mapping[str, Any], *, newest: bool) -> None:
+    for damage in found.damaged:
+        out.text(damage)
+    if found.damaged:
+        out.text(f"what follows is step {found.step}\n")
+    times = {"time": found.time, "committed": status.get("committed")}
+    out.record(
+        {
+            # The name is that of logs and of `arcbeam resume`; the id is the folder's.
+            "job": f"{found.program.name if found.program else found.job} in {found.location}"
+            + (f" (id {found.job})" if found.program else ""),
+            "step": f"{found.step} ({found.kind}, {found.mode}), {recorded(times, _shown)}",
+            "driver": f"epoch {found.epoch}" + (f", {found.driver}" if found.driver else ""),
+            **({"nobody runs it": str(found.ended)} if found.ended else {}),
+            "to publish": found.committables,
+            "resumed with": _program(found),
+            "side inputs": f"{found.side_files} files, {_bytes(found.side_bytes)}",
+        }
+    )
+    if status and newest and not found.ended and (overdue := overdue_line(status)):
+        out.text(overdue)
+    out.text("\nwatermarks and what holds them")
+    rows = []
+    for stage in found.stages:
+        row = {"stage": stage.stage, "upstream": _time(stage.upstream), "input": _time(stage.input)}
+        outputs = "; ".join(
+            (f"{of.output}: " if len(stage.outputs) > 1 else "") + _time(of.watermark) for of in stage.outputs
+        )
+        holds = "; ".join(f"{of.count} from {_time(of.earliest)}: {of.what}" for of in stage.holds)
+        residuals = "; ".join(f"{of.live} of size {of.size:g}, next due {_time(of.next_due)}" for of in stage.residuals)
+        rows.append({**row, "output": outputs, "holds": holds, "residuals": residuals})
+    out.table(["stage", "upstream", "input", "output", "holds", "residuals"], rows)
+    out.text("")
+    for line in cause_lines(status.get("causes", [])):
+        out.text(line)
+    out.text("\nstate")
+    out.table(
+        ["level", "shards", "files", "entries", "deleted", "size", "largest shard"],
+        [
+            {
+                "level": level.level,
+                "shards": f"{level.shards} of {found.shards}",
+                "files": level.files,
+                "entries": level.entries,
+                "deleted": level.tombstones,
+                "size": _bytes(level.size),
+                "largest shard": f"{level.largest}: {_bytes(level.largest_size)}",
+            }
+            for level in found.levels
+        ],
+    )
+    if found.requests:
+        out.text("\nasked of it, and not settled")
+        out.table(
+            ["what", "savepoint", "when it was at step"],
+            [
+                {"what": each.what, "savepoint": each.savepoint or "-", "when it was at step": each.step}
+                for each in found.requests
+            ],
+        )
+    if found.savepoints:
+        out.text("\nsavepoints")
+        out.table(
+            ["name", "step", "recorded at"],
+            [{"name": pin.name, "step": pin.step, "recorded at": _time(pin.time)} for pin in found.savepoints],
+        )
+    out.text("\nsteps")
+    out.table(
+        ["step", "epoch", "kind", "mode", "recorded at", "written", "to publish"],
+        [
+            {
+                "step": step.step,
+                "epoch": step.epoch,
+                "kind": step.kind,
+                "mode": step.mode,
+                "recorded at": _time(step.time),
+                "written": _bytes(step.written),
+                "to publish": step.committables,
+            }
+            for step in found.steps
+        ],
+    )
+    if found.problems is not None:
+        out.text("\nfiles: " + ("all are there and whole" if not found.problems else ""))
+        for problem in found.problems:
+            out.text(f"  - {problem}")
+
+
+def _program(found: Inspection) -> str:
+    if found.program is None:
+        return "its script: no program was kept"
+    versions = ", ".join(f"{name.capitalize()} {version}" for name, version in found.program.versions.items())
+    return f"`arcbeam resume`: program '{found.program.name}' of {versions}"
+
+
+def _time(moment: Timestamp | None) -> str:
+    """A time for people, in UTC, as short as it can be without losing microseconds."""
+    if moment is None:
+        return "-"
+    if moment in _NAMED:
+        return _NAMED[moment]
+    try:
+        when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment)
+    except OverflowError:
+        return f"{moment} µs"
+    return when.isoformat(sep=" ").replace("+00:00", "Z")
+
+
+def _shown(moment: int) -> str:
+    return _time(Timestamp(moment))
+
+
+def _bytes(size: int) -> str:
+    """A number of bytes for people."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.4g} TB"

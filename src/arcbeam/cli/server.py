@@ -1,0 +1,245 @@
+"""The commands of a job server: `arcbeam serve`, `arcbeam jobs`; and how commands reach one.
+
+Owns their arguments and their way of telling. Imports gRPC and Beam only when a command runs, so that the command line
+starts quickly. What runs pipelines is handed in: this package may not know it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from arcbeam.console.output import Output, TextOutput
+from arcbeam.errors import SetupError
+from arcbeam.jobs.termination import await_event, relayed
+
+if TYPE_CHECKING:
+    from arcbeam.jobs.client import JobClient
+    from arcbeam.jobs.execution import ExecutorFactory
+
+PORT = 8099
+"""Where Beam's job servers listen by custom."""
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+TOKEN_FILE = click.option("--token-file", type=_FILE, help="File with the token that the server wants to see.")
+ENDPOINT = click.option(
+    "--endpoint", default=f"localhost:{PORT}", show_default=True, metavar="HOST:PORT", help="The job server."
+)
+TLS_CA = click.option(
+    "--tls-ca", type=_FILE, help="PEM file with the server's certificate or its authority's; means TLS."
+)
+
+
+def default_folder() -> Path:
+    """Where a server keeps its jobs if it is not told."""
+    return Path.home() / ".arcbeam" / "jobs"
+
+
+def serving(
+    executors: Callable[[], ExecutorFactory], start: Callable[[Mapping[str, Any]], None] = lambda options: None
+) -> Callable[..., None]:
+    """The `serve` command.
+
+    Args:
+        executors: gives what runs pipelines; called when the command runs.
+        start: makes ready what all pipelines need; called with the options for all jobs before the first job comes.
+    """
+
+    @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: a free one.")
+    @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+    @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="For jobs (~/.arcbeam/jobs).")
+    @click.option("--advertise", metavar="HOST[:PORT]", help="How submitters reach this server, if not by --host.")
+    @TOKEN_FILE
+    @click.option("--tls-cert", type=_FILE, help="PEM certificate chain.")
+    @click.option("--tls-key", type=_FILE, help="PEM key of the certificate.")
+    @click.option("--insecure", is_flag=True, help="Let other machines in without a token and TLS.")
+    @click.argument("options", nargs=-1, type=click.UNPROCESSED)
+    def serve(
+        out: Output,
+        port: int,
+        host: str,
+        folder: Path | None,
+        advertise: str | None,
+        token_file: Path | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        insecure: bool,
+        options: tuple[str, ...],
+    ) -> None:
+        """Serve Beam's Job API: pipelines come with --runner=PortableRunner --job_endpoint=localhost:PORT.
+
+        OPTIONS after a -- are pipeline options for jobs that do not set them: `arcbeam serve -- --shards=8`. Ends
+        with Ctrl-C or SIGTERM, and cancels the jobs that run then; jobs in steps are suspended (or as their
+        --on_sigterm says), and go on when the server starts again. A second signal cancels these, too.
+        """
+        from arcbeam.jobs.environments import EMBEDDED_TYPE
+        from arcbeam.jobs.server import JobServer, ServerSettings
+
+        settings = ServerSettings(
+            folder=folder or default_folder(),
+            host=host,
+            port=port,
+            advertise=advertise,
+            token=token_of(token_file),
+            certificate=tls_cert,
+            key=tls_key,
+            insecure=insecure,
+            defaults=_defaults(options),
+        )
+        with _signalled() as (stopped, again):
+
+            def ready() -> None:
+                out.progress("starting Spark", state="starting")
+                _unless(stopped, lambda: start(settings.defaults))
+
+            server = JobServer(settings, executors(), ready)
+            try:
+                if stopped.is_set():
+                    return
+                out.text(
+                    f"serving Beam's Job API on {server.endpoint}\n"
+                    f"  run a pipeline: --runner=PortableRunner --job_endpoint={server.endpoint} "
+                    f"--environment_type={EMBEDDED_TYPE}\n"
+                    "  stop: Ctrl-C",
+                    endpoint=server.endpoint,
+                    port=server.port,
+                    folder=str(settings.folder),
+                )
+                sys.stdout.flush()
+                await_event(stopped)
+            finally:
+                out.progress("stopping", state="stopping")
+                server.stop(again=again)
+
+    return serve
+
+
+def _unless(stopped: threading.Event, work: Callable[[], None]) -> None:
+    """Does work, and raises what that raises; returns before its end if stopped."""
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            done.set()
+
+    # SUBTLE: not on this thread, where a new SparkContext would take our handler of Ctrl-C away.
+    threading.Thread(target=run, name="start", daemon=True).start()
+    while not (done.wait(0.1) or stopped.is_set()):
+        pass
+    if failed:
+        raise failed[0]
+
+
+@contextlib.contextmanager
+def _signalled() -> Iterator[tuple[threading.Event, threading.Event]]:
+    """An event that the first Ctrl-C or SIGTERM sets, and one that the second sets; afterwards both do again what they
+    did before.
+    """
+    stopped, again = threading.Event(), threading.Event()
+    with relayed(lambda _: (again if stopped.is_set() else stopped).set(), signal.SIGINT, signal.SIGTERM):
+        yield stopped, again
+
+
+@click.option("--running", is_flag=True, help="Only jobs that were started and have not ended.")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="How many; 0: all.")
+@ENDPOINT
+@TOKEN_FILE
+@TLS_CA
+def jobs(out: Output, running: bool, limit: int, endpoint: str, token_file: Path | None, tls_ca: Path | None) -> None:
+    """List the jobs of a job server, the newest first."""
+    with client_of(endpoint, token_file, tls_ca) as client:
+        found = client.jobs(limit, running)
+    now = datetime.now(UTC)
+    people = isinstance(out, TextOutput)
+    rows: list[dict[str, Any]] = []
+    for job in found.jobs:
+        elapsed = job.elapsed(now)
+        rows.append(
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": job.state,
+                "started": _time(job.started, people),
+                "elapsed": _duration(elapsed) if people else elapsed,
+            }
+        )
+    out.table(["id", "name", "state", "started", "elapsed"], rows)
+    if found.more:
+        out.progress(f"and {found.more} older ones: --limit=0 shows all", more=found.more)
+
+
+def token_of(file: Path | None) -> str | None:
+    """The token in a file, without surrounding white space.
+
+    Raises:
+        SetupError: the file cannot be read, other users can read it, or it is not one line of printable ASCII.
+    """
+    if file is None:
+        return None
+    try:
+        if (mode := stat.S_IMODE(file.stat().st_mode)) & (stat.S_IRWXO | stat.S_IWGRP):
+            raise SetupError(
+                f"other users can read or change the token file {file} (mode {mode:04o})",
+                f"run `chmod 600 {file}`; for a secret that Kubernetes mounts, set defaultMode: 0400",
+            )
+        token = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise SetupError(f"cannot read the token file {file}: {e}") from e
+    if not token or not token.isprintable():
+        raise SetupError(f"the token file {file} does not hold one line of text")
+    return token
+
+
+def client_of(endpoint: str, token_file: Path | None, tls_ca: Path | None) -> JobClient:
+    """A client of the server that these options name."""
+    from arcbeam.jobs.client import JobClient
+
+    return JobClient(endpoint, token_of(token_file), tls_ca)
+
+
+def _defaults(options: tuple[str, ...]) -> dict[str, Any]:
+    if not options:
+        return {}
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from arcbeam.options import OF_THE_RUN, ArcbeamOptions, given_as
+
+    given = given_as(
+        options,
+        "leave them out; arcbeam.options has ours",
+        OF_THE_RUN,
+        "not for all jobs of a server",
+        "give it with the job that it is for",
+    )
+    PipelineOptions.from_dictionary(given).view_as(ArcbeamOptions).check()
+    return given
+
+
+def _time(time: datetime | None, people: bool) -> str | None:
+    if time is None:
+        return "" if people else None
+    return time.astimezone().strftime("%Y-%m-%d %H:%M:%S") if people else time.isoformat()
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {int(rest):02d} s" if minutes else f"{rest:.1f} s"

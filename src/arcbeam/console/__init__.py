@@ -1,0 +1,1 @@
+"""What is written to a terminal: results as text or JSON, and a progress line."""

@@ -1,0 +1,71 @@
+"""Which restrictions change their shard with the next step, and which are to be cut, so that every task has some.
+
+Owns how what shards report becomes a balance of each stage. Must not know why a step is run: none is run for this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from arcbeam.engine.coordinator.consistentcut import Places
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.protocol.microbatchplan import Handover
+from arcbeam.engine.protocol.reports import Restrictions, StageReport
+from arcbeam.engine.state.balancing import Sized, rebalance
+
+
+def handovers(layout: Layout, places: Places) -> tuple[Handover, ...]:
+    """What to move so that no task has much more of a stage's restrictions than its share, by their sizes.
+
+    Not by shard: those of a task have their turns one after the other, wherever its restrictions are.
+    """
+    moves: list[Handover] = []
+    for stage, reports in _by_stage(places).items():
+        movable = {(shard, each.id): each for shard, report in reports.items() for each in report.restrictions.movable}
+        if not movable:
+            continue
+        level = next(placed.level for placed in layout.stages if placed.name == stage)
+        ranges = [layout.range_of(level, task) for task in range(layout.tasks[level])]
+        sources = {id: shard for shard, id in movable}
+        loads = {shard: report.restrictions.live for shard, report in reports.items()}
+        owners = {shard: task for task, owned in enumerate(ranges) for shard in owned}
+        offered: dict[int, list[Sized]] = {task: [] for task in range(len(ranges))}
+        for (shard, _), each in movable.items():
+            offered[owners[shard]].append(Sized(each.id, each.size))
+        for move in rebalance(
+            offered,
+            fixed={
+                task: sum(_rest(reports[shard].restrictions) for shard in owned) for task, owned in enumerate(ranges)
+            },
+        ):
+            source, target = sources[move.id], min(ranges[move.target], key=lambda shard: (loads[shard], shard))
+            loads[target] += 1
+            moves.append(Handover(stage, move.id, source, target, movable[source, move.id].handed))
+    return tuple(moves)
+
+
+def pieces(layout: Layout, places: Places) -> dict[str, int]:
+    """The stages that have less to do at once than there are tasks, and into how many parts what runs is to be cut
+    where a checkpoint is made of it: with them there is enough for each task, and less than for twice as many.
+    """
+    wanted: dict[str, int] = {}
+    for stage, reports in _by_stage(places).items():
+        ready = sum(report.restrictions.ready for report in reports.values())
+        tasks = next(layout.tasks[placed.level] for placed in layout.stages if placed.name == stage)
+        if 0 < ready < tasks:
+            wanted[stage] = -(-tasks // ready)
+    return wanted
+
+
+def _by_stage(places: Places) -> Mapping[str, Mapping[int, StageReport]]:
+    stages: dict[str, dict[int, StageReport]] = {}
+    for (stage, shard), report in places.items():
+        stages.setdefault(stage, {})[shard] = report
+    return stages
+
+
+def _rest(restrictions: Restrictions) -> float:
+    """The size of what is not offered; nothing if some size is no number that can be reckoned with."""
+    rest = restrictions.size - sum(each.size for each in restrictions.movable)
+    return rest if 0 < rest < math.inf else 0.0

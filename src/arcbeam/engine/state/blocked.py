@@ -1,0 +1,114 @@
+"""Elements that wait until a side input is ready, or until they are committed, of one stage in one shard.
+
+Owns their rows and their holds of the input watermark. Must not know when that is, nor what an element is.
+
+Elements that wait for the same window of the same side input are a *lot*: they go on together, so they are one sequence
+of rows and one hold, at the earliest of their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.rows.keyspace import NAME_LIMIT, Kind, after, moment, name, part, prefix, time_of
+from arcbeam.engine.watermarks.holds import Holder, HolderKind, Holds, Side
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.timestamps import Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class SideInputWindow:
+    """What some elements wait for.
+
+    Attributes:
+        side_input: the stage's name for it.
+        window: encoded window of the side input.
+    """
+
+    side_input: str
+    window: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """An element that waits.
+
+    Attributes:
+        time: its timestamp.
+        value: encoded, with all that is needed to go on.
+    """
+
+    time: Timestamp
+    value: bytes
+
+
+class Parking:
+    """The elements of a stage that wait for its side inputs.
+
+    Args:
+        view: of the shard.
+        stage: the stage's number.
+
+    Attributes:
+        more, size: by how many more wait than at first, and by how many bytes of their values.
+    """
+
+    __slots__ = ("_holds", "_start", "_view", "more", "size")
+
+    def __init__(self, view: StateView, stage: int) -> None:
+        self._view = view
+        self._start = prefix(Kind.PARKED, stage)
+        self._holds = Holds(view, stage, Side.INPUT)
+        self.more = self.size = 0
+
+    # A lot: a row that names it and has its hold, and a sequence behind it.
+
+    def park(self, lot: SideInputWindow, element: Parked) -> None:
+        """Lets an element wait. The input watermark does not pass its time until it goes on."""
+        row = self._row(lot)
+        known = self._view.get(row)
+        if known is None or element.time < time_of(known[:8]):
+            self._view.put(row, moment(element.time) + sequences.framed(lot.side_input.encode()) + lot.window)
+            self._holds.set(_holder(lot), element.time)
+        sequences.append(self._view, row, moment(element.time) + element.value)
+        self.more += 1
+        self.size += len(element.value)
+
+    def take(self, lot: SideInputWindow) -> Iterator[Parked]:
+        """Takes all elements of a lot, in the order in which they came.
+
+        All are there until the last has been taken, and none must be parked in between. A step that takes some of them
+        only has failed.
+        """
+        row = self._row(lot)
+        for each in sequences.read(self._view, row):
+            self.more -= 1
+            self.size -= len(each) - 8
+            yield Parked(time_of(each[:8]), each[8:])
+        sequences.clear(self._view, row)
+        self._view.delete(row)
+        self._holds.clear(_holder(lot))
+
+    def lots(self) -> Iterator[tuple[SideInputWindow, Timestamp]]:
+        """What elements wait for, and the earliest time of those that do."""
+        start, end = self._start, after(self._start)
+        while True:
+            found = next(iter(self._view.scan(start, end)), None)
+            if found is None:
+                return
+            row, known = found
+            side_input = next(sequences.unframed(known, 8))
+            at = 8 + len(sequences.framed(side_input))
+            yield SideInputWindow(side_input.decode(), known[at:]), time_of(known[:8])
+            behind = after(row)
+            assert behind is not None
+            start = behind
+
+    def _row(self, lot: SideInputWindow) -> bytes:
+        return self._start + name(lot.side_input) + part(lot.window, NAME_LIMIT)
+
+
+def _holder(lot: SideInputWindow) -> Holder:
+    return Holder(HolderKind.PARKED, f"{lot.side_input}@{lot.window.hex()}")

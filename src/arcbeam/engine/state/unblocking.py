@@ -1,0 +1,66 @@
+"""When what holds a watermark has its turn: of timers and restrictions, whose rows say it.
+
+Owns no rows: it reads those of `timers` and `residuals`. Must not know what is told to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from arcbeam.engine.rows.keyspace import Kind, time_of
+from arcbeam.engine.state.residuals import due_of
+from arcbeam.engine.watermarks.clocks import Local
+from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.model.interfaces import StateView
+
+_AT_THEIR_TIME: Final = (HolderKind.TIMER, HolderKind.SORTED, HolderKind.GATHERED)
+"""What has its turn at the time at which it holds, if nothing else is known of it."""
+
+
+def with_releases(
+    view: StateView, stage: int, local: Local, abouts: Mapping[str, Callable[[], str]] = MappingProxyType({})
+) -> Local:
+    """What a shard says, with when that has its turn which holds: a look at one row for each.
+
+    Args:
+        view: of the shard.
+        stage: the stage's number.
+        local: what it says.
+        abouts: what restrictions are of, by their hexadecimal ids; of some. It is asked of those alone that hold.
+    """
+    if local.pending is None and all(of.hold is None for of in local.outputs.values()):
+        return local
+    known: dict[Hold, Hold] = {}
+
+    def released(hold: Hold | None) -> Hold | None:
+        if hold is None:
+            return None
+        found = known.get(hold)
+        if found is None:
+            tell = abouts.get(hold.name.rpartition("~")[2]) if hold.kind is HolderKind.RESIDUAL else None
+            about = "" if tell is None else tell()
+            found = known[hold] = replace(hold, owner=b"", release=_release(view, stage, hold), about=about)
+        return found
+
+    return replace(
+        local,
+        pending=released(local.pending),
+        outputs={
+            name: replace(of, pending=released(of.pending), hold=released(of.hold))
+            for name, of in local.outputs.items()
+        },
+    )
+
+
+def _release(view: StateView, stage: int, hold: Hold) -> Release | None:
+    if hold.kind is HolderKind.RESIDUAL:
+        due = due_of(view, stage, hold.name)
+        return None if due is None else Release(due, by_clock=True)
+    if hold.kind is HolderKind.TIMER and hold.owner:
+        # Where it stands in its index: the kind of that, and when it fires.
+        place = view.get(hold.owner)
+        return None if place is None else Release(time_of(place[1:9]), by_clock=place[0] == Kind.PROCESSING)
+    return Release(hold.time, by_clock=False) if hold.kind in _AT_THEIR_TIME else None

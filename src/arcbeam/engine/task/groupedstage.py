@@ -1,0 +1,305 @@
+"""A grouping stage in a shard: what a grouping asks for becomes holds and timers in the shard's indexes.
+
+Owns their names there. Must not know windows and triggers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, assert_never
+
+from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.effects import (
+    ClearHold,
+    ClearTimer,
+    DropHeld,
+    DropLate,
+    Effect,
+    EmitPane,
+    SetHold,
+    SetTimer,
+    TimeDomain,
+)
+from arcbeam.engine.grouping.groupings import Clocks, Elements, Grouping, Together
+from arcbeam.engine.grouping.passingsessions import PassingSessions
+from arcbeam.engine.grouping.singlepane import ONLY
+from arcbeam.engine.grouping.windowbuffer import MOST_BYTES, MOST_PANES, Gathered, Gathering, Groups
+from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.reports import Restrictions
+from arcbeam.engine.protocol.stagekinds import Grouped
+from arcbeam.engine.rows.keyspace import Kind, part, parts, prefix, shown
+from arcbeam.engine.state.keyqueue import Agenda
+from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.state.timers import Fired, Timers
+from arcbeam.engine.task.bundles import BundleResult
+from arcbeam.engine.task.stagecontext import StageContext
+from arcbeam.engine.watermarks.comparison import passed
+from arcbeam.engine.watermarks.holds import GATHERED, Holder, HolderKind, Holds
+from arcbeam.errors import StateFormatError
+from arcbeam.model import plan
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+
+_DOMAIN: Final = {"window": TimeDomain.EVENT_TIME, "clock": TimeDomain.PROCESSING_TIME}
+_NO_KEY: Final = b""
+_FAMILIES: Final = {
+    "window": plan.TimeDomain.EVENT,
+    "clock": plan.TimeDomain.PROCESSING,
+    GATHERED: plan.TimeDomain.EVENT,
+}
+_STATE: Final = HolderKind.STATE
+_PANE: Final = "pane"
+
+
+class GroupedLogic:
+    """Elements are grouped.
+
+    Args:
+        place: of the stage.
+        kind: how.
+    """
+
+    def __init__(self, place: StageContext, kind: Grouped) -> None:
+        number = place.placed.number
+        self._place = place
+        self._decode = kind.decode
+        space = prefix(Kind.GROUPING, number)
+        self._grouping = Grouping(kind.strategy, place.view, space)
+        rules = self._grouping.rules
+        self._gathering = Gathering(rules, place.view, space, kind.unpack) if rules.gathers else None
+        self._timers = Timers(place.view, number, _FAMILIES)
+        self._agenda = Agenda(self._timers)
+        self._holds = Holds(place.view, number)
+        # Most effects and timers are about the same window as the one before.
+        self._window: Window | None = None
+        self._encoded = b""
+        self._sessions: PassingSessions | None = None
+        self._panes: list[EmitPane] = []
+        self._pane_bytes = 0
+        self._before: Clocks | None = None
+        """What time it is as long as the watermark has not moved."""
+
+    def begin(self, plan: StepPlan, moves: Sequence[Handover], upstream: Timestamp) -> None:
+        """See `StageLogic`."""
+        if (sessions := self._grouping.sessions) is not None:
+            clock = self._place.clock
+            self._sessions = PassingSessions(self._grouping, sessions, clock.input, clock.ahead(upstream))
+
+    def timely(self, key: bytes, elements: Elements) -> Elements:
+        """See `StageLogic`: it has no side inputs, so all goes straight on."""
+        return elements
+
+    def deliver(self, key: bytes, elements: Elements) -> None:
+        """See `StageLogic`."""
+        if self._before is None:
+            self._before = self._clocks(self._place.clock.input)
+        if self._gathering is not None:
+            watermark = self._before.input_watermark
+            if isinstance(elements, Together) and self._gathering.take(key, elements, watermark):
+                return
+            elements = self._gathering.take_each(key, elements, watermark)
+            if not elements:
+                return
+        elif self._sessions is not None:
+            elements = list(elements)  # decoded once, wherever they go
+            if self._sessions.take(key, elements):
+                return
+            for taken in self._sessions.withdraw(key):
+                self._add(key, taken, self._before)
+        self._add(key, elements, self._before)
+
+    def _add(self, key: bytes, elements: Elements, clocks: Clocks) -> None:
+        try:
+            effects = self._grouping.add(key, elements, clocks)
+        except StateFormatError as e:
+            raise self._located(e, key) from e
+        self._carry_out(effects)
+
+    def resume(self) -> bool:
+        """See `StageLogic`."""
+        self._put_out()
+        return False
+
+    def fire(self, watermark: Timestamp) -> bool:
+        """See `StageLogic`."""
+        self._keep(watermark)
+        exhausted = self._fire(watermark)
+        if exhausted and self._gathering is not None:
+            self._finish(self._gathering, watermark)
+        self._put_out()
+        return exhausted and self._agenda.is_due(watermark, self._place.now)
+
+    def _finish(self, gathering: Gathering, watermark: Timestamp) -> None:
+        """The budget is used up. What came in this very step goes on all the same: to keep it would cost more."""
+        clocks = self._clocks(watermark)
+        for window in gathering.windows():
+            if gathering.is_stored(window):
+                self._store(window)
+            else:
+                self._timers.clear(_NO_KEY, self._ordered(window), GATHERED)
+                self._end(window, clocks)
+
+    def _keep(self, watermark: Timestamp) -> None:
+        """What was gathered waits for the end of its window: in the state, unless the watermark has passed that.
+
+        Sessions that have passed go on.
+        """
+        place, gathering = self._place, self._gathering
+        for panes in () if self._sessions is None else self._sessions.panes():
+            place.tally.fired += len(panes)
+            place.record(place.runner.panes(panes))
+        for window in () if gathering is None else gathering.windows():
+            end = self._grouping.rules.bounds(window).end
+            self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
+            if not passed(watermark, end):
+                self._store(window)
+
+    def _store(self, window: Window) -> None:
+        assert self._gathering is not None
+        try:
+            self._gathering.store(window)
+        except StateFormatError as e:
+            raise self._located(e) from e
+
+    def _fire(self, watermark: Timestamp) -> bool:
+        place, clocks = self._place, self._clocks(watermark)
+        while (fired := self._agenda.next(watermark, place.now)) is not None:
+            assert isinstance(fired, Fired)
+            if self._window is None or fired.window != self._encoded:
+                self._window, self._encoded = self._decode(fired.window), fired.window
+            if fired.family == GATHERED:
+                if not self._end(self._window, clocks):
+                    return True
+            else:
+                place.tally.fired += 1
+                try:
+                    effects = self._grouping.fire(fired.key, self._window, _DOMAIN[fired.family], clocks)
+                except StateFormatError as e:
+                    raise self._located(e, fired.key) from e
+                self._carry_out(effects)
+            if place.budget.exhausted():
+                return True
+        return False
+
+    def _end(self, window: Window, clocks: Clocks) -> bool:
+        """The watermark has passed the end of a window; whether all that was gathered of it has gone on.
+
+        Each key's window is on its own from there on, if it is not over: late elements may follow.
+        """
+        gathering, place = self._gathering, self._place
+        assert gathering is not None
+        end, expiry, _ = self._grouping.rules.bounds(window)
+        over = clocks.input_watermark > expiry
+        groups = self._groups(gathering, window)
+        waiting, size = len(self._panes), self._pane_bytes
+        for key, contents in self._read(groups):
+            if over and not contents.behind:
+                self._panes.append(EmitPane(key, window, contents, end, ONLY))
+                self._pane_bytes += contents.size
+            else:
+                self._go_on(key, window, contents, clocks)
+            place.tally.fired += 1
+            waiting += 1
+            size += contents.size
+            if waiting >= MOST_PANES or size >= MOST_BYTES:
+                waiting = size = 0
+                self._put_out()
+                if groups.stored and place.budget.exhausted() and groups.leave():
+                    self._timers.set(_NO_KEY, self._ordered(window), GATHERED, end, end)
+                    return False
+        return True
+
+    def _groups(self, gathering: Gathering, window: Window) -> Groups:
+        try:
+            return gathering.groups(window)
+        except StateFormatError as e:
+            raise self._located(e) from e
+
+    def _read(self, groups: Groups) -> Iterator[tuple[bytes, Gathered]]:
+        try:
+            yield from groups
+        except StateFormatError as e:
+            raise self._located(e) from e
+
+    def _go_on(self, key: bytes, window: Window, contents: Gathered, clocks: Clocks) -> None:
+        try:
+            came, late = list(contents), contents.late()
+            times = [self._grouping.rules.bounds(window).end] * len(came)
+            effects = self._grouping.end(key, window, (came, times), late, clocks)
+        except StateFormatError as e:
+            raise self._located(e, key) from e
+        self._place.tally.unparked += len(came) + len(late[0])
+        self._carry_out(effects)
+
+    def next_event(self) -> Timestamp | None:
+        """See `StageLogic`."""
+        return self._timers.next_event()
+
+    def next_due(self) -> Timestamp | None:
+        """See `StageLogic`."""
+        return self._timers.next_processing()
+
+    def restrictions(self) -> Restrictions:
+        """See `StageLogic`."""
+        return Restrictions()
+
+    def kept(self, closed: BundleResult) -> Kept:
+        """See `StageLogic`."""
+        gathered = 0 if self._gathering is None else self._gathering.many.more
+        return Kept(
+            self._grouping.more + gathered, event_timers=self._timers.more_event, clock_timers=self._timers.more_clock
+        )
+
+    def _located(self, error: StateFormatError, key: bytes | None = None) -> StateFormatError:
+        """The error, with the place where the state is."""
+        what, why = error.args
+        place = self._place
+        of_key = "" if key is None else f" of key {shown(parts(part(key))[0])}"
+        return StateFormatError(f"{what},{of_key} of {place.placed.name!r} in shard {place.shard},", why)
+
+    def _clocks(self, watermark: Timestamp) -> Clocks:
+        # The output watermark is never ahead of the input's: one who has said nothing yet is at the beginning.
+        return Clocks(self._place.now, watermark, min(self._place.committed_output, watermark))
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        place = self._place
+        for effect in effects:
+            # Taken apart as tuples: a pattern with fields looks each of them up by its name.
+            match effect:
+                case EmitPane():
+                    self._panes.append(effect)
+                    if isinstance(effect.contents, Values | Gathered):
+                        self._pane_bytes += effect.contents.size
+                case SetHold():
+                    key, window, at = effect
+                    self._holds.set(Holder(_STATE, _PANE, key, self._ordered(window)), at, floor=place.committed_output)
+                case SetTimer():
+                    key, window, domain, at = effect
+                    self._timers.set(key, self._ordered(window), _family(domain), at, None)
+                case ClearHold():
+                    key, window = effect
+                    self._holds.clear(Holder(_STATE, _PANE, key, self._ordered(window)))
+                case ClearTimer():
+                    key, window, domain = effect
+                    self._timers.clear(key, self._ordered(window), _family(domain))
+                case DropLate() | DropHeld():
+                    place.drop(effect)
+                case _:
+                    assert_never(effect)
+        if len(self._panes) >= MOST_PANES or self._pane_bytes >= MOST_BYTES:
+            self._put_out()
+
+    def _put_out(self) -> None:
+        """The panes that wait for others go on with them: one by one, each would cost as much as some together."""
+        panes, self._panes, self._pane_bytes = self._panes, [], 0
+        if panes:
+            self._place.record(self._place.runner.panes(panes))
+
+    def _ordered(self, window: Window) -> bytes:
+        if window is not self._window:
+            self._window, self._encoded = window, window.ordered()
+        return self._encoded
+
+
+def _family(domain: TimeDomain) -> str:
+    return "window" if domain is TimeDomain.EVENT_TIME else "clock"

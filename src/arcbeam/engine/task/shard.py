@@ -1,0 +1,151 @@
+"""What one task does with its range of shards in a step.
+
+Owns what goes between the stages and shards of a task: the markers of the level before, the watermarks that follow from
+them, the task's own marker, its report. Must not know where rows and state come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.markers import NO_INPUT, Marker, UpstreamWatermarks, gather
+from arcbeam.engine.protocol.microbatchplan import Handover, StepPlan
+from arcbeam.engine.protocol.reports import StageReport, TaskReport
+from arcbeam.engine.protocol.stagekinds import Grouped, Splittable, StageSpec, Stateful
+from arcbeam.engine.rows.keyspace import Kind, after, claim, prefix
+from arcbeam.engine.state.residuals import Residuals
+from arcbeam.engine.task.bundles import Budget, BundleResult, Exchange, Shards, SideInputs
+from arcbeam.engine.task.stagecontext import StageContext
+from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.engine.watermarks.clocks import Clock, Port, output_time, told_time
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+
+_WAITING: Final = (Kind.EVENT_HELD, Kind.EVENT, Kind.PROCESSING, Kind.SORTED)
+"""Indexes of what waits for its time in a stage with keys."""
+
+
+class TaskStep:
+    """A task of a level in a step.
+
+    Args:
+        layout: of the job.
+        specs: the stages of the level, by name.
+        level: of the task.
+        task: its number in the level.
+        token: of this attempt; no other attempt of any task has it.
+        plan: of the step.
+    """
+
+    def __init__(
+        self, layout: Layout, specs: Mapping[str, StageSpec], level: int, task: int, token: bytes, plan: StepPlan
+    ) -> None:
+        self._layout = layout
+        self._specs = specs
+        self._level = level
+        self._task = task
+        self._token = token
+        self._plan = plan
+
+    def run(self, exchange: Exchange, shards: Shards, sides: SideInputs, budget: Budget) -> TaskReport:
+        """Does the task's part of the step, up to its marker.
+
+        Returns:
+            The report, without the names of files: whoever writes them adds those.
+
+        Raises:
+            InconsistentCutError: the markers of the level before are not all there, or do not agree. The step fails.
+        """
+        layout, plan = self._layout, self._plan
+        gathered = self._gathered(exchange)
+        reports: list[StageReport] = []
+        ends: list[BundleResult] = []
+        times: dict[Port, Timestamp] = dict(gathered.times)
+        for shard in layout.range_of(self._level, self._task):
+            claim(shards.view(shard), self._level, shard)
+        waiting = self._waiting(shards)
+        moves: dict[tuple[str, int], list[Handover]] = {}
+        for move in plan.moves:
+            for place_of in {move.source, move.target}:
+                moves.setdefault((move.stage, place_of), []).append(move)
+        for shard in layout.range_of(self._level, self._task):
+            view = shards.view(shard)
+            for placed in layout.at(self._level):
+                upstream = plan.times.upstream_of(placed.name, (gathered.times[port] for port in placed.flow.inputs))
+                place = StageContext(
+                    placed,
+                    shard,
+                    plan.step,
+                    plan.time,
+                    min((plan.times.outputs.get(port, MIN_TIMESTAMP) for port in placed.ports), default=MIN_TIMESTAMP),
+                    view,
+                    Clock(view, placed.number, placed.flow.outputs),
+                    shards.runner(placed.name, shard),
+                    exchange,
+                    # One that never ends must not take all: those behind it have their turn in the same step.
+                    # What comes new in this step was in nobody's count.
+                    budget.part(1 / max(1, len(waiting) + self._is_new(placed, shard, waiting))),
+                )
+                waiting.discard((placed.name, shard))
+                stage = StageStep(self._specs[placed.name], place, sides, plan.times.outputs)
+                report, closed = stage.run(upstream, plan, moves.get((placed.name, shard), ()))
+                reports.append(report)
+                ends.append(closed)
+                for port in placed.ports:
+                    there = output_time(upstream, report.local, port.output)
+                    there = told_time(placed.flow.ways(port.output), there)
+                    times[port] = min(there, times.get(port, MAX_TIMESTAMP))
+        exchange.send(
+            Marker(plan.step, plan.attempt, self._level, self._task, self._token, gathered.input_digest, times)
+        )
+        return TaskReport(
+            self._level,
+            self._task,
+            self._token,
+            gathered.input_digest,
+            tuple(reports),
+            tuple(sorted({port for closed in ends for port in closed.published})),
+            tuple(committable for closed in ends for committable in closed.committables),
+            sum(closed.finalizations for closed in ends),
+        )
+
+    def _waiting(self, shards: Shards) -> set[tuple[str, int]]:
+        """Who shares the budget: where restrictions are due, and where timers or panes may be."""
+        return {
+            (placed.name, shard)
+            for placed in self._layout.at(self._level)
+            for shard in self._layout.range_of(self._level, self._task)
+            if self._may_leave(placed, shards, shard)
+        }
+
+    def _is_new(self, placed: Placed, shard: int, waiting: Collection[tuple[str, int]]) -> bool:
+        return isinstance(self._specs[placed.name].kind, Splittable) and (placed.name, shard) not in waiting
+
+    def _may_leave(self, placed: Placed, shards: Shards, shard: int) -> bool:
+        kind, view = self._specs[placed.name].kind, shards.view(shard)
+        if isinstance(kind, Splittable):
+            due = Residuals(view, placed.number, placed.flow.outputs).next_due()
+            return due is not None and due <= self._plan.time
+        if not isinstance(kind, Grouped | Stateful):
+            return False
+        return any(
+            next(iter(view.scan(start, after(start))), None) is not None
+            for start in (prefix(index, placed.number) for index in _WAITING)
+        )
+
+    def _gathered(self, exchange: Exchange) -> UpstreamWatermarks:
+        """The watermarks of all levels before, which this step has come to; those that rest are where they were."""
+        if self._level == self._plan.first:
+            outputs = self._plan.times.outputs
+            ports = self._layout.ports_before(self._level)
+            return UpstreamWatermarks({port: outputs[port] for port in ports}, NO_INPUT)
+        return gather(
+            exchange.markers(),
+            step=self._plan.step,
+            attempt=self._plan.attempt,
+            level=self._level - 1,
+            tasks=self._layout.tasks[self._level - 1],
+            ports=self._layout.ports_before(self._level),
+            committed_outputs=self._plan.times.outputs,
+        )

@@ -1,0 +1,317 @@
+"""Stateful stages on a bounded input: one key after the other, its data first, then its timers.
+
+Owns the order of what happens to a key, waiting for processing-time timers, and when a key's state goes. Which timer
+fires next is known by `harness.state.timers`, what state is by `harness.state.handler`, bundles by
+`harness.bundle.processor`.
+
+The watermark of a key's input is at the beginning of time while its elements are processed, then at the end of time:
+all elements of a key are adjacent, so no other key has to be looked at. Event-time timers then fire in order of their
+timestamps until none is left, those that firing sets included. Processing-time timers wait for the clock: a key that
+has some is parked with its state, the shard goes on, and parked keys fire by due time. Windows expire at the end of
+time: a key with nothing pending loses its state.
+
+Nothing has to be committed between a key's data and its timers: in a bundle the SDK reads its own writes, and timers
+come here the moment they are set. Where bundles are cut makes no difference.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+from apache_beam import coders
+from apache_beam.utils.timestamp import MAX_TIMESTAMP
+
+from arcbeam.harness.batch.keyblocks import Alike, InOrder, KeyBlocks, TimeSorted
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.encoding.blocks import Block, BlockCoder
+from arcbeam.harness.state import bags
+from arcbeam.harness.state.handler import InProcessStateHandler
+from arcbeam.harness.state.timers import Family, KeyTimers, Parked, SetTimer
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
+from arcbeam.model.plan import TimeDomain
+from arcbeam.model.rows import BundleReport, Row
+from arcbeam.sizes import threshold
+
+bags.register()
+
+_KEYS_PER_BUNDLE = threshold(16_384)
+"""The SDK keeps its handles on the state of every key of a bundle, about a kilobyte each, until the bundle ends."""
+_KEYS = threshold(256)
+"""So many run in one go."""
+_END = int(MAX_TIMESTAMP.micros)
+
+
+class Clock(Protocol):
+    """Processing time, in microseconds since 1970."""
+
+    def now(self) -> int:
+        """What time it is."""
+        ...
+
+    def wait_until(self, due: int) -> None:
+        """Returns when it is that late."""
+        ...
+
+
+class WallClock:
+    """The real one."""
+
+    def now(self) -> int:
+        """See `Clock`."""
+        return time.time_ns() // 1000
+
+    def wait_until(self, due: int) -> None:
+        """See `Clock`."""
+        while (left := due - self.now()) > 0:
+            time.sleep(left / 1e6)
+
+
+class KeyedInput:
+    """See `arcbeam.harness.batch.inputs.InputDriver`.
+
+    Args:
+        processor: of a stage whose root keeps state or timers.
+        clock: what processing-time timers follow.
+    """
+
+    def __init__(self, processor: StageProcessor, clock: Clock | None = None) -> None:
+        self._bundles = processor.bundles
+        self._clock: Clock = clock or WallClock()
+        self._memory = processor.settings.group_memory_bytes
+        taker = processor.root.output_blocks.only_taker
+        self._keys: _Keys = _RunKeys(processor, taker) if isinstance(taker, StatefulOperation) else _SdkKeys(processor)
+        self._timers = KeyTimers()
+        self._families = [
+            Family(processor.sdk.ops[t.transform], t.family, t.domain is TimeDomain.PROCESSING, self._timers)
+            for t in processor.stage.timers
+        ]
+        element, windows = processor.root.pcoll_coder.wrapped_value_coder, processor.root.pcoll_coder.window_coder
+        self._decode_key: Callable[[bytes], Any] = element.key_coder().get_impl().decode
+        values = BlockCoder(coders.WindowedValueCoder(element.value_coder(), windows))
+        self._read: KeyBlocks = (TimeSorted if processor.root.how.time_sorted else InOrder)(values, self._memory)
+        self._parked: list[tuple[int, int, bytes, Any, Parked]] = []
+        self._parkings = 0
+
+    def run(self, rows: Iterable[Row], report: BundleReport) -> None:
+        """See `InputDriver`."""
+        self._parked, self._parkings = [], 0
+        self._keys.begin_task()
+        for some in self._read(rows):
+            if not self._families and isinstance(some, Alike) and self._keys.put_all(some):
+                continue
+            for encoded, blocks in some:
+                self._process(encoded, blocks)
+                while self._parked and self._parked[0][0] <= self._clock.now():
+                    self._resume()
+        while self._parked:
+            due = self._parked[0][0]
+            if due > self._clock.now():
+                # What the bundle holds must not wait for the clock.
+                self._bundles.close()
+                self._clock.wait_until(due)
+            self._resume()
+        self._bundles.close()
+        self._keys.settle()
+
+    def _process(self, encoded: bytes, blocks: Iterable[Block]) -> None:
+        """All that can be done for a key now: its data, then the timers that may fire."""
+        key = self._decode_key(encoded)
+        self._keys.enter(key, encoded, again=False)
+        for block in blocks:
+            self._keys.put(key, block)
+        if self._families:
+            timers = self._timers
+            self._keys.fire(timers.event_timers(_END))
+            while (due := timers.due()) is not None:
+                now = self._clock.now()
+                if due > now:
+                    self._park(due, encoded, key)
+                    self._keys.leave(key, encoded, done=False)
+                    return
+                self._fire_processing_timer(now)
+            timers.clear()
+        self._keys.leave(key, encoded, done=True)
+
+    def _park(self, due: int, encoded: bytes, key: Any) -> None:
+        self._parkings += 1
+        heapq.heappush(self._parked, (due, self._parkings, encoded, key, self._timers.park()))
+
+    def _resume(self) -> None:
+        """Fires the timer that is due first of all parked keys."""
+        due, _, encoded, key, parked = heapq.heappop(self._parked)
+        self._keys.enter(key, encoded, again=True)
+        self._timers.resume(parked)
+        self._fire_processing_timer(due)
+        next_due = self._timers.due()
+        if next_due is not None:
+            self._park(next_due, encoded, key)
+        else:
+            self._timers.clear()
+        self._keys.leave(key, encoded, done=next_due is None)
+
+    def _fire_processing_timer(self, now: int) -> None:
+        timer = self._timers.take_processing(now)
+        if timer is not None:
+            # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event
+            # time, the one the timer holds, or outputs would leave their window for the time of day.
+            self._keys.fire(iter((timer.fires_at_hold(),)))
+            self._keys.fire(self._timers.event_timers(_END))
+
+
+class _Keys(Protocol):
+    """Takes a stage's keys one after the other: `enter`, what is to be processed, `leave`; later perhaps again."""
+
+    def begin_task(self) -> None:
+        """No key has been seen."""
+        ...
+
+    def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
+        """A key is about to be processed; `again` if it was left with something pending."""
+        ...
+
+    def put(self, key: Any, block: Block) -> None:
+        """Processes values of the key; the values of the block are without it."""
+        ...
+
+    def put_all(self, alike: Alike) -> bool:
+        """Takes all of some keys, enters and leaves them, for good; False, and nothing is done, if it cannot."""
+        ...
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """Fires timers of the key, each before the next is asked for."""
+        ...
+
+    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+        """The key is left, for good if nothing is pending for it: its windows have expired."""
+        ...
+
+    def settle(self) -> None:
+        """No bundle is open: what is still to be done about keys that were left is done."""
+        ...
+
+
+def _memory_of(processor: StageProcessor) -> InProcessStateHandler:
+    """The state of a bounded stage."""
+    assert isinstance(processor.state, InProcessStateHandler)
+    return processor.state
+
+
+class _RunKeys:
+    """Keys of an operation of ours, which has no state of a key any more that was left."""
+
+    def __init__(self, processor: StageProcessor, operation: StatefulOperation) -> None:
+        self._bundles, self._handler, self._op = processor.bundles, _memory_of(processor), operation
+        operation.counts_for(processor.root.output_blocks)
+        self._decode_key = processor.root.pcoll_coder.key_coder().get_impl().decode
+
+    def begin_task(self) -> None:
+        """See `_Keys`."""
+        self._handler.clear_all()
+
+    def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
+        """See `_Keys`."""
+        self._op.begin_key(key, fresh=not again)
+
+    def put(self, key: Any, block: Block) -> None:
+        """See `_Keys`."""
+        self._bundles.put(self._op.put, block)
+
+    def put_all(self, alike: Alike) -> bool:
+        """See `_Keys`."""
+        op, bundles, count = self._op, self._bundles, len(alike)
+        if not op.takes_whole_keys or len(alike.like.windows) != 1 or count > bundles.room():
+            return False
+        keys = ((self._decode_key(key), values) for key, values in alike.values_of.items())
+        # Between them somebody looks at the clock.
+        while some := list(islice(keys, _KEYS)):
+            bundles.open()
+            op.put_whole_keys(some, alike.like)
+            bundles.took(sum(len(values) for _, values in some))
+        return True
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """See `_Keys`."""
+        self._bundles.fire_each(self._op.fire, timers)
+
+    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+        """See `_Keys`."""
+        if self._op.end_key(keep=not done):
+            nested = self._op.cells.encode_key(key)
+            if done:
+                self._handler.drop_key(nested)
+            else:
+                self._handler.park(nested)
+
+    def settle(self) -> None:
+        """See `_Keys`."""
+
+
+class _SdkKeys:
+    """Keys of an operation of the SDK, which holds their state until a bundle ends: when it may go, or to a file.
+
+    Invariant: `_open` are the keys that the open bundle may hold state of, by the key as the SDK knows it; `_left` are
+    those that were left since the last bundle ended, and whether for good.
+    """
+
+    def __init__(self, processor: StageProcessor) -> None:
+        self._bundles = processor.bundles
+        self._handler = _memory_of(processor)
+        self._stateful = bool(processor.stage.states)
+        key_coder = processor.root.pcoll_coder.key_coder().get_impl()
+        self._encode_nested: Callable[[Any], bytes] = key_coder.encode_nested
+        self.begin_task()
+
+    def begin_task(self) -> None:
+        """See `_Keys`."""
+        self._count = self._bundles.count
+        self._open: dict[Any, bytes] = {}
+        self._left: dict[bytes, bool] = {}
+        self._handler.clear_all()
+
+    def enter(self, key: Any, encoded: bytes, *, again: bool) -> None:
+        """See `_Keys`."""
+        if not self._stateful:
+            return
+        if self._open.get(key, encoded) != encoded or len(self._open) >= _KEYS_PER_BUNDLE:
+            # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
+            self._bundles.close()
+        if not self._bundles.is_open:
+            self.settle()
+        self._open[key] = encoded
+        self._count = self._bundles.count
+
+    def put(self, key: Any, block: Block) -> None:
+        """See `_Keys`."""
+        self._bundles.emit_block(block.with_values([(key, value) for value in block.values]))
+
+    def put_all(self, alike: Alike) -> bool:
+        """See `_Keys`."""
+        return False
+
+    def fire(self, timers: Iterator[SetTimer]) -> None:
+        """See `_Keys`."""
+        for timer in timers:
+            self._bundles.fire(timer.family.operation.process_timer, timer.family.name, timer.for_sdk())
+
+    def leave(self, key: Any, encoded: bytes, *, done: bool) -> None:
+        """See `_Keys`."""
+        if not self._stateful:
+            return
+        if self._bundles.count != self._count:
+            # A bundle ended meanwhile, and with it what the SDK held of the keys before this one.
+            self.settle()
+            self._open[key] = encoded
+        self._left[self._encode_nested(key)] = done
+
+    def settle(self) -> None:
+        """The SDK holds nothing of the keys that were left: their state goes if they are done, else it is parked."""
+        for key, done in self._left.items():
+            if done:
+                self._handler.drop_key(key)
+            else:
+                self._handler.park(key)
+        self._left, self._open = {}, {}

@@ -1,0 +1,235 @@
+"""What comes to a stage of a step: rows of an exchange as the engine's elements.
+
+Owns in which form a value goes through the engine. One that may have to wait in the shard's state is bytes; any other
+is the SDK's object, which the engine does not look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+from apache_beam.coders import coder_impl
+
+from arcbeam.engine.grouping.contents import Values
+from arcbeam.engine.grouping.groupings import Elements, Together, WindowedElement
+from arcbeam.engine.grouping.windowbuffer import Gathered
+from arcbeam.harness.encoding.blocks import Block, BlockCoder, Each
+from arcbeam.harness.encoding.frames import key_groups
+from arcbeam.harness.encoding.stamps import Stamp, Stamps
+from arcbeam.harness.streaming.windows import Windows, our_pane, their_pane
+from arcbeam.model.rows import Row
+from arcbeam.model.windows import Window
+from arcbeam.sizes import threshold
+
+NO_KEY: Final = b""
+_JOINED_BYTES: Final = threshold(64 * 1024)
+"""What comes to a key up to this size (encoded) may be one block."""
+_EAGER_BYTES: Final = threshold(1 << 20)
+"""The values of a pane up to this size (encoded) are given to user code as a list, more of them as an iterable."""
+
+
+class Codec:
+    """Elements of one PCollection on their way through the engine.
+
+    Args:
+        coder: of their values.
+        windows: of the PCollection.
+        waits: whether they may have to wait in the shard's state.
+
+    Attributes:
+        encode: makes bytes of a value.
+        decode: makes a value of its bytes.
+    """
+
+    def __init__(self, coder: Any, windows: Windows, waits: bool) -> None:
+        impl = coder.get_impl()
+        self.encode, self.decode = impl.encode, impl.decode
+        self._windows = windows
+        self.waits = waits
+
+    def elements(self, block: Block) -> Iterator[WindowedElement]:
+        """The elements of a block for the engine."""
+        all_ours, micros, windows, panes = self._windows.all_ours, block.micros, block.windows, block.panes
+        return zip(
+            map(self.encode, block.values) if self.waits else block.values,
+            micros if type(micros) is Each else repeat(micros),
+            map(all_ours, windows) if type(windows) is Each else repeat(all_ours(windows)),
+            map(our_pane, panes) if type(panes) is Each else repeat(our_pane(panes)),
+            strict=False,
+        )
+
+    def block(self, elements: Elements) -> Block:
+        """A block of what comes from the engine, at least one element."""
+        if isinstance(elements, BlockElements | EncodedElements):
+            return elements.block
+        values, times, windows, panes = zip(*elements, strict=True)
+        return Block(
+            list(map(self.decode, values)) if self.waits else list(values),
+            column(times, int),
+            column(windows, self._windows.all_theirs),
+            column(panes, their_pane),
+        )
+
+    def windows(self, block: Block) -> tuple[Window, ...] | None:
+        """The windows that all elements are in; None if they differ."""
+        return None if type(block.windows) is Each else self._windows.all_ours(block.windows)
+
+
+def column(each: Sequence[Any], theirs: Callable[[Any], Any]) -> Any:
+    """A column of a block, said once if it is the same for all."""
+    first = each[0]
+    return theirs(first) if each.count(first) == len(each) else Each(map(theirs, each))
+
+
+class BlockElements(Together):
+    """A block that is taken apart only if somebody looks. See `arcbeam.engine.grouping.groupings.Together`.
+
+    Attributes:
+        block: as it came.
+    """
+
+    __slots__ = ("_codec", "block", "packed", "windows")
+
+    def __init__(self, block: Block, codec: Codec, packed: bytes | None = None) -> None:
+        self.block, self.packed = block, packed
+        self._codec = codec
+        self.windows = codec.windows(block)
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def __iter__(self) -> Iterator[WindowedElement]:
+        return self._codec.elements(self.block)
+
+
+class EncodedElements(Together):
+    """The same of a block's bytes, of which what the elements share is known. They are decoded each time."""
+
+    __slots__ = ("_codec", "_stamp", "packed", "windows")
+
+    packed: bytes
+
+    def __init__(self, packed: bytes, stamp: Stamp, windows: tuple[Window, ...] | None, codec: Codec) -> None:
+        self._stamp, self._codec = stamp, codec
+        self.packed, self.windows = packed, windows
+
+    @property
+    def block(self) -> Block:
+        """The block."""
+        return self._stamp.block(self.packed)
+
+    def __len__(self) -> int:
+        return self.packed[1]
+
+    def __iter__(self) -> Iterator[WindowedElement]:
+        return self._codec.elements(self.block)
+
+
+def plain_elements(rows: Iterable[Row], coder: BlockCoder, codec: Codec) -> Iterator[tuple[bytes, Elements]]:
+    """What comes to a stage without keys."""
+    for row in rows:
+        for block in coder.read(row.blob):
+            yield NO_KEY, BlockElements(block, codec)
+
+
+def keyed_elements(
+    rows: Iterable[Row], coder: BlockCoder, codec: Codec, memory: int, *, join: bool = False
+) -> Iterator[tuple[bytes, Elements]]:
+    """What comes to a stage with keys: each encoded key with its values, as they were written.
+
+    Args:
+        rows: in ascending order of bucket.
+        coder: of blocks of values.
+        codec: of values.
+        memory: bytes of a bucket to hold; beyond it they move to a local file.
+        join: what has come to a key from several tasks is one, if it is little.
+    """
+    stamps: Stamps[tuple[Window, ...] | None] = Stamps(coder)
+
+    def came(payload: bytes) -> Iterator[BlockElements | EncodedElements]:
+        known = stamps.of(payload)
+        if known is not None:
+            yield EncodedElements(payload, *known, codec)
+            return
+        blocks = list(coder.read(payload))
+        for block in blocks:
+            elements = BlockElements(block, codec, payload if len(blocks) == 1 else None)
+            if elements.packed is not None:
+                stamps.add(payload, block, elements.windows)
+            yield elements
+
+    for key, windows in key_groups(rows, memory):
+        chunks = windows[b""]
+        if join and chunks.size <= _JOINED_BYTES:
+            parts = [each for payload in chunks for each in came(payload)]
+            yield key, parts[0] if len(parts) == 1 else BlockElements(Block.join([each.block for each in parts]), codec)
+            continue
+        for payload in chunks:
+            for elements in came(payload):
+                yield key, elements
+
+
+class Packed:
+    """The values of elements that were packed (`Together.packed`) and kept.
+
+    Args:
+        coder: of blocks of them.
+        codec: of the values.
+    """
+
+    def __init__(self, coder: BlockCoder, codec: Codec) -> None:
+        self._coder, self._codec = coder, codec
+        self._stamps: Stamps[None] = Stamps(coder)
+
+    def values(self, packed: bytes) -> list[Any]:
+        """As the SDK has them."""
+        known = self._stamps.of(packed)
+        if known is not None:
+            return known[0].values(packed)
+        block = next(self._coder.read(packed))
+        self._stamps.add(packed, block, None)
+        return block.values
+
+    def encoded(self, packed: bytes) -> Iterator[bytes]:
+        """As the engine has them; see `arcbeam.engine.grouping.windowbuffer.Unpack`."""
+        return map(self._codec.encode, self.values(packed))
+
+
+class PaneValues:
+    """The values of a pane that is too large to be decoded at once; may be iterated any number of times.
+
+    SUBTLE: what they are decoded from stays with the pane, not with the state, so it may be kept.
+    """
+
+    __slots__ = ("_codec", "_contents", "_packed")
+
+    def __init__(self, contents: Values | Gathered, codec: Codec, packed: Packed) -> None:
+        self._contents = contents
+        self._codec, self._packed = codec, packed
+
+    @staticmethod
+    def of(contents: Values | Gathered, codec: Codec, packed: Packed) -> Any:
+        """The values of a pane, for the SDK: a list if they are few."""
+        if contents.size > _EAGER_BYTES:
+            return PaneValues(contents, codec, packed)
+        if isinstance(contents, Values):
+            return list(map(codec.decode, contents))
+        if len(contents.parts) == 1 and type(contents.parts[0]) is bytes:
+            return packed.values(contents.parts[0])
+        return list(PaneValues(contents, codec, packed))
+
+    def __iter__(self) -> Iterator[Any]:
+        contents, decode = self._contents, self._codec.decode
+        if isinstance(contents, Values):
+            yield from map(decode, contents)
+            return
+        for part in contents.parts:
+            yield from map(decode, part) if isinstance(part, Values) else self._packed.values(part)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+coder_impl.FastPrimitivesCoderImpl.register_iterable_like_type(PaneValues)

@@ -1,0 +1,275 @@
+"""User code of a stage in a shard, for the length of a step: the engine's runner on the SDK's bundles.
+
+Owns what a call of the engine is to the SDK, and what the call has led to. Must not know when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate, DropReason, EmitPane
+from arcbeam.engine.grouping.groupings import Elements, WindowedElement
+from arcbeam.engine.protocol.layout import Placed
+from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.state.residuals import Remainder, Restriction
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task.bundles import NOTHING, Budget, BundleResult, CallResult, RestrictionResult
+from arcbeam.errors import ArcbeamError
+from arcbeam.harness.bundle.observedtimes import doubted, seen, sketches
+from arcbeam.harness.encoding.blocks import Block, Each
+from arcbeam.harness.operations.lateoperation import MOST_TOGETHER, dropped
+from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.harness.streaming.elements import PaneValues, column
+from arcbeam.harness.streaming.restrictions import LONGEST_SHOWN, StepRestrictions
+from arcbeam.harness.streaming.streamingstage import StepStage
+from arcbeam.harness.streaming.windows import their_pane
+from arcbeam.model import texts
+from arcbeam.model.commits import Committable
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.windows import Window
+from arcbeam.sizes import threshold
+
+_FEW: Final = threshold(4)
+"""Panes that have a block of their own, on average; with fewer they share one."""
+_stamp: Final = attrgetter("window", "timestamp", "pane")
+
+
+class StepRunner:
+    """See `arcbeam.engine.task.bundles.Runner`: one bundle, or several where they are cut, for all calls.
+
+    What a call has changed of user state is in the view when it returns, though the SDK would keep it until its bundle
+    ends.
+
+    Args:
+        stage: whose user code it is. No other runner of it is in use before this one is finished.
+        view: of the shard's state.
+        placed: the stage, as the engine knows it.
+        clock: of the task; by default its host's is right.
+    """
+
+    def __init__(self, stage: StepStage, view: StateView, placed: Placed, clock: TaskClock | None = None) -> None:
+        self._stage = stage
+        self._outputs = placed.flow.outputs
+        self._clock = clock or TaskClock()
+        stage.timers.clock = self._clock
+        self._bundles = stage.processor.bundles
+        self._writers: Any = stage.processor.context.writers
+        self._taken = self._taken_so_far()
+        self._finalizations = len(self._bundles.callbacks)
+        # What a task saw that ended before its end counts for nothing.
+        seen(stage.observers)
+        sketches(stage.observers)
+        doubted(stage.observers)
+        self._encoded_key: bytes | None = None
+        self._key: Any = None
+        self._encoded_window: bytes | None = None
+        self._window: tuple[Any] = (None,)
+        self._late: list[Any] = []
+        stage.state.work_on(view, placed.number)
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        """See `Runner`."""
+        stage = self._stage
+        block = stage.codec.block(elements)
+        if not stage.keyed:
+            self._bundles.emit_block(block)
+            return NOTHING
+        user_key = self._enter(key)
+        if stage.driven is None:
+            self._bundles.emit_block(block.with_values([(user_key, value) for value in block.values]))
+        else:
+            self._bundles.put(stage.driven.put, block)
+        return self._leave()
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        """See `Runner`."""
+        stage, decode = self._stage, self._stage.decode_key
+        values = [(decode(pane.key), PaneValues.of(pane.contents, stage.codec, stage.packed)) for pane in panes]
+        runs = [(stamp, len(list(alike))) for stamp, alike in groupby(panes, _stamp)]
+        if len(runs) * _FEW <= len(panes):
+            start = 0
+            for (window, timestamp, info), count in runs:
+                some = values if count == len(values) else values[start : start + count]
+                start += count
+                self._bundles.emit_block(Block(some, int(timestamp), (stage.windows.theirs(window),), their_pane(info)))
+            return NOTHING
+        # SUBTLE: in the order in which they came. Sorted, a key's second pane might come before its first.
+        windows, times, infos = zip(*[stamp for stamp, count in runs for _ in range(count)], strict=True)
+        theirs = Each([stage.windows.all_theirs((window,)) for window in windows])
+        self._bundles.emit_block(Block(values, Each(map(int, times)), theirs, column(infos, their_pane)))
+        return NOTHING
+
+    def fire(self, due: Iterator[Fired], led_to: Callable[[CallResult], None]) -> None:
+        """See `Runner`. State is in the view when another key comes, or none."""
+        stage, bundles, log = self._stage, self._bundles, self._stage.timers
+        if stage.fires_at_once:
+            failed: list[Exception] = []
+            bundles.fire_each(stage.stateful[0].fire, self._firing(due, led_to, failed))
+            if failed:
+                raise failed[0]
+            return
+        latest: bytes | None = None
+        for fired in due:
+            if fired.key != latest:
+                if latest is not None:
+                    self._store()
+                latest = fired.key
+                user_key = self._enter(latest)
+            family = stage.families[fired.family]
+            bundles.fire(family.fire, fired, user_key, self._their_windows(fired.window))
+            if log:
+                led_to(CallResult(timers=log.take()))
+        if latest is not None:
+            self._store()
+
+    def _firing(
+        self, due: Iterator[Fired], led_to: Callable[[CallResult], None], failed: list[Exception]
+    ) -> Iterator[Any]:
+        """The timers, for an operation that fires one before it asks for the next.
+
+        SUBTLE: what fails in here is none of the user's code, and the operation would say that it is: so it ends, and
+        leaves the error in `failed`.
+        """
+        families, log = self._stage.families, self._stage.timers
+        driven = self._stage.stateful[0]
+        latest: bytes | None = None
+        user_key: Any = None
+        try:
+            for fired in due:
+                key = fired[0]
+                if key != latest:
+                    if latest is not None and driven.has_handles:
+                        self._store()
+                    latest = key
+                    user_key = self._enter(key)
+                yield families[fired[2]].as_set(fired, user_key, self._their_windows(fired[1]))
+                if log:
+                    led_to(CallResult(timers=log.take()))
+            if latest is not None:
+                self._store()
+        except Exception as e:
+            failed.append(e)
+
+    def expire(self, key: bytes, window: Window) -> CallResult:
+        """See `Runner`: the Python SDK has no such callback, and a stage that asks for one is refused."""
+        raise self._not_there("a callback on window expiration")
+
+    def restriction(self, key: bytes, element: WindowedElement) -> Remainder:
+        """See `Runner`."""
+        return self._restrictions.admitted(self._stage.codec.block([element]).element(0), self._outputs)
+
+    def resume(self, restriction: Restriction, budget: Budget, pieces: int) -> RestrictionResult:
+        """See `Runner`."""
+        self._bundles.open()
+        return self._restrictions.resume(restriction.remainder, budget, pieces, self._outputs, self._clock.now)
+
+    def truncate(self, restriction: Restriction) -> Remainder | None:
+        """See `Runner`."""
+        return self._restrictions.truncate(restriction.remainder)
+
+    def late(self, drop: DropLate | DropHeld | Late) -> None:
+        """Something was dropped: it is put out, if the pipeline asks for it, at the latest when the bundles end."""
+        stage = self._stage
+        if stage.late is None or isinstance(drop, Late):
+            return
+        key, window, codec = stage.decode_key(drop.key), stage.windows.theirs(drop.window), stage.codec
+        if isinstance(drop, DropLate):
+            values: Any = (codec.decode(drop.value),)
+            time, expired = drop.timestamp, drop.reason is DropReason.EXPIRED
+        else:
+            values = PaneValues(drop.contents, codec, stage.packed)
+            time, expired = drop.window.max_timestamp, False
+        for value in values:
+            self._late.append(dropped(key, value, time, window, drop.watermark, expired))
+            if len(self._late) >= MOST_TOGETHER:
+                self._put_late()
+
+    def _put_late(self) -> None:
+        late, self._late = self._late, []
+        if late:
+            assert self._stage.late is not None
+            self._bundles.put(self._stage.late.put, Block.of(late))
+
+    def prepare(self) -> CallResult:
+        """See `Runner`: once in a task, by the first of its shards; what is put out is counted when bundles end."""
+        self._stage.processor.prepare()
+        return NOTHING
+
+    def finish(self) -> BundleResult:
+        """See `Runner`."""
+        if self._stage.restrictions is not None:
+            self._stage.restrictions.close()
+        self._put_late()
+        self._bundles.close()
+        committables = tuple(
+            Committable(publisher, each)
+            for publisher, collected in self._stage.processor.committables().items()
+            for each in collected
+        )
+        finalizations = len(self._bundles.callbacks) - self._finalizations
+        return BundleResult(
+            CallResult(self._taken_so_far() - self._taken),
+            seen(self._stage.observers),
+            sketches(self._stage.observers),
+            doubted(self._stage.observers),
+            committables=committables,
+            finalizations=finalizations,
+            cells=dict(self._stage.state.more()),
+        )
+
+    def about(self) -> str:
+        """What the last call was about, for people: a key, a restriction; "" if it was about neither."""
+        if self._stage.restrictions is not None:
+            return self._stage.restrictions.about()
+        return "" if self._encoded_key is None else f"key {texts.said(repr, self._key, LONGEST_SHOWN)}"
+
+    def _enter(self, key: bytes) -> Any:
+        """A call about a user key begins; the key, for the SDK."""
+        self._stage.state.enter(key)
+        self._stage.timers.key = key
+        user_key = self._decoded(key)
+        if self._stage.driven is not None:
+            self._stage.driven.begin_key(user_key)
+        return user_key
+
+    def _leave(self) -> CallResult:
+        """The call ends: state is in the view, timers are in what is returned."""
+        self._store()
+        log = self._stage.timers
+        return CallResult(timers=log.take()) if log else NOTHING
+
+    def _store(self) -> None:
+        for operation in self._stage.stateful:
+            operation.end_key()
+        self._stage.state.commit()
+
+    def _their_windows(self, encoded: bytes) -> tuple[Any]:
+        # Most calls are about the window of the one before.
+        if encoded != self._encoded_window:
+            windows = self._stage.windows
+            self._encoded_window, self._window = encoded, (windows.theirs(windows.decode(encoded)),)
+        return self._window
+
+    def _decoded(self, key: bytes) -> Any:
+        # Many calls are about the key of the one before.
+        if key != self._encoded_key:
+            self._key = self._stage.decode_key(key)
+            self._encoded_key = key
+        return self._key
+
+    def _taken_so_far(self) -> int:
+        taken: int = sum(op.taken for op in self._writers)
+        return taken
+
+    @property
+    def _restrictions(self) -> StepRestrictions:
+        restrictions = self._stage.restrictions
+        if restrictions is None:
+            raise self._not_there("restrictions")
+        return restrictions
+
+    def _not_there(self, what: str) -> ArcbeamError:
+        return ArcbeamError(f"stage {self._stage.processor.stage.name!r} has no {what}")

@@ -1,0 +1,53 @@
+"""What a script is to user code: the elements that it adds, and the time that it is.
+
+Owns both. Must not know when anything happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from apache_beam.testing.test_stream import WindowedValueHolder
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, create
+
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.harness.encoding.blocks import Block
+from arcbeam.harness.streaming.elements import NO_KEY, BlockElements, Codec
+from arcbeam.model.timestamps import Timestamp
+
+_GLOBAL = (GlobalWindow(),)
+
+
+def scripted_elements(elements: Sequence[tuple[bytes, Timestamp]], codec: Codec) -> Iterator[tuple[bytes, Elements]]:
+    """Elements in the global window; but one that the SDK's holder wraps has a time, windows and a pane of its own.
+
+    Args:
+        elements: encoded values and their times.
+        codec: of the stage that puts them out.
+    """
+    if elements:
+        created = (create(codec.decode(value), time, _GLOBAL, PANE_INFO_UNKNOWN) for value, time in elements)
+        block = Block.of([_unwrapped(element.value) or element for element in created])
+        yield NO_KEY, BlockElements(block, codec)
+
+
+def _unwrapped(value: object) -> object | None:
+    return value.windowed_value if isinstance(value, WindowedValueHolder) else None
+
+
+@contextlib.contextmanager
+def showing(now: Timestamp) -> Iterator[None]:
+    """While open, `Timestamp.now()` in this process is the time that it is to the job.
+
+    The SDK reckons with it where processing time is meant: from a moment to a delay, say, when a restriction is
+    deferred. Of a clock that only a script moves, its own would be a wrong answer.
+    """
+    real = SdkTimestamp.now
+    SdkTimestamp.now = staticmethod(lambda: SdkTimestamp(micros=now))
+    try:
+        yield
+    finally:
+        SdkTimestamp.now = staticmethod(real)

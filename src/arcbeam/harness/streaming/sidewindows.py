@@ -1,0 +1,102 @@
+"""The side inputs of a stage of a step: which of their windows an element reads, and which are there.
+
+Owns the way from a window of the stage to those of its side inputs, as the SDK maps them. Must not know when the
+watermark has passed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.pvalue import SideInputData
+from apache_beam.runners import pipeline_context
+
+from arcbeam.harness.streaming.windows import Windows
+from arcbeam.model.plan import Stage
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.model.windows import Window
+from arcbeam.sizes import cache_size
+
+_MULTIMAP = common_urns.side_inputs.MULTIMAP.urn
+_MOST_KNOWN = cache_size(10_000)
+
+
+class Presence(Protocol):
+    """What is there of side inputs; windows are as the SDK encodes them."""
+
+    def has_chunks(self, channel: int, window: bytes) -> bool:
+        """Whether an iterable has anything in a window."""
+
+    def has_keys(self, channel: int, window: bytes) -> bool:
+        """Whether a multimap has anything in a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A side input of the stage."""
+
+    channel: int
+    keyed: bool
+    eager: bool
+    mapping: Any
+    windows: Windows
+    encode: Any
+
+
+class SideWindows:
+    """The side inputs of a stage.
+
+    Args:
+        stage: whose.
+        windows: of what the stage reads.
+    """
+
+    def __init__(self, stage: Stage, windows: Windows) -> None:
+        self._windows = windows
+        components = runner_pb.Components.FromString(stage.payload)
+        context = pipeline_context.PipelineContext(components)
+        self._sides: dict[int, _Side] = {}
+        for side in stage.side_inputs:
+            transform = components.transforms[side.transform]
+            proto = runner_pb.ParDoPayload.FromString(transform.spec.payload).side_inputs[side.tag]
+            pcoll = components.pcollections[transform.inputs[side.tag]]
+            strategy = context.windowing_strategies.get_by_id(pcoll.windowing_strategy_id)
+            coder = strategy.windowfn.get_window_coder()
+            # Several transforms of a stage may read one: they map alike, for the mapping is its own.
+            self._sides[side.channel] = _Side(
+                side.channel,
+                proto.access_pattern.urn == _MULTIMAP,
+                side.eager,
+                SideInputData.from_runner_api(proto, context).window_mapping_fn,
+                Windows(coder),
+                coder.encode,
+            )
+        self._needed: dict[Window, tuple[tuple[int, bytes], ...]] = {}
+
+    def needed(self, window: Window) -> Sequence[tuple[int, bytes]]:
+        """What an element of a window reads: channel, and the window there, as the engine orders it."""
+        known = self._needed.get(window)
+        if known is None:
+            if len(self._needed) > _MOST_KNOWN:
+                self._needed.clear()
+            theirs = self._windows.theirs(window)
+            known = self._needed[window] = tuple(
+                (side.channel, side.windows.ours(side.mapping(theirs)).ordered()) for side in self._sides.values()
+            )
+        return known
+
+    def until(self, channel: int, window: bytes) -> Timestamp:
+        """The last moment of a side input's window."""
+        return self._sides[channel].windows.decode(window).max_timestamp
+
+    def is_there(self, channel: int, window: bytes, presence: Presence) -> bool:
+        """Whether a window may be read before its end: its trigger lets it, and something has come."""
+        side = self._sides[channel]
+        if not side.eager:
+            return False
+        encoded = side.encode(side.windows.theirs(side.windows.decode(window)))
+        return presence.has_keys(channel, encoded) if side.keyed else presence.has_chunks(channel, encoded)

@@ -1,0 +1,124 @@
+"""What the engine must know of a stage, read from what the SDK has built of it.
+
+Owns the way from a stage's root to the engine's kind of stage. Must not know where the stage is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from apache_beam.portability.api import beam_runner_api_pb2 as runner_pb
+from apache_beam.transforms.window import Sessions, WindowFn
+
+from arcbeam.engine.grouping.merging import CustomMerging, Merge, Merging, SessionMerging
+from arcbeam.engine.grouping.strategy import PaneTime, Strategy
+from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageKind, Stateful
+from arcbeam.harness.bundle.processor import StageProcessor
+from arcbeam.harness.bundle.strategies import empty_panes, trigger_of, windowing_proto
+from arcbeam.harness.streaming.windows import Windows
+from arcbeam.model.plan import Stage
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, Duration, Timestamp, shifted
+from arcbeam.model.windows import Window
+
+_PANE_TIMES = {
+    runner_pb.OutputTime.EARLIEST_IN_PANE: PaneTime.EARLIEST,
+    runner_pb.OutputTime.LATEST_IN_PANE: PaneTime.LATEST,
+}
+
+
+def kind_of(processor: StageProcessor, windows: Windows) -> StageKind:
+    """What a stage does with what comes.
+
+    Args:
+        processor: of the stage.
+        windows: of what it reads.
+    """
+    stage, how = processor.stage, processor.root.how
+    if stage.splittable:
+        return Splittable()
+    match how.mode:
+        case "keyed":
+            families = family_names(stage)
+            return Stateful(
+                {families[timer.transform, timer.family]: timer.domain for timer in stage.timers},
+                windows.decode,
+                _expiry(processor, in_order=how.time_sorted),
+                _lateness(processor) if how.time_sorted else None,
+                cells=bool(stage.states),
+            )
+        case "triggered" | "groups":
+            strategy = strategy_of(windowing_proto(processor), processor.root.windowing.windowfn, windows)
+            return Grouped(strategy, windows.decode)
+        case _:
+            return Plain()
+
+
+def family_names(stage: Stage) -> dict[tuple[str, str], str]:
+    """The engine's name of each state and timer family of a stage, by transform and the SDK's name.
+
+    It is the SDK's own, unless several transforms of a stage have some: names of transforms may change while the job
+    goes on, which rows must survive.
+    """
+    all_of = [*stage.states, *((timer.transform, timer.family) for timer in stage.timers)]
+    alone = len({transform for transform, _ in all_of}) == 1
+    return {(transform, name): name if alone else f"{name}@{transform}" for transform, name in all_of}
+
+
+def strategy_of(proto: Any, windowfn: Any, windows: Windows) -> Strategy:
+    """How the engine groups, for a `WindowingStrategy`.
+
+    Args:
+        proto: the strategy.
+        windowfn: the same strategy's window function.
+        windows: of it.
+    """
+    empty_on_time, empty_last = empty_panes(proto)
+    return Strategy(
+        trigger=trigger_of(proto.trigger),
+        merging=_merging(windowfn, windows),
+        accumulating=proto.accumulation_mode == runner_pb.AccumulationMode.ACCUMULATING,
+        pane_time=_PANE_TIMES.get(proto.output_time, PaneTime.END_OF_WINDOW),
+        lateness=Duration(proto.allowed_lateness * 1000),
+        empty_on_time=empty_on_time,
+        empty_last=empty_last,
+    )
+
+
+def _lateness(processor: StageProcessor) -> Duration:
+    return Duration(windowing_proto(processor).allowed_lateness * 1000)
+
+
+def _expiry(processor: StageProcessor, in_order: bool) -> Callable[[Window], Timestamp]:
+    """When the state of a window goes. Where input waits for its turn, the lateness is in that."""
+    lateness = Duration(0) if in_order else _lateness(processor)
+    return lambda window: min(shifted(window.max_timestamp, lateness), END_OF_GLOBAL_WINDOW)
+
+
+def _merging(windowfn: Any, windows: Windows) -> Merging | None:
+    if not windowfn.is_merging():
+        return None
+    # SUBTLE: not for subclasses, which may merge otherwise.
+    if type(windowfn) is Sessions and windows.intervals:
+        return SessionMerging()
+    return CustomMerging(_Asked(windowfn, windows), windows.intervals)
+
+
+class _Asked:
+    """A window function of the user's, asked what becomes one. See `arcbeam.engine.grouping.merging.MergingFn`."""
+
+    def __init__(self, windowfn: Any, windows: Windows) -> None:
+        self._windowfn = windowfn
+        self._windows = windows
+
+    def merge(self, windows: Collection[Window]) -> Iterable[Merge]:
+        """See `MergingFn`."""
+        merges: list[Merge] = []
+        ours = self._windows.ours
+
+        class Context(WindowFn.MergeContext):  # type: ignore[misc]  # Beam is untyped
+            def merge(self, to_be_merged: Iterable[Any], merge_result: Any) -> None:
+                merges.append(Merge(tuple(map(ours, to_be_merged)), ours(merge_result)))
+
+        self._windowfn.merge(Context([self._windows.theirs(window) for window in windows]))
+        return merges

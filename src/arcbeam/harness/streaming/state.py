@@ -1,0 +1,237 @@
+"""User state in a step: what the SDK asks for by state keys, in the cells of the shard's view.
+
+Owns which cell a state key means, and when what user code has changed is in the view: at the end of each call. Must not
+know when state goes: the engine drops cells with their window.
+
+The Python SDK asks for bags and ordered lists; a value, an accumulator and a set are bags that are cleared and added
+to.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from operator import itemgetter
+from typing import Any
+
+from apache_beam.runners.worker import bundle_processor
+
+from arcbeam.engine.rows import sequences
+from arcbeam.engine.state.cells import BagCell, Cells, OrderedListCell
+from arcbeam.harness.encoding.frames import Chunks, Spool
+from arcbeam.harness.state.cells import ListRange
+from arcbeam.harness.state.statehandler import CellId, StateHandler
+from arcbeam.harness.streaming.windows import Windows
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import threshold
+
+_EAGER_BYTES = threshold(1 << 20)
+"""The contents of a cell up to this size are held as they were when they were read."""
+
+_value = itemgetter(1)
+
+
+class ViewState(StateHandler):
+    """What the SDK calls a state handler, for many steps; side inputs are as in `StateHandler`.
+
+    Between `enter` and `commit` all state is that of one user key, in one shard.
+
+    Args:
+        channels: side channel by (transform id, local name of the side input).
+        families: the engine's name of a state, by (transform id, state name).
+
+    Attributes:
+        forms: of windows; to be set before there is any state.
+    """
+
+    def __init__(self, channels: Mapping[tuple[str, str], int], families: Mapping[tuple[str, str], str]) -> None:
+        super().__init__(channels)
+        self._families = families
+        self._contexts: list[Any] = []
+        self._lent: weakref.WeakSet[_Lent] = weakref.WeakSet()
+        self._lending = False
+        self.forms: Windows
+
+    def work_on(self, view: StateView, stage: int) -> None:
+        """From now on state is that of a stage in this view."""
+        cells = self._cells = Cells(view, stage)
+        self._bags = {place: BagCell(cells, family) for place, family in self._families.items()}
+        self._lists = {place: OrderedListCell(cells, family) for place, family in self._families.items()}
+
+    def more(self) -> Mapping[str, int]:
+        """See `Cells.more`, since `work_on`."""
+        return self._cells.more
+
+    def enter(self, key: bytes) -> None:
+        """A call of user code is about that user key, encoded as the engine has it."""
+        # SUBTLE: not the key in the SDK's state keys, which is in another encoding (nested): the engine finds what is
+        # to be dropped by its own.
+        self._key = key
+
+    def commit(self) -> None:
+        """Puts into the view what the call has changed by handles of the SDK, which do so when their bundle ends."""
+        for context in self._contexts:
+            if context._all_states:
+                context.commit()
+                # SUBTLE: within a bundle the SDK tells keys apart by `==`, but 1, 1.0 and True are three keys.
+                context.reset()
+
+    def is_of(self, context: Any) -> None:
+        """The SDK has made a context of user state for one of the stage's operations."""
+        self._contexts.append(context)
+
+    # See `arcbeam.harness.state.handles.Storage`. A cell is (transform id, state name, encoded window).
+
+    def read_bag(self, key: bytes, cell: CellId, coder: Any) -> Iterable[Any]:
+        """The elements of a bag as they are now."""
+        bag, place = self._bags[cell[:2]], self._place(cell)
+        return self._elements(lambda: bag.read(*place), coder.decode)
+
+    def extend_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements to a bag."""
+        self._keep()
+        encoded = self._encoded(_each, cell, coder, elements)
+        self._bags[cell[:2]].extend(*self._place(cell), [data for _, data in encoded])
+
+    def replace_bag(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Makes elements, at least one, all that a bag has."""
+        self._keep()
+        encoded = self._encoded(_each, cell, coder, elements)
+        self._bags[cell[:2]].replace(*self._place(cell), [data for _, data in encoded])
+
+    def clear_bag(self, key: bytes, cell: CellId) -> None:
+        """Empties a bag."""
+        self._keep()
+        self._bags[cell[:2]].clear(*self._place(cell))
+
+    def read_list(self, key: bytes, cell: CellId, coder: Any, range: ListRange) -> Iterable[Any]:
+        """The elements of an ordered list in a range, as they are now."""
+        ordered, place, between = self._lists[cell[:2]], self._place(cell), _moments(range)
+        return self._elements(lambda: map(_value, ordered.read(*place, *between)), coder.decode)
+
+    def extend_list(self, key: bytes, cell: CellId, coder: Any, elements: Iterable[Any]) -> None:
+        """Adds elements, (sort key, value), to an ordered list."""
+        self._keep()
+        ordered, place = self._lists[cell[:2]], self._place(cell)
+        for at, data in self._encoded(_each_at, cell, coder, elements):
+            ordered.add(*place, Timestamp(at), data)
+
+    def clear_list(self, key: bytes, cell: CellId, range: ListRange) -> None:
+        """Removes the elements of an ordered list in a range."""
+        self._keep()
+        self._lists[cell[:2]].clear_range(*self._place(cell), *_moments(range))
+
+    def _elements(self, read: Callable[[], Iterator[bytes]], decode: Callable[[bytes], Any]) -> Iterable[Any]:
+        held: list[bytes] = []
+        size = 0
+        for value in read():
+            held.append(value)
+            size += len(value)
+            if size > _EAGER_BYTES:
+                lent = _Lent(read, decode)
+                self._lent.add(lent)
+                self._lending = True
+                return lent
+        return _Held(tuple(held), decode)
+
+    def _keep(self) -> None:
+        """Cells are about to change: what user code has read of them, and still has, stays what it was."""
+        if self._lending:
+            for lent in list(self._lent):
+                lent.keep()
+            self._lent.clear()
+            self._lending = False
+
+    def _place(self, cell: CellId) -> tuple[bytes, bytes]:
+        return self._key, self.forms.ordered(cell[2])
+
+
+def _moments(range: ListRange) -> tuple[Timestamp | None, Timestamp | None]:
+    return (None, None) if range is None else (Timestamp(range[0]), Timestamp(range[1]))
+
+
+def _each(coder: Any, elements: Iterable[Any]) -> list[tuple[int, bytes]]:
+    return [(0, coder.encode(element)) for element in elements]
+
+
+def _each_at(coder: Any, elements: Iterable[Any]) -> list[tuple[int, bytes]]:
+    return [(element[0], coder.encode(element)) for element in elements]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The elements of a cell as it was once, decoded each time they are iterated."""
+
+    values: tuple[bytes, ...]
+    decode: Callable[[bytes], Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.decode, self.values)
+
+
+class _Lent:
+    """The same of a cell that is too large to be held.
+
+    They are read from the cell as they are iterated, until it is about to change: then they move to a local file, if
+    anybody still has them.
+    """
+
+    def __init__(self, read: Callable[[], Iterator[bytes]], decode: Callable[[bytes], Any]) -> None:
+        self._read = read
+        self._decode = decode
+
+    def __iter__(self) -> Iterator[Any]:
+        read: Any = None
+        for position in count():
+            if read is not self._read:
+                read = self._read
+                values = islice(read(), position, None)
+            value = next(values, None)
+            if value is None:
+                return
+            yield self._decode(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+    def keep(self) -> None:
+        """The cell is about to change."""
+        if isinstance(self._read, _Kept):
+            return
+        kept, spool, framed, size = Chunks(), Spool(), list[bytes](), 0
+        for value in self._read():
+            framed.append(sequences.framed(value))
+            size += len(value)
+            if size > _EAGER_BYTES:
+                kept.append(b"".join(framed))
+                kept.spill(spool)
+                framed, size = [], 0
+        kept.append(b"".join(framed))
+        self._read = _Kept(kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Values in a local file."""
+
+    chunks: Chunks
+
+    def __call__(self) -> Iterator[bytes]:
+        return (value for chunk in self.chunks for value in sequences.unframed(chunk))
+
+
+class _Context(bundle_processor.FnApiUserStateContext):  # type: ignore[misc]  # Beam is untyped
+    """Makes itself known to the handler: a compiled operation does not show the context that it has."""
+
+    def __init__(self, state_handler: Any, transform_id: str, key_coder: Any, window_coder: Any) -> None:
+        super().__init__(state_handler, transform_id, key_coder, window_coder)
+        if isinstance(state_handler, ViewState):
+            state_handler.is_of(self)
+
+
+def register() -> None:
+    """Gives our context to the SDK. Idempotent."""
+    bundle_processor.FnApiUserStateContext = _Context

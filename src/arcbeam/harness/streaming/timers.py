@@ -1,0 +1,100 @@
+"""Timers in a step: what user code sets and clears leaves the SDK as the engine's values.
+
+Owns that way. When a timer fires is the engine's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN
+
+from arcbeam.engine.state.timers import Fired
+from arcbeam.engine.task.bundles import TimerCleared, TimerSet
+from arcbeam.harness.state.timers import Family, SetTimer
+from arcbeam.harness.stateful.statefuloperation import StatefulOperation
+from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.harness.streaming.windows import Windows, our_pane, their_pane
+from arcbeam.model.windows import GLOBAL_WINDOW, PaneInfo, Window
+
+_new = tuple.__new__
+
+
+class TimerLog:
+    """What the running call has set and cleared, in that order.
+
+    Args:
+        windows: of the stage.
+
+    Attributes:
+        key: the user key that the call is about.
+        clock: of the task.
+    """
+
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._log: list[TimerSet | TimerCleared] = []
+        self._latest: tuple[Any, Window] = (None, GLOBAL_WINDOW)
+        self.key = b""
+        self.clock = TaskClock()
+
+    def __bool__(self) -> bool:
+        return bool(self._log)
+
+    def set(
+        self, family: StepFamily, tag: str, key: Any, windows: tuple[Any], micros: int, at: Any, hold: int, pane: Any
+    ) -> None:
+        """See `arcbeam.harness.state.timers.TimerSink`."""
+        if family.processing:
+            micros += self.clock.behind()
+        packed = b"" if pane is PANE_INFO_UNKNOWN else our_pane(pane).packed()
+        timer = self.key, self._window(windows), family.known_as, micros, hold, tag, packed
+        self._log.append(_new(TimerSet, timer))
+
+    def unset(self, family: StepFamily, tag: str, windows: tuple[Any]) -> None:
+        """See `TimerSink`."""
+        self._log.append(TimerCleared(self.key, self._window(windows), family.known_as, tag))
+
+    def take(self) -> tuple[TimerSet | TimerCleared, ...]:
+        """All of it; the next call begins anew."""
+        log = tuple(self._log)
+        self._log.clear()
+        return log
+
+    def _window(self, windows: tuple[Any]) -> Window:
+        """The engine's window. Mostly it is that of the timer before; then it is the same object."""
+        latest, window = self._latest
+        if windows[0] is not latest:
+            latest, window = self._latest = windows[0], self._windows.ours(windows[0])
+        return window
+
+
+class StepFamily(Family):
+    """A timer family of the stage, as the SDK writes to it.
+
+    Attributes:
+        known_as: the engine's name of it.
+    """
+
+    __slots__ = ("_driven", "known_as")
+
+    def __init__(self, operation: Any, name: str, processing: bool, known_as: str, timers: TimerLog) -> None:
+        super().__init__(operation, name, processing, timers)
+        self.known_as = known_as
+        self._driven = isinstance(operation, StatefulOperation)
+
+    def fire(self, fired: Fired, key: Any, windows: tuple[Any]) -> None:
+        """Calls user code: the timer fires, for the key that has begun."""
+        timer = self.as_set(fired, key, windows)
+        if self._driven:
+            self.operation.fire((timer,))
+        else:
+            self.operation.process_timer(self.name, timer.for_sdk())
+
+    def as_set(self, fired: Fired, key: Any, windows: tuple[Any]) -> SetTimer:
+        """A timer that fires, for the operation that takes it."""
+        # SUBTLE: the SDK gives a firing one timestamp, for what it outputs and for what it sets. That is an event time:
+        # the one that a processing-time timer holds, or outputs would leave their window for the time of day.
+        at = fired.hold if self.processing and fired.hold is not None else fired.fire_at
+        pane = their_pane(PaneInfo.unpacked(fired.payload)) if fired.payload else PANE_INFO_UNKNOWN
+        return _new(SetTimer, (at, 0, (self, fired.tag, 0), key, windows, None, at, pane))

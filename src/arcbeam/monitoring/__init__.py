@@ -1,0 +1,1 @@
+"""A job's figures for programs that scrape them."""

@@ -1,0 +1,296 @@
+"""What the job service runs pipelines with. Part of the composition root, beside `runner`."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, TypeOptions
+
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
+from arcbeam.jobs.environments import embedded
+from arcbeam.jobs.execution import FileKind, JobEvents, JobState, Level, MetricsNow, Submission
+from arcbeam.jobs.termination import bring_to_end
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.rows import BundleReport
+from arcbeam.options import WITHHELD, ArcbeamOptions, completed
+from arcbeam.runner.job import Follower, Job, session_options
+from arcbeam.runner.jobgraph import kept_program
+from arcbeam.spark.session.sessions import FAIR, is_local, open_session, unheeded
+from arcbeam.spark.tasks.artifacts import Staged, prelude_for
+from arcbeam.store.blobs.backends import open_blobs, shown
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import read_newest
+from arcbeam.store.log.requests import Asked, refusal
+from arcbeam.store.log.savepoints import split_path
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.streaming.status.status import as_record
+from arcbeam.translate import validate
+from arcbeam.translate.proto import merged, parsed, pipeline_proto, plan_of, runs_in_steps
+
+_LOG = logging.getLogger("arcbeam")
+
+_STEP_SECONDS = 60.0
+"""So often at most a step of a job is told to those who follow it."""
+
+
+def start(options: Mapping[str, Any]) -> None:
+    """Opens the session that the jobs of this process run on, and has its workers import what all jobs need.
+
+    Args:
+        options: pipeline options, by plain names.
+
+    Raises:
+        SetupError: there is no Spark to run on.
+    """
+    ours = PipelineOptions.from_dictionary(dict(options)).view_as(ArcbeamOptions)
+    wanted = session_options(ours)
+    # Short steps of one job are not to wait for the long stages of another.
+    fair = replace(wanted, conf=(FAIR, *wanted.conf)) if wanted.remote is None else wanted
+    open_session(fair)
+    p = beam.Pipeline()
+    _ = p | beam.Create([None])
+    try:
+        Job(plan_of(pipeline_proto(p), ours, name="start"), ours).run()
+    except ArcbeamError as error:
+        # Not the end: a job says more of what it is about, and to the one whom it concerns.
+        _LOG.warning("an empty pipeline does not run on this session: %s", error)
+
+
+class SparkExecutor:
+    """An `arcbeam.jobs.execution.PipelineExecutor`: runs one submitted pipeline on Spark.
+
+    Args:
+        is_drain: as of `ArcbeamRunner`: put a truncation in front of every splittable DoFn.
+    """
+
+    def __init__(self, is_drain: bool = False) -> None:
+        self._is_drain = is_drain
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._job: Job | None = None
+
+    def check(self, submission: Submission) -> None:
+        """See `PipelineExecutor`."""
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        options.view_as(ArcbeamOptions).check()
+        validate(_proto(submission), allow_non_deterministic_keys=_any_keys(options))
+
+    def standing(self, submission: Submission) -> JobState | None:
+        """See `PipelineExecutor`: a job in steps goes on from its folder."""
+        try:
+            submission = _with_secrets(submission)
+        except InvalidPipelineError:
+            return JobState.RUNNING  # `run` says which secrets are missing
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        folder = options.view_as(ArcbeamOptions).checkpoint_dir
+        # On a cluster a job without a folder has had its state where its run was.
+        there = bool(folder) or (submission.home is not None and Path(submission.home).exists())
+        if not there or not runs_in_steps(_proto(submission), options):
+            return None
+        place = split_path(folder)[0] if folder else str(submission.home)
+        return JobState.STOPPED if is_suspended(open_blobs(place)) else JobState.RUNNING
+
+    def run(self, submission: Submission, events: JobEvents) -> JobState:
+        """See `PipelineExecutor`."""
+        submission = _with_secrets(submission)
+        options = PipelineOptions.from_dictionary(dict(submission.options))
+        ours = options.view_as(ArcbeamOptions)
+        shards = ours.shards
+        if submission.again or "shards" in submission.defaults:
+            # A job that there is has its own number. What the server says today is for one that begins.
+            ours.shards = None
+        if submission.again:
+            # What says where it begins was for its beginning.
+            ours.from_savepoint, ours.force_resume = None, False
+            ours.checkpoint_dir = split_path(ours.checkpoint_dir or "")[0] or None
+        proto = _proto(submission)
+        plan = plan_of(proto, ours, name=submission.name or "beam", drain=self._is_drain)
+        spark = open_session(session_options(ours))
+        if ignored := unheeded(spark, session_options(ours)):
+            events.message(
+                Level.WARNING,
+                f"all jobs of this server run on one Spark session, which does not have {', '.join(ignored)}; "
+                "give such options to the server: arcbeam serve -- OPTIONS",
+            )
+        prelude = prelude_for(spark, options, _staged(submission))
+        program = None
+        if not plan.bounded:
+            if not ours.checkpoint_dir and submission.home is not None and is_local(spark):
+                ours.checkpoint_dir = str(submission.home)
+            if ours.checkpoint_dir:
+                events.message(Level.BASIC, f"this job keeps its state in {shown(ours.checkpoint_dir)}")
+                program = kept_program(plan.name, proto.SerializeToString(), _own(submission), prelude)
+            else:
+                events.message(
+                    Level.WARNING,
+                    "without --checkpoint_dir, which all executors must reach, this job cannot be resumed",
+                )
+        with self._lock:
+            if self._cancelled:
+                raise JobCancelledError(f"job '{plan.name}' was cancelled before it started")
+            self._job = Job(
+                plan, ours, prelude, _Follower(events, bounded=plan.bounded), program, shards, submission.job_id
+            )
+        # SUBTLE: a job in steps runs when it is taken over. What a start is to go back to (`Submission.again`) must not
+        # be forgotten before that.
+        if plan.bounded:
+            events.running()
+        try:
+            state = JobState(self._job.run())
+        finally:
+            events.metrics(self._job.attempted(), self._job.metrics())
+        if state is JobState.DONE and submission.home is not None and ours.checkpoint_dir == str(submission.home):
+            clear(submission.home)
+        return state
+
+    def ask(self, what: Asked, savepoint: str = "") -> str:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        if job is None:
+            raise refusal(what, "the job", "it has not begun to run", "try again when it is RUNNING: arcbeam jobs")
+        asking = job.ask(what, savepoint)
+        if what is Asked.DRAIN:
+            asking.heard()
+        else:
+            asking.wait()
+        return asking.path
+
+    def status(self) -> Mapping[str, Any]:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        status = None if job is None else job.status()
+        if status is None:
+            raise RequestRefusedError(
+                "cannot show where the job is: it has not begun, or it does not run in micro-batches",
+                "try again when it is RUNNING; only a job in micro-batches (unbounded, or --streaming) has watermarks",
+            )
+        return as_record(status)
+
+    def metrics(self) -> MetricsNow | None:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        return None if job is None else MetricsNow(job.attempted(), job.metrics())
+
+    def end(self, again: threading.Event) -> None:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            job = self._job
+        if job is None:
+            self.cancel()
+        else:
+            bring_to_end(job, again)
+
+    def cancel(self) -> None:
+        """See `PipelineExecutor`."""
+        with self._lock:
+            self._cancelled = True
+            job = self._job
+        if job is not None:
+            job.cancel()
+
+
+class _Follower(Follower):
+    """Tells a server's jobs what happens. Steps are many: of those one is told now and then."""
+
+    def __init__(self, events: JobEvents, *, bounded: bool) -> None:
+        self._events, self._bounded = events, bounded
+        self._told = -_STEP_SECONDS
+
+    def opened(self) -> None:
+        """See `Follower`."""
+        self._events.running()
+
+    def reported(self, report: BundleReport) -> None:
+        """See `Follower`."""
+        if self._bounded:
+            self._events.message(
+                Level.DETAILED,
+                f"{report.stage} shard {report.shard}: {report.elements_in} elements in {report.seconds:.2f} s",
+            )
+
+    def stepped(self, line: str) -> None:
+        """See `Follower`."""
+        if time.monotonic() - self._told >= _STEP_SECONDS:
+            self._told = time.monotonic()
+            self._events.message(Level.DETAILED, line)
+
+    def warned(self, text: str) -> None:
+        """See `Follower`."""
+        self._events.message(Level.WARNING, text)
+
+    def turned(self, state: str) -> None:
+        """See `Follower`."""
+        if state == JobState.DRAINING:
+            self._events.turned(JobState.DRAINING)
+
+
+def clear(home: Path) -> None:
+    """Removes what a job has kept that is done, unless it has savepoints: somebody may want to go back to them."""
+    try:
+        newest = read_newest(FolderBlobs(home))
+    except StoreError as error:
+        _LOG.warning("'%s' stays: %s", home, error)
+        return
+    if isinstance(newest, Manifest) and not newest.pins:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def is_suspended(blobs: DurableBlobs) -> bool:
+    """Whether a job was suspended by who asked for that, and so has a name for it.
+
+    A process that is told to end gives none.
+    """
+    newest = read_newest(blobs)
+    return (
+        isinstance(newest, Manifest)
+        and newest.mode is CommitMode.SUSPENDED
+        and any(pin.step == newest.step for pin in newest.pins)
+    )
+
+
+def _any_keys(options: PipelineOptions) -> bool:
+    return bool(options.view_as(TypeOptions).allow_non_deterministic_key_coders)
+
+
+def _with_secrets(submission: Submission) -> Submission:
+    """The submission with the secrets that were not stored, if it comes from a server before this one.
+
+    Raises:
+        InvalidPipelineError: one is missing in the environment.
+    """
+    stored = dict(submission.options)
+    if not (withheld := stored.pop(WITHHELD, None)):
+        return submission
+    return replace(submission, options=completed(stored, withheld[1:], {}))
+
+
+def _proto(submission: Submission) -> Any:
+    """The pipeline, with all its Python environments embedded."""
+    return merged(parsed(embedded(submission.pipeline)))
+
+
+def _own(submission: Submission) -> dict[str, Any]:
+    """The options of a job wherever it goes on: those that the server has set are for what runs there."""
+    return {name: value for name, value in submission.options.items() if name not in submission.defaults}
+
+
+def _staged(submission: Submission) -> tuple[Staged, ...]:
+    artifacts = submission.artifacts
+    if artifacts is None:
+        return ()
+    lists = (FileKind.REQUIREMENTS, FileKind.PYPI_REQUIREMENTS)
+    wanted = [f for f in artifacts.files if f.kind is not FileKind.SUBMISSION_ENVIRONMENT]
+    return tuple(Staged(f.name, f.path, f.kind in lists) for f in wanted)

@@ -1,0 +1,484 @@
+"""One job: a plan on a Spark session, from its temporary folder to its metrics.
+
+Part of the composition root, shared by `runner` (pipelines of this process) and `executor` (pipelines that were
+submitted to a job server). Owns what happens around a run: session, settings, temporary location, warnings, progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from arcbeam import secrets
+from arcbeam.console.progressline import ProgressLine, announce, watched
+from arcbeam.engine.coordinator import EndState
+from arcbeam.errors import ArcbeamError, InvalidPipelineError, JobCancelledError, RequestRefusedError
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.jobs.metrics import JobMetrics
+from arcbeam.jobs.termination import OnSigterm
+from arcbeam.model import texts
+from arcbeam.model.plan import Plan
+from arcbeam.model.rows import BundleReport
+from arcbeam.monitoring.prometheus import Counter, exposed, exposing
+from arcbeam.options import ArcbeamOptions, given
+from arcbeam.runner.jobgraph import KeptProgram
+from arcbeam.spark.batch.boundedjob import BatchRun
+from arcbeam.spark.session import driver
+from arcbeam.spark.session.remote import impatient
+from arcbeam.spark.session.sessions import SessionOptions, default_parallelism, is_own, open_session, pooled, prepared
+from arcbeam.spark.streaming import streamingjob
+from arcbeam.store.blobs.backends import shown
+from arcbeam.store.blobs.errors import FencedError
+from arcbeam.store.blobs.filesystems import own_folder
+from arcbeam.store.jobtemp.claim import Claim, sweep
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.jobname import called
+from arcbeam.store.log.requests import Answer, Asked, Said, refusal
+from arcbeam.store.log.savepoints import named_now, path_of, place_of
+from arcbeam.streaming.driver.requests import Ticket
+from arcbeam.streaming.restore.restore import TakeOver
+from arcbeam.streaming.status.status import Status
+
+_LOG = logging.getLogger("arcbeam")
+
+_MESSAGES = 1000
+"""Of a job that runs for months only so many of its last messages are kept; all are in the log."""
+
+
+class Follower:
+    """Who follows a job, and does nothing about it: for those who want to hear of some of it."""
+
+    def opened(self) -> None:
+        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
+
+    def reported(self, report: BundleReport) -> None:
+        """A task has reported, and it counts."""
+
+    def stepped(self, line: str) -> None:
+        """A step is committed."""
+
+    def warned(self, text: str) -> None:
+        """Something that people should know."""
+
+    def turned(self, state: str) -> None:
+        """The job is DRAINING or CANCELLING from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something that a job in steps says to people.
+
+    Attributes:
+        time: seconds since 1970.
+        level: as `logging` has it: INFO for a step, or where the job is heading; WARNING.
+        text: for people.
+    """
+
+    time: float
+    level: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Something that was asked of a job.
+
+    Attributes:
+        path: of the savepoint that it ends with; "" if there is none, or nothing of it will stay.
+        job: what messages call the job.
+    """
+
+    ticket: Ticket
+    path: str
+    job: str
+
+    def heard(self) -> Answer:
+        """Waits until the job has taken it in.
+
+        Raises:
+            RequestRefusedError: nothing comes of it.
+        """
+        self.ticket.heard.wait()
+        return self._answer()
+
+    def wait(self) -> Answer:
+        """Waits until it is settled.
+
+        Raises:
+            RequestRefusedError: nothing came of it.
+        """
+        self.ticket.settled.wait()
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        answer = self.ticket.answer
+        assert answer is not None
+        if answer.said is Said.REFUSED:
+            raise refusal(self.ticket.request.what, self.job, answer.text, answer.remedy)
+        return answer
+
+
+class Job:
+    """A job, to be run once.
+
+    Args:
+        plan: what to run.
+        options: how.
+        prelude: called in each worker before it opens its first processor of this job.
+        follower: is told what happens, while it does.
+        program: what a job in steps keeps in its folder, so that it can be resumed without this program.
+        shards: of a job that begins, if the options do not say; None: Spark's default parallelism.
+        id: by which a job server knows it; "": a new one.
+
+    Attributes:
+        id: unique among the jobs of a process; a job that is resumed by another process has another one, or its
+            server's.
+        name: of the job, for people: it begins each line of the log.
+        on_sigterm: how it ends when the process is told to end.
+        sigterm_seconds: how long that may take.
+
+    Raises:
+        InvalidPipelineError: it is to be suspended then, and keeps nothing to go on with.
+        SetupError: there is no Spark to run it on.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        options: ArcbeamOptions,
+        prelude: Callable[[], None] | None = None,
+        follower: Follower | None = None,
+        program: KeptProgram | None = None,
+        shards: int | None = None,
+        id: str = "",
+    ) -> None:
+        token = uuid.uuid4().hex[:12]
+        self.name, self.id = plan.name, id or f"{texts.slug(plan.name) or 'job'}-{token}"
+        # SUBTLE: not the server's id: a driver that was killed may have left a temporary location of that name.
+        self._run_id = f"{id}-{token}" if id else self.id
+        self._plan, self._options, self._prelude = plan, options, prelude
+        self.on_sigterm, self.sigterm_seconds = _on_sigterm(plan, options), float(options.sigterm_seconds)
+        self._follower, self._program, self._shards = follower or Follower(), program, shards
+        self._run: BatchRun | streamingjob.StreamRun | None = None
+        self._started, self._stepped = time.monotonic(), False
+        self._messages: deque[Message] = deque(maxlen=_MESSAGES)
+        self._cancelled = threading.Event()
+        self._begun = threading.Event()
+        self._ended = threading.Event()
+        secrets.install(secrets.parted(given(options)).secrets)
+        self._spark = open_session(session_options(options))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._cancelled.is_set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether its run is over."""
+        return self._ended.is_set()
+
+    @property
+    def state(self) -> str:
+        """Beam's name of its state while it runs."""
+        run = self._run
+        return run.state() if isinstance(run, streamingjob.StreamRun) else "RUNNING"
+
+    def run(self) -> str:
+        """Runs to the end; blocks.
+
+        Returns:
+            How it has ended, as Beam calls it. A job that was suspended is STOPPED.
+
+        Raises:
+            UserCodeError, JobFailedError, …: why the job failed.
+            JobCancelledError: `cancel` was called.
+        """
+        options, started = self._options, time.monotonic()
+        root = options.arcbeam_temp or str(own_folder("jobs"))
+        location = JobLocation.under(root, self._run_id, secrets=self._secrets())
+        if location.folder is not None:
+            sweep(location.folder.parent)
+        # What is kept for inspection must not be swept by the next job.
+        claim = None if options.keep_job_temp else Claim(location)
+        try:
+            with self._patience(), prepared(self._spark), pooled(self._spark, self._run_id):
+                settings = Settings(
+                    shards=options.shards or self._shards or default_parallelism(self._spark),
+                    bundle_elements=options.bundle_elements,
+                    bundle_seconds=options.bundle_seconds,
+                    group_memory_bytes=options.group_memory_mb << 20,
+                    sdf_round_seconds=options.sdf_round_seconds,
+                    shutdown_seconds=options.shutdown_seconds,
+                    step_seconds=options.step_seconds,
+                    backlog_step_seconds=max(options.step_seconds, options.backlog_step_seconds),
+                    **options.optimizations,
+                )
+                self._run = self._run_of(settings, location)
+                if self.cancelled:
+                    raise JobCancelledError(f"job '{self.name}' was cancelled")
+                self._begun.set()
+                for text in self._plan.warnings:
+                    _LOG.warning("%s: %s", self.name, text)
+                    self.warned(text)
+                with ProgressLine(self._run.standing), exposing(options.metrics_endpoint, self.exposition):
+                    outcome = self._run.run()
+            _LOG.info("%s: done in %.1f s: %s", self.name, time.monotonic() - started, outcome.summary())
+            if isinstance(outcome, streamingjob.Outcome) and outcome.state is EndState.STOPPED:
+                self._say_how_it_ended(f"suspended at micro-batch {outcome.head}", kept=True)
+            return outcome.state.name if isinstance(outcome, streamingjob.Outcome) else "DONE"
+        except Exception as e:
+            self._say_broken_off(e)
+            if self.cancelled:
+                raise JobCancelledError(f"job '{self.name}' was cancelled") from e
+            if isinstance(e, ArcbeamError):
+                raise
+            # It may die between Spark jobs, too.
+            raise driver.lost(self._spark, e, is_own(self._spark)) or e  # noqa: B904
+        finally:
+            self._ended.set()
+            if not options.keep_job_temp:
+                location.delete_all()
+            if claim is not None:
+                claim.release()
+
+    def _patience(self) -> contextlib.AbstractContextManager[None]:
+        """How long PySpark waits for a Connect server: of a bounded job as long as the session says."""
+        return contextlib.nullcontext() if self._plan.bounded else impatient(self._spark)
+
+    def _say_broken_off(self, error: Exception) -> None:
+        """Reports in one line what a job leaves that was cancelled or failed.
+
+        A job without state that failed leaves nothing to report: its error says why.
+        """
+        run, cancelled = self._run, self.cancelled or isinstance(error, JobCancelledError)
+        if isinstance(run, BatchRun) and cancelled:
+            published = "some of its output may be published; " if run.half_published else ""
+            _LOG.warning("%s: cancelled; %sit keeps no state: run it again from the beginning", self.name, published)
+        if not isinstance(run, streamingjob.StreamRun) or not (cancelled or run.kept):
+            return
+        status = run.status()
+        if status is None:
+            if cancelled:
+                self._say("cancelled before it began to run; nothing is committed: submit or resume it again")
+        elif isinstance(error, FencedError):
+            self._say(f"ended at micro-batch {status.step}: {error.message}")
+        else:
+            how = "cancelled" if cancelled else "failed"
+            self._say_how_it_ended(f"{how} at micro-batch {status.step}", kept=run.kept)
+
+    def _say_how_it_ended(self, how: str, *, kept: bool) -> None:
+        run = self._run
+        assert isinstance(run, streamingjob.StreamRun)
+        resume = f"resume it: arcbeam resume {shown(run.store)}"
+        if how.startswith("failed"):
+            resume = f"remove the cause of its error, then {resume}"
+        self._say(
+            f"{how}; {resume}"
+            if kept
+            else f"{how}; without --checkpoint_dir it keeps no state: run it again from the beginning"
+        )
+
+    def _say(self, text: str) -> None:
+        """Logs how the job ended."""
+        _LOG.warning("%s: %s", self.name, text)
+        self.warned(text)
+
+    def _secrets(self) -> dict[str, str]:
+        """What the job's workers need of its secrets: not what a session was made with."""
+        found = secrets.parted(given(self._options)).secrets
+        store, _ = place_of(self._options.checkpoint_dir or "", self._options.from_savepoint or "")
+        if "checkpoint_dir" in found:
+            found["checkpoint_dir"] = store
+        return {name: value for name, value in found.items() if not name.startswith("spark_")}
+
+    def _run_of(self, settings: Settings, location: JobLocation) -> BatchRun | streamingjob.StreamRun:
+        around = self._plan, self._spark, settings, self._run_id, location
+        if self._plan.bounded:
+            return BatchRun(*around, self.reported, self._prelude, watched())
+        store, how = self._take_over()
+        if store is None:
+            _LOG.info("%s: it cannot be resumed: its state is in a temporary folder; see --checkpoint_dir", self.name)
+        return streamingjob.StreamRun(*around, store, self, self._prelude, how)
+
+    def _take_over(self) -> tuple[str | None, TakeOver]:
+        """The folder of the job, and how it is gone on with there."""
+        options, kept = self._options, self._program
+        store, savepoint = place_of(options.checkpoint_dir or "", options.from_savepoint or "")
+        return store or None, TakeOver(
+            savepoint,
+            options.force_resume,
+            options.renamed_stages,
+            options.shards,
+            kept.program if kept is not None and store else None,
+            kept.files if kept is not None else {},
+            options.allow_dropped_state,
+        )
+
+    def ask(self, what: Asked, savepoint: str = "") -> Asking:
+        """Asks something of a job in steps that runs.
+
+        Args:
+            what: is asked.
+            savepoint: name of the step with which it is done; "": one that says when this was.
+
+        Raises:
+            RequestRefusedError: nothing can come of it.
+        """
+        if self._plan.bounded:
+            raise refusal(
+                what,
+                self._called(),
+                "it does not run in micro-batches",
+                "cancel it, or submit it with --streaming; a pipeline with an unbounded input always runs so",
+            )
+        run = self._begun_run(what)
+        if what in (Asked.SAVEPOINT, Asked.SUSPEND) and not run.kept:
+            raise refusal(
+                what,
+                self._called(),
+                "its state is in a temporary folder that is removed when it ends",
+                "submit it with a --checkpoint_dir; drain or cancel this one",
+            )
+        if what is Asked.DRAIN and not savepoint and (drain := run.draining()) is not None:
+            # Whoever wants no more than that has it, or will.
+            return Asking(drain, "", self._called())
+        name = "" if what is Asked.CANCEL else savepoint or named_now(what)
+        return Asking(run.ask(what, name), path_of(run.store, name) if run.kept and name else "", self._called())
+
+    def _called(self) -> str:
+        """Return what messages call the job."""
+        run = self._run
+        return called(self.name, shown(run.store) if isinstance(run, streamingjob.StreamRun) and run.kept else "")
+
+    def _begun_run(self, what: Asked) -> streamingjob.StreamRun:
+        """The run, when it has begun."""
+        while not self._begun.wait(0.1):
+            if self._ended.is_set():
+                raise refusal(what, self._called(), "it ended before it began to run", "submit it again")
+        run = self._run
+        assert isinstance(run, streamingjob.StreamRun)
+        return run
+
+    def ask_to_end(self) -> None:
+        """See `arcbeam.jobs.termination.Endable`.
+
+        A suspension that nobody asked for by name gets none: the job goes on from where it is. A job that is stopped
+        every night would have one savepoint more each time, whose files stay.
+        """
+        run = self._begun_run(Asked.SUSPEND)
+        try:
+            if self.on_sigterm is OnSigterm.DRAIN:
+                if run.draining() is None:
+                    Asking(run.ask(Asked.DRAIN, named_now(Asked.DRAIN)), "", self._called()).heard()
+            else:
+                Asking(run.ask(Asked.SUSPEND), "", self._called()).wait()
+        except RequestRefusedError:
+            # Of a job that ends anyway its last line reports how.
+            if not run.ends:
+                raise
+
+    def cancel(self, timeout: float | None = None) -> None:
+        """Interrupts the job's Spark jobs until the run has ended, or the timeout (seconds) is over."""
+        self._cancelled.set()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ended.wait(0.2) and (deadline is None or time.monotonic() < deadline):
+            if self._run is not None:
+                self._run.interrupt()
+
+    def messages(self) -> list[Message]:
+        """What the job has said, the last thousand of it."""
+        return list(self._messages)
+
+    def status(self) -> Status | None:
+        """Where a job in steps stands, as of its newest step; None of any other job, and before it has begun."""
+        run = self._run
+        return run.status() if isinstance(run, streamingjob.StreamRun) else None
+
+    def exposition(self) -> str:
+        """What there is to be scraped, in Prometheus' text form."""
+        run = self._run
+        counters = [
+            Counter(of.key.step, of.key.metric.namespace, of.key.metric.name, of.committed)
+            for of in JobMetrics(self.metrics()).query()[JobMetrics.COUNTERS]
+        ]
+        return exposed(self.name, self.status(), None if run is None else run.standing(), counters)
+
+    def metrics(self) -> list[bytes]:
+        """Serialized MonitoringInfos of what counts so far: in steps of what is committed."""
+        return self._run.metrics() if self._run else []
+
+    def attempted(self) -> list[bytes]:
+        """The same of all that has been reported; in steps also by runs that came to nothing."""
+        run = self._run
+        return run.attempted() if isinstance(run, streamingjob.StreamRun) else self.metrics()
+
+    # `streamjob.Listener`.
+
+    def opened(self) -> None:
+        """The job is taken over."""
+        self._follower.opened()
+
+    def reported(self, report: BundleReport) -> None:
+        """A task has reported."""
+        _repeat_warnings(report)
+        self._follower.reported(report)
+
+    def stepped(self, line: str) -> None:
+        """A step is committed."""
+        if not self._stepped:
+            self._stepped = True
+            seconds = time.monotonic() - self._started
+            announce(f"{self.name}: first micro-batch committed ({seconds:.1f} s after the job began)")
+        self._keep(logging.INFO, line)
+        self._follower.stepped(line)
+
+    def warned(self, text: str) -> None:
+        """Something that people should know."""
+        self._keep(logging.WARNING, text)
+        self._follower.warned(text)
+
+    def turned(self, state: str) -> None:
+        """The job is heading for something else."""
+        self._keep(logging.INFO, f"the job is {state}")
+        self._follower.turned(state)
+
+    def _keep(self, level: int, text: str) -> None:
+        self._messages.append(Message(time.time(), level, text))
+
+
+def _on_sigterm(plan: Plan, options: ArcbeamOptions) -> OnSigterm:
+    """How a job ends when its process is told to: see `--on_sigterm`."""
+    if plan.bounded:
+        return OnSigterm.CANCEL
+    if options.on_sigterm is None:
+        return OnSigterm.SUSPEND if options.checkpoint_dir else OnSigterm.CANCEL
+    how = OnSigterm(options.on_sigterm)
+    if how is OnSigterm.SUSPEND and not options.checkpoint_dir:
+        raise InvalidPipelineError(
+            "--on_sigterm=suspend is for a job that can go on: this one keeps its state in a folder that goes with it",
+            "give it a --checkpoint_dir",
+        )
+    return how
+
+
+def session_options(options: ArcbeamOptions) -> SessionOptions:
+    """What the options say about the session."""
+    return SessionOptions(options.spark_master, tuple(options.spark_conf or ()), options.spark_remote)
+
+
+def _repeat_warnings(report: BundleReport) -> None:
+    """Issues on the driver what was issued on a worker."""
+    for name, text in report.warnings:
+        module, _, qualname = name.rpartition(".")
+        category = getattr(sys.modules.get(module), qualname, None)
+        known = isinstance(category, type) and issubclass(category, Warning)
+        warnings.warn(text, category if known else UserWarning, stacklevel=2)

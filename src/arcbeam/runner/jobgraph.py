@@ -1,0 +1,133 @@
+"""What a job in steps keeps of its pipeline beside its state, and how another process goes on with that alone.
+
+Owns what a program is made of: the pipeline's proto, the options, the user's files as archives, and what workers do
+first. How it is kept is the store's (`store.log.jobgraphs`).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from arcbeam.errors import EnvironmentMismatchError
+from arcbeam.options import OF_THE_RUN
+from arcbeam.secrets import parted
+from arcbeam.spark.session.sessions import is_local
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.tasks.artifacts import archive_path
+from arcbeam.spark.tasks.shipping import Archive, Prelude, ship
+from arcbeam.spark.tasks.storedsetup import prelude_of, record_of
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.private import open_new
+from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.chain import known, read_manifest, read_newest
+from arcbeam.store.log.jobname import called, kept_name
+from arcbeam.store.log.opening import no_savepoint
+from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.translate.fingerprints import fingerprints
+from arcbeam.translate.proto import parsed
+
+
+@dataclass(frozen=True, slots=True)
+class KeptProgram:
+    """A program, and where the files are that belong to it, by name."""
+
+    program: Program
+    files: Mapping[str, Path]
+
+
+def kept_program(name: str, pipeline: bytes, options: Mapping[str, Any], prelude: Prelude) -> KeptProgram:
+    """What a job keeps.
+
+    Args:
+        name: of the job.
+        pipeline: its proto, serialized, as it was translated.
+        options: that it runs with, by plain names; what JSON cannot hold is left out, for it came from no command line.
+            Secrets among them are left out, too, and named instead.
+        prelude: of its workers.
+    """
+    files = {name: archive_path(name) for name in prelude.archives}
+    kept = parted({name: value for name, value in options.items() if name not in OF_THE_RUN and _is_json(value)})
+    described = tuple(jobgraphs.described(name, path) for name, path in files.items())
+    transforms = fingerprints(parsed(pipeline), time.time())
+    here, secrets = asdict(Versions.here()), tuple(sorted(kept.secrets))
+    program = Program(name, pipeline, kept.options, record_of(prelude), described, here, transforms, secrets)
+    return KeptProgram(program, files)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def stored_program(blobs: DurableBlobs, savepoint: str = "") -> Program:
+    """The program of the job in a folder.
+
+    Args:
+        blobs: the folder.
+        savepoint: the program with which that savepoint was made; "": the newest.
+
+    Raises:
+        StoreError: there is no job, no such savepoint, or the job kept no program; it cannot be read.
+        EnvironmentMismatchError: it was pickled by another version of Python or Beam.
+    """
+    newest = read_newest(blobs)
+    if newest is None:
+        raise StoreError(f"there is no job in '{blobs}'", "name the folder that was given as --checkpoint_dir")
+    head = known(newest)
+    if savepoint:
+        pin = head.pin(savepoint)
+        if pin is None:
+            raise no_savepoint(blobs, savepoint, head)
+        head = head if pin.step == head.step else read_manifest(blobs, pin.step)
+    if not head.program:
+        raise StoreError(
+            f"the job in '{blobs}' has kept no program to be resumed with",
+            "submit the pipeline's script again, with --checkpoint_dir",
+        )
+    program = jobgraphs.read(blobs, head.program)
+    here = Versions.here()
+    if (program.versions.get("python"), program.versions.get("beam")) != (here.python, here.beam):
+        raise EnvironmentMismatchError(
+            f"{called(program.name, blobs)} was submitted with Python {program.versions.get('python')} and Beam "
+            f"{program.versions.get('beam')}; this is Python {here.python} and Beam {here.beam}",
+            "what was pickled there cannot be read here: resume with the same, or submit the pipeline's script",
+        )
+    return program
+
+
+def newest_name(blobs: DurableBlobs) -> str:
+    """Return the newest name of the job in a folder; "" if it kept none.
+
+    A savepoint of before has the program of then: to go back to it is not to rename the job.
+    """
+    newest = read_newest(blobs)
+    return "" if newest is None else kept_name(blobs, known(newest))
+
+
+def restored_prelude(spark: Any, blobs: DurableBlobs, program: Program) -> Prelude:
+    """Ships a program's files to the session's workers, and makes what the workers do first.
+
+    Raises:
+        StoreError: a file is missing or damaged.
+        SetupError: Spark does not take the files.
+    """
+    prelude = prelude_of(program.worker, local=is_local(spark))
+    for file in program.files:
+        path = archive_path(file.name)
+        if not path.exists():
+            partial = path.with_suffix(".fetched")
+            partial.unlink(missing_ok=True)
+            with open_new(partial) as target:
+                jobgraphs.fetch(blobs, file, target.write)
+            partial.rename(path)
+    ship(spark, tuple(Archive(archive_path(name), prelude.platform) for name in prelude.archives))
+    return prelude

@@ -1,0 +1,72 @@
+"""Going on with a job from its folder alone: the pipeline, its options and files are what the job has kept.
+
+Part of the composition root, beside `runner`. Owns what may be other than when the job was submitted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam.options import OF_THE_RUN, ArcbeamOptions, completed, given_as
+from arcbeam.runner.job import Job, session_options
+from arcbeam.runner.jobgraph import KeptProgram, newest_name, restored_prelude, stored_program
+from arcbeam.runner.result import ArcbeamResult
+from arcbeam.secrets import parted
+from arcbeam.spark.session.sessions import open_session, unheeded
+from arcbeam.spark.tasks.artifacts import archive_path
+from arcbeam.store.blobs.backends import check_owner, open_blobs
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.savepoints import place_of
+from arcbeam.translate.proto import parsed, plan_of
+
+_LOG = logging.getLogger("arcbeam")
+
+
+def resume(path: str, options: Sequence[str] = (), *, name: str = "", savepoint: str = "") -> ArcbeamResult:
+    """Goes on with the job in a folder. What it was submitted with is in the folder; the script is not needed.
+
+    Args:
+        path: the job's folder or URL, or the path of a savepoint of it.
+        options: pipeline options, as on a command line: they take the place of those that the job was submitted with.
+        name: of the job from now on; "": the option `job_name` if `options` has it, else the job's newest name.
+        savepoint: go on from this savepoint, and leave behind what came later; "": from where the job is.
+
+    Raises:
+        StoreError: there is no such job or savepoint, or the job kept no program.
+        EnvironmentMismatchError: it was submitted with another version of Python or Beam.
+        SubmissionError: an option is none, or cannot be meant.
+        SetupError: there is no Spark to run it on.
+    """
+    folder, savepoint = place_of(path, savepoint)
+    url = JobLocation(folder).url
+    check_owner(url)
+    blobs = open_blobs(url)
+    program = stored_program(blobs, savepoint)
+    more = given_as(
+        options,
+        "the pipeline is the one that the job has kept: options of its own cannot be given any more",
+        ("checkpoint_dir", "runner", "from_savepoint"),
+        "not for a job that is resumed from its folder",
+        "leave it out; name a savepoint with --savepoint, or by its path",
+    )
+    wanted = {**completed(program.options, program.secrets, more), "streaming": True, "checkpoint_dir": url}
+    if savepoint:
+        wanted["from_savepoint"] = savepoint
+    ours = PipelineOptions.from_dictionary(wanted).view_as(ArcbeamOptions)
+    name = name or str(more.get("job_name") or "") or newest_name(blobs) or program.name
+    if "job_name" in wanted:
+        wanted["job_name"] = name
+    plan = plan_of(parsed(program.pipeline), ours, name=name)
+    spark = open_session(session_options(ours))
+    if ignored := unheeded(spark, session_options(ours)):
+        _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
+    prelude = restored_prelude(spark, blobs, program)
+    kept = parted({option: value for option, value in wanted.items() if option not in OF_THE_RUN}, program.secrets)
+    names = tuple(sorted({*program.secrets, *kept.secrets}))
+    again = replace(program, name=name, options=kept.options, secrets=names)
+    files = {file.name: archive_path(file.name) for file in program.files}
+    return ArcbeamResult(plan, Job(plan, ours, prelude, program=KeptProgram(again, files)))

@@ -1,0 +1,82 @@
+"""Composition root: `ArcbeamRunner` wires translation, Spark, the store and the job's life together.
+
+Owns what a pipeline of this process is put through. What its user holds of it then is `result`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions
+from apache_beam.runners.runner import PipelineRunner
+from apache_beam.transforms import core
+
+from arcbeam.options import ArcbeamOptions, given
+from arcbeam.runner.job import Job, session_options
+from arcbeam.runner.jobgraph import kept_program
+from arcbeam.runner.result import ArcbeamResult
+from arcbeam.spark.session.sessions import open_session, unheeded
+from arcbeam.spark.tasks.artifacts import prelude_for, staged_by
+from arcbeam.spark.tasks.mainmodule import MainClasses
+from arcbeam.store.blobs.claims import work_folder
+from arcbeam.translate.proto import leaves, pipeline_proto, plan_of
+
+_LOG = logging.getLogger("arcbeam")
+
+
+class ArcbeamRunner(PipelineRunner):  # type: ignore[misc]  # Beam is untyped
+    """Runs a Beam pipeline on Spark: on the active SparkSession, else on one built from the options.
+
+    Args:
+        is_drain: put a truncation in front of every splittable DoFn, as a drain would.
+    """
+
+    def __init__(self, is_drain: bool = False) -> None:
+        super().__init__()
+        self._is_drain = is_drain
+
+    def run_pipeline(self, pipeline: Any, options: PipelineOptions) -> ArcbeamResult:
+        """Submits the pipeline.
+
+        Raises:
+            SubmissionError: it cannot run; nothing was started.
+            SetupError: there is no Spark to run it on.
+        """
+        ours = options.view_as(ArcbeamOptions)
+        proto = pipeline_proto(pipeline, options)
+        name = options.view_as(GoogleCloudOptions).job_name or script_name() or "beam"
+        plan = plan_of(proto, ours, name=name, drain=self._is_drain)
+        with work_folder("staging") as folder:
+            files = staged_by(options, folder)
+            spark = open_session(session_options(ours))
+            if ignored := unheeded(spark, session_options(ours)):
+                _LOG.warning("running on the active Spark session, which does not have %s", ", ".join(ignored))
+            prelude = prelude_for(spark, options, files, _declared_outputs(pipeline), MainClasses.here())
+        # A truncation that was put in is not to be put in again.
+        resumable = not plan.bounded and ours.checkpoint_dir and not self._is_drain
+        program = kept_program(name, proto.SerializeToString(), given(options), prelude) if resumable else None
+        return ArcbeamResult(plan, Job(plan, ours, prelude, program=program))
+
+
+def script_name() -> str:
+    """The name of the script that this process runs, fit for a file name; "" where there is none, as in a notebook."""
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not file:
+        return ""
+    path = Path(file)
+    stem = path.resolve().parent.name if path.name == "__main__.py" else path.stem
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem)
+
+
+def _declared_outputs(pipeline: Any) -> dict[str, tuple[str, ...]]:
+    """The steps whose `with_outputs` lists their tags, with the tags: any other tag is a mistake."""
+    declared = {}
+    for applied in leaves(pipeline):
+        outer = getattr(applied.parent, "transform", None)
+        if isinstance(outer, core._MultiParDo) and outer._tags and not outer._allow_unknown_tags:
+            declared[str(applied.full_label)] = tuple(map(str, outer._tags))
+    return declared

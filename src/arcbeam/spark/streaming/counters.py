@@ -1,0 +1,140 @@
+"""What the steps of one driver come to: metrics, figures, and a line for each.
+
+Owns which values count as attempted, which as committed. Must not know how a step is run or becomes real.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arcbeam.console.progressline import Standing
+from arcbeam.engine.watermarks.clocks import Port, shown_time
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.harness.bundle.metrics import MetricsTable, parsed, seconds_in_transforms
+from arcbeam.model.rows import BundleReport, Passed
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration
+
+
+class Tally:
+    """What has been done, and what of it is real. Any thread may ask.
+
+    Attributes:
+        steps: that were committed.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._attempted, self._committed = MetricsTable(), MetricsTable()
+        self._open: dict[int, _Run] = {}
+        self.steps = self._newest = self._elements = self._tasks = 0
+        self._watermark = ""
+
+    def ran(self, step: int, reports: Sequence[BundleReport]) -> None:
+        """A run of a step has ended; whether it will be real is not known. It may be run again."""
+        run = _Run(reports, [parsed(report.metrics) for report in reports])
+        with self._lock:
+            self._open[step] = run
+            self._attempted.add(run.infos())
+
+    def figures(self, step: int, levels: Mapping[str, int], ports: Mapping[tuple[str, int], Port]) -> dict[str, Any]:
+        """What the last run of a step comes to, beside what its stages report.
+
+        Args:
+            step: its number.
+            levels: of the stages.
+            ports: by which stages put out, by stage and channel.
+
+        Returns:
+            JSON's values. `user`: seconds in transforms, of the task of each level that was longest in them; as the SDK
+            samples it. `outputs`: by stage and output, elements and bytes that left it, and the least, the most and the
+            mean of their event times in microseconds (None: unknown).
+        """
+        with self._lock:
+            run = self._open.get(step)
+        if run is None:
+            return {}
+        seconds: dict[tuple[int, int], float] = {}
+        outputs: dict[str, dict[str, list[int | None]]] = {}
+        left: dict[Port, tuple[int, Passed]] = {}
+        for report, infos in zip(run.reports, run.parsed, strict=True):
+            task = levels[report.stage], report.shard
+            seconds[task] = seconds.get(task, 0.0) + seconds_in_transforms(infos)
+            for channel, elements in report.elements_out.items():
+                port = ports.get((report.stage, channel))
+                if port is None:
+                    continue
+                before, passed = left.setdefault(port, (0, Passed()))
+                passed.add(report.passed.get(channel, _NONE))
+                left[port] = before + elements, passed
+        for port, (elements, passed) in left.items():
+            count = passed.counted
+            times = [passed.least, passed.most, passed.total // count] if count else [None, None, None]
+            outputs.setdefault(port.stage, {})[port.output] = [elements, passed.bytes, *times]
+        longest: dict[int, float] = {}
+        for (level, _), each in seconds.items():
+            longest[level] = max(longest.get(level, 0.0), each)
+        return {"user": round(sum(longest.values()), 3), "outputs": outputs}
+
+    def committed(
+        self, step: int, times: Times, took: Duration, *, ran: bool = True
+    ) -> tuple[Sequence[BundleReport], str]:
+        """A step is real.
+
+        Args:
+            step: its number.
+            times: its watermarks.
+            took: how long its last run was.
+            ran: it was proposed with what a run has reported. Else that was refused, if there was any.
+
+        Returns:
+            What was reported in it (nothing: a commit without a step), and the step in one line.
+        """
+        with self._lock:
+            run = self._open.pop(step, _NOTHING)
+            run = run if ran else _NOTHING
+            self._open = {later: of for later, of in self._open.items() if later > step}
+            self._committed.add(run.infos())
+            reports = run.reports
+            elements = sum(report.elements_in for report in reports)
+            self.steps += 1
+            self._newest = step
+            self._tasks += len(reports)
+            self._elements += elements
+            # The earliest of all: what the whole job has come to.
+            self._watermark = shown_time(min([*times.outputs.values(), *times.inputs.values()], default=MAX_TIMESTAMP))
+            line = f"step {step}: {took / 1e6:.2f} s, {elements} elements, watermark {self._watermark}"
+        return reports, line
+
+    def standing(self) -> Standing:
+        """Where the run stands."""
+        with self._lock:
+            at = f", watermark {self._watermark}" if self._watermark else ""
+            return Standing((f"step {self._newest}{at}",), self._elements, self._tasks)
+
+    def attempted(self) -> list[bytes]:
+        """Serialized MonitoringInfos of all runs of steps that have ended, real or not."""
+        with self._lock:
+            return self._attempted.serialized()
+
+    def real(self) -> list[bytes]:
+        """Serialized MonitoringInfos of all committed steps."""
+        with self._lock:
+            return self._committed.serialized()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a run of a step has reported; `parsed` are the metrics of each report."""
+
+    reports: Sequence[BundleReport]
+    parsed: Sequence[Sequence[Any]]
+
+    def infos(self) -> Iterable[Any]:
+        return (info for infos in self.parsed for info in infos)
+
+
+_NOTHING = _Run((), ())
+_NONE = Passed()

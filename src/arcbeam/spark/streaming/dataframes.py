@@ -1,0 +1,70 @@
+"""The data frames of a job's steps: a range of tasks for a step's first level, and an exchange before each other one.
+
+Owns their plan, and how what is new in a step comes to its tasks. Must not know what a task does with it.
+
+All steps that begin with the same level have one plan, but for what their tasks are told. Where Spark lets a thread say
+something to the tasks of its jobs (local properties; a Connect server does not) the plan is built and analyzed once,
+and each step is a query of its own on it: with shuffles of its own, which is why a data frame cannot be collected
+twice.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from arcbeam.sizes import threshold
+from arcbeam.spark.session.remote import is_connect
+from arcbeam.spark.streaming.finalizing import Confirmed
+from arcbeam.spark.streaming.leveltask import Given, LevelTask, StepJob, property_of
+from arcbeam.spark.streaming.rows import ORDER, SCHEMA
+from arcbeam.spark.tasks.failure import Guarded
+from arcbeam.streaming.assignment import StepOrder
+
+_ROW = StructType([StructField(f.name, BinaryType() if f.name == "blob" else IntegerType()) for f in SCHEMA])
+
+_MOST_TOLD = threshold(1 << 18)
+"""Bytes. A property travels with each task by itself; what is larger goes into the plan, as a broadcast."""
+
+
+class StepFrames:
+    """The data frames of the steps of a job.
+
+    Args:
+        spark: where.
+        job: what its tasks are given.
+    """
+
+    def __init__(self, spark: SparkSession, job: StepJob) -> None:
+        self._spark, self._job = spark, job
+        # By the level with which a step begins.
+        self._of_all: dict[int, DataFrame] = {}
+
+    def of(self, order: StepOrder, confirmed: tuple[Confirmed, ...]) -> DataFrame:
+        """What the last level of a step leaves: the reports of all tasks. To be collected by the thread that asks."""
+        placing = self._job.placing
+        first = order.plan.first
+        given = [
+            Given(order.of_level(level, {placed.name for placed in placing.layout.at(level)}, sides), confirmed)
+            for level, sides in enumerate(placing.sides_of[first:], first)
+        ]
+        if is_connect(self._spark):
+            return self._built(first, given)
+        told = [each.encoded() for each in given]
+        fits = sum(map(len, told)) <= _MOST_TOLD
+        for level, text in enumerate([*[None] * first, *told]):
+            self._spark.sparkContext.setLocalProperty(property_of(level), text if fits else None)  # type: ignore[arg-type]
+        if not fits:
+            return self._built(first, given)
+        if first not in self._of_all:
+            self._of_all[first] = self._built(first, [None] * len(given))
+        return self._of_all[first].alias("step")
+
+    def _built(self, first: int, given: list[Given] | list[None]) -> DataFrame:
+        tasks = self._job.placing.layout.tasks
+        frame: DataFrame = self._spark.range(0, tasks[first], 1, tasks[first])
+        for level, count in enumerate(tasks[first:], first):
+            if level > first:
+                frame = frame.repartitionById(count, "task").sortWithinPartitions(*ORDER)
+            frame = frame.mapInArrow(Guarded(LevelTask(self._job.location, level, given[level - first])).__call__, _ROW)
+        return frame

@@ -1,0 +1,378 @@
+"""A task of a level of a step, in the Python worker.
+
+Owns what one is given and what it reports, and the callbacks that wait for their attempt's commit. What it does with
+shards, files and user code is `arcbeam.streaming.task.task`'s.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import uuid
+import warnings
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.protocol.reports import TaskReport
+from arcbeam.errors import UserCodeError
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model import texts
+from arcbeam.model.attempts import Attempt, here
+from arcbeam.model.files import SideFile
+from arcbeam.model.rows import BundleReport
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.secrets import without_credentials
+from arcbeam.sizes import cache_size, memo
+from arcbeam.spark.session.loopback import enable_quickack
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.streaming.finalizing import Confirmed, callbacks, copies_folder
+from arcbeam.spark.streaming.rows import SCHEMA, InputLostError, LevelRows, Received, Sent, StepRow, packing
+from arcbeam.spark.streaming.taskheartbeats import beating
+from arcbeam.spark.streaming.usercode import LevelCode, TaskBudget
+from arcbeam.spark.tasks import failure, workerlog
+from arcbeam.spark.tasks.blackbox import recorder
+from arcbeam.spark.tasks.bundlethread import BundleThread
+from arcbeam.spark.tasks.openstages import open_stages, worker_name
+from arcbeam.spark.tasks.packing import Packer
+from arcbeam.spark.tasks.rowqueue import RowQueue, batches_of
+from arcbeam.store.blobs.backends import open_blobs
+from arcbeam.store.blobs.claims import ProcessFolder
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.shards.cache import HostCache
+from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.physicalplan import Placing
+from arcbeam.streaming.task.outputs import TaskStore
+from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader
+from arcbeam.streaming.task.task import TaskAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class StepJob:
+    """What all tasks of a job are given, the same in every step.
+
+    Attributes:
+        id: of the job's run.
+        placing: its stages.
+        settings: of the job.
+        location: the job's temporary location.
+        store: URL of the folder where its state is.
+        versions: what the driver runs; a worker that runs something else refuses.
+        prelude: called in a worker before the job's first stage is opened there, and perhaps again.
+        name: of the job, the same for all drivers that go on with it.
+    """
+
+    id: str
+    placing: Placing
+    settings: Settings
+    location: JobLocation
+    store: str
+    versions: Versions
+    prelude: Callable[[], None] | None = None
+    name: str = ""
+
+
+_PLAN = "plan"
+STORE = "checkpoint_dir"
+"""The name of the secret that is the URL of the job's folder, where that has credentials."""
+
+
+def give(job: StepJob) -> None:
+    """Puts a job where its tasks find it: it is too large to travel with each of them.
+
+    SUBTLE: without its secrets, which are for no file. They travel with the location, in each task's function.
+    """
+    stored = replace(job, location=JobLocation(without_credentials(job.location.url)))
+    stored = replace(stored, store=without_credentials(job.store))
+    job.location.put_bytes(_PLAN, pickle.dumps(stored, protocol=5))
+
+
+_scratch = ProcessFolder("scratch")
+
+
+class _JobHere:
+    """What this process has of a job, from task to task."""
+
+    def __init__(self, job: StepJob) -> None:
+        self.job = job
+        self._sides: dict[int, tuple[tuple[SideFile, ...], SideFileReader]] = memo()
+        self._copies: dict[int, SideCopies] = {}
+        # The driver's opening is there before any step.
+        cache = HostCache(copies_folder())
+        cache.sweep()
+        self.files = TaskStore(open_blobs(job.store, made=True), cache, _scratch.path())
+
+    def sides(self, level: int, given: tuple[SideFile, ...]) -> SideFileReader:
+        """The side inputs of a level; the same as long as their files are: what was decoded of them is kept by it."""
+        files = tuple(file for file in given if file.channel in self.job.placing.sides_read[level])
+        known = self._sides.get(level)
+        if known is not None and known[0] == files:
+            return known[1]
+        copies, placing = self._copies.setdefault(level, SideCopies()), self.job.placing
+        copies.keep({file.name for file in files})
+        sides = SideFileReader(self.files.blobs, self.files.scratch, files, placing.side_parts, copies, placing.newest)
+        self._sides[level] = files, sides
+        return sides
+
+
+_MOST_JOBS = cache_size(4)
+_jobs: OrderedDict[str, _JobHere] = OrderedDict()
+"""By the URL of the job's location."""
+
+
+def _here(location: JobLocation) -> _JobHere:
+    found = _jobs.get(location.url)
+    if found is None:
+        job = pickle.loads(location.get_bytes(_PLAN))
+        assert isinstance(job, StepJob)
+        job = replace(job, location=location, store=location.secrets.get(STORE, job.store))
+        found = _jobs[location.url] = _JobHere(job)
+        while len(_jobs) > _MOST_JOBS:
+            _jobs.popitem(last=False)
+    _jobs.move_to_end(location.url)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LevelReport:
+    """What a task reports to the driver.
+
+    Attributes:
+        task: to the job's machine.
+        bundles: of each stage.
+    """
+
+    task: TaskReport
+    bundles: tuple[BundleReport, ...]
+
+    @staticmethod
+    def from_blob(blob: bytes) -> LevelReport:
+        """Reads a report back; the blob must come from our own job."""
+        report = pickle.loads(blob)
+        if not isinstance(report, LevelReport):
+            raise TypeError(f"not a report of a step's task: {type(report).__name__}")
+        return report
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What is new in a step, for the tasks of a level.
+
+    Attributes:
+        order: of the step, with the state of this level.
+        confirmed: attempts that have been committed meanwhile.
+    """
+
+    order: StepOrder
+    confirmed: tuple[Confirmed, ...] = ()
+
+    def encoded(self) -> str:
+        """As a property of a Spark job."""
+        return base64.b85encode(zlib.compress(pickle.dumps(self, protocol=5), 1)).decode()
+
+    @staticmethod
+    def told(level: int) -> Given:
+        """What the Spark job of the task that runs here has as a property."""
+        context = TaskContext.get()
+        text = None if context is None else context.getLocalProperty(property_of(level))
+        if text is None:
+            raise RuntimeError(f"the Spark job does not say what the tasks of level {level} are to do")
+        given = pickle.loads(zlib.decompress(base64.b85decode(text)))
+        assert isinstance(given, Given)
+        return given
+
+
+def property_of(level: int) -> str:
+    """The property of a step's Spark job that says what is new for the tasks of a level."""
+    return f"arcbeam.level.{level}"
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTask:
+    """All tasks of a level; pickled into the plan of their Spark job.
+
+    Attributes:
+        location: the job's temporary location, where the job itself is.
+        level: of the tasks.
+        given: what is new in the step; None: a property of the Spark job says so.
+    """
+
+    location: JobLocation
+    level: int
+    given: Given | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` runs."""
+        given = self.given or Given.told(self.level)
+        plan = given.order.plan
+        context = TaskContext.get()
+        again = context is not None and context.attemptNumber() > 0
+        earlier = failure.recorded(self.location, error_stage(plan)) if again else None
+        if earlier is not None:
+            # A retry after a user's error: the same bug is not run again.
+            raise failure.one_line(earlier) from None
+        job_here = _here(self.location)
+        job = job_here.job
+        if job.settings.quick_tasks:
+            enable_quickack()
+        if context is not None:
+            about, careful = f"step {plan.step}, level {self.level}", again or plan.attempt > 0
+            recorder.begin(self.location, context.taskAttemptId(), about, careful=careful)
+        rows: RowQueue[StepRow] = RowQueue()
+        run = _Run(given, self.level, job_here, batches, rows)
+        name = f"step-{plan.step}-{self.level}-{run.task}"
+        thread = BundleThread(name, run.work, rows, run.processor, quick=job.settings.quick_tasks)
+        with beating(self.location, self.level, plan.step, plan.attempt):
+            thread.start()
+            yield from batches_of(packing(rows.drain(), Packer(on=job.settings.packed_blobs)), SCHEMA)
+            thread.join()
+        if thread.error is not None:
+            open_stages.close_job(job.id)
+            raise self._escaped(plan, thread.error, thread.step or run.stage, run.about) from None
+
+    def _escaped(self, plan: StepPlan, error: BaseException, step: str, about: Callable[[], str]) -> BaseException:
+        """What to raise to Spark. Of this run of the step, all other tasks are told; another run may go better."""
+        if isinstance(error, InputLostError):
+            return error
+        described = failure.described(error, step)
+        if isinstance(described, UserCodeError):
+            told = f"in step {plan.step}", about(), failure.element_of(error)
+            described = described.about(", ".join(filter(None, told)))
+        if described is None:
+            return failure.unrecorded(error, step)
+        return failure.record(self.location, error_stage(plan), described)
+
+
+def error_stage(plan: StepPlan) -> str:
+    """What errors of a run of a step are recorded under."""
+    return f"step-{plan.step}-{plan.attempt}"
+
+
+class _Run:
+    """What one task does."""
+
+    def __init__(
+        self, of: Given, level: int, job: _JobHere, batches: Iterator[pa.RecordBatch], rows: RowQueue[StepRow]
+    ) -> None:
+        self._level = level
+        self._of, self._here, self._job, self._batches, self._rows = of, job, job.job, batches, rows
+        context = TaskContext.get()
+        self.task = context.partitionId() if context else 0
+        self._code: LevelCode | None = None
+        self._bundles: Sequence[BundleReport] = ()
+
+    @property
+    def stage(self) -> str:
+        """The name of the stage that ran last."""
+        return "" if self._code is None else self._code.latest
+
+    def about(self) -> str:
+        """What user code was called about last."""
+        return "" if self._code is None else self._code.about()
+
+    def processor(self) -> Any:
+        """Of the stage that ran last."""
+        return None if self._code is None else self._code.processor
+
+    def work(self) -> None:
+        """All of it; the rows are in the queue when it returns."""
+        of, job = self._of, self._job
+        plan, placing = of.order.plan, job.placing
+        job.versions.check()
+        workerlog.at(job.id, f"step {plan.step}, level {self._level}")
+        for each in of.confirmed:
+            callbacks.confirm(job.id, each)
+        name = f"{plan.step}.{plan.attempt}.{self._level}.{self.task}.{uuid.uuid4().hex[:8]}"
+        running = here.running(Attempt(job.name, plan.step, (self._level, self.task), name))
+        with running, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            sent = Sent(placing, self._level, self._rows.put)
+            files, sides = self._here.files, self._here.sides(self._level, of.order.side_files)
+            told = plan.time if placing.plan.script is None else None
+            code = self._code = LevelCode(placing, self._level, self.task, self._open, sent, sides, files.scratch, told)
+            received = Received(self._batches, placing, self._level, sent, first=self._level == plan.first)
+            attempt = TaskAttempt(
+                placing.layout,
+                code.specs(),
+                of.order,
+                self._level,
+                self.task,
+                name,
+                files,
+                LevelRows(received, sent, code.elements, self._end),
+                code,
+                code,
+                TaskBudget(plan.budget, lambda: sent.bytes, code.written),
+            )
+            with self._showing(plan.time):
+                report = attempt.run()
+        named = {(f"{w.category.__module__}.{w.category.__qualname__}", texts.said(str, w.message)) for w in caught}
+        for bundles in self._bundles[:1]:
+            bundles.warnings = sorted(named)
+        callbacks.keep(job.id, plan.step, name.encode(), code.callbacks())
+        sent.report(pickle.dumps(LevelReport(report, tuple(self._bundles)), protocol=5))
+
+    def _showing(self, now: Timestamp) -> AbstractContextManager[None]:
+        """The time to user code: that of a script, if there is one."""
+        if self._job.placing.plan.script is None:
+            return nullcontext()
+        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        from arcbeam.harness.streaming.scripts import showing
+
+        return showing(now)
+
+    def _end(self) -> None:
+        assert self._code is not None
+        self._bundles = self._code.end()
+        for report in self._bundles:
+            report.worker = worker_name()
+
+    def _open(self, stage: str) -> Any:
+        job = self._job
+        return open_stages.get(
+            job.id,
+            stage,
+            partial(_opened, job, stage),
+            job.location,
+            job.prelude,
+            quick=job.settings.quick_tasks,
+            most=len(job.placing.layout.stages),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGraceful:
+    """Opens a stage in a worker for the sake of its `shutdown` alone; None if none of its DoFns offers that.
+
+    Attributes:
+        location: of the job.
+        stage: its uid.
+    """
+
+    location: JobLocation
+    stage: str
+
+    def __call__(self) -> Any:
+        """Opens it."""
+        job = _here(self.location).job
+        if job.prelude is not None:
+            job.prelude()
+        # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+        from arcbeam.harness.bundle.graceful import offers
+
+        return _opened(job, self.stage) if offers(job.placing.stages[self.stage]) else None
+
+
+def _opened(job: StepJob, stage: str) -> Any:
+    # SUBTLE: imported late, for the prelude silences what the SDK says at import.
+    from arcbeam.harness.streaming.streamingstage import StepStage
+
+    return StepStage(job.placing.stages[stage], job.settings)

@@ -1,0 +1,238 @@
+"""Rows between the levels of a step: what a task sends to the owners of shards at the next level, and reads from it.
+
+Owns their shape and order. A row goes from level to level until it is at that of the stage that reads it. Must not know
+what a stage does, nor what is in a blob.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.markers import Marker
+from arcbeam.model.rows import Row
+from arcbeam.spark.tasks.packing import Packer, unpacked
+from arcbeam.streaming.physicalplan import Placing
+
+SCHEMA: Final = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("shard", pa.int32()),
+        ("stage", pa.int32()),
+        ("bucket", pa.int32()),
+        ("blob", pa.binary()),
+        ("unpacked", pa.int32()),
+    ]
+)
+ORDER: Final = ("shard", "stage", "bucket")
+"""In which a task reads: what is of no shard first, then shard after shard, and in each of them stage after stage."""
+
+_NO_SHARD: Final = -1
+_MARKER: Final = -2
+_REPORT: Final = -1
+
+
+class StepRow(NamedTuple):
+    """A row.
+
+    Attributes:
+        task: that reads it next.
+        shard: that it is for; markers and reports are for none.
+        stage: that reads it, by its place in the layout; else whether it is a marker or a report.
+        bucket: in ascending order of which a stage reads its rows.
+        blob: elements, in a form that only the harness reads; packed, perhaps.
+        unpacked: bytes of the blob when it is unpacked; 0 if it is not packed.
+    """
+
+    task: int
+    shard: int
+    stage: int
+    bucket: int
+    blob: bytes
+    unpacked: int = 0
+
+
+def packing(rows: Iterable[StepRow], packer: Packer) -> Iterator[StepRow]:
+    """Rows as they travel: what stages have written is packed, but for what was packed on an earlier level."""
+    for row in rows:
+        if row.stage < 0 or row.unpacked:
+            yield row
+        else:
+            yield StepRow(*row[:4], *packer.pack(row.blob))
+
+
+def reports_in(rows: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    """The reports among what leaves the last level, as (stage, blob)."""
+    return (blob for stage, blob in rows if stage == _REPORT)
+
+
+class InputLostError(Exception):
+    """Spark has stopped to send what a task reads: it was killed, or a worker was lost. Not an error of user code."""
+
+
+class Sent:
+    """What a task sends.
+
+    Args:
+        placing: of the job.
+        level: of the task.
+        put: takes a row.
+
+    Attributes:
+        bytes: how many it has sent.
+    """
+
+    def __init__(self, placing: Placing, level: int, put: Callable[[StepRow], None]) -> None:
+        self._readers, self._put = placing.readers, put
+        last = level + 1 == len(placing.layout.tasks)
+        self._owners = () if last else placing.owners[level + 1]
+        self._next = 0 if last else placing.layout.tasks[level + 1]
+        self.bytes = 0
+
+    def put(self, row: Row) -> None:
+        """Sends what a stage has written to all that read it; see `arcbeam.model.rows.Outbox`."""
+        task = self._owners[row.shard]
+        for stage in self._readers[row.channel]:
+            self.bytes += len(row.blob)
+            self._put(StepRow(task, row.shard, stage, row.bucket, row.blob))
+
+    def pass_on(self, row: StepRow) -> None:
+        """Sends on what is for a later level."""
+        self._put(row._replace(task=self._owners[row.shard]))
+
+    def mark(self, marker: Marker) -> None:
+        """Sends a marker to every task of the next level."""
+        blob = pickle.dumps(marker, protocol=5)
+        for task in range(self._next):
+            self._put(StepRow(task, _NO_SHARD, _MARKER, 0, blob))
+
+    def report(self, blob: bytes) -> None:
+        """Sends a report, which the last level leaves to the driver."""
+        self._put(StepRow(0, _NO_SHARD, _REPORT, 0, blob))
+
+
+class Received:
+    """What comes to a task, in `ORDER`.
+
+    Args:
+        batches: of `SCHEMA`; at a step's first level of something else, which says nothing.
+        placing: of the job.
+        level: of the task.
+        sent: where reports go on.
+        first: whether the step begins with that level.
+    """
+
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], placing: Placing, level: int, sent: Sent, *, first: bool
+    ) -> None:
+        self._level, self._indexes, self._sent = level, placing.indexes, sent
+        self._rows = iter(()) if first else _rows(batches)
+        if first:
+            # SUBTLE: Spark ends a worker whose task has not read its input to the end.
+            for _ in _unbroken(batches):
+                pass
+        self._ahead: StepRow | None = next(self._rows, None)
+
+    def markers(self) -> Sequence[Marker]:
+        """The markers of the level before; reports of it go on."""
+        markers: list[Marker] = []
+        while self._ahead is not None and self._ahead.shard == _NO_SHARD:
+            if self._ahead.stage == _MARKER:
+                markers.append(pickle.loads(self._ahead.blob))
+            else:
+                self._sent.report(self._ahead.blob)
+            self._advance()
+        return markers
+
+    def of_stage(self, stage: str, shard: int) -> Iterator[Row]:
+        """The rows of a stage of this level, in a shard."""
+        index = self._indexes[stage]
+        while (row := self._ahead) is not None and row.shard == shard and row.stage == index:
+            yield Row(index, shard, row.bucket, unpacked(row.blob, row.unpacked))
+            self._advance()
+
+    def passing(self, shard: int) -> Iterator[StepRow]:
+        """What has come to a shard for later levels.
+
+        Raises:
+            AssertionError: something came to a stage, or a shard, that had its turn.
+        """
+        while (row := self._ahead) is not None and row.shard <= shard:
+            if row.shard < shard:
+                raise AssertionError(f"a row of shard {row.shard} came behind those of shard {shard}")
+            yield row
+            self._advance()
+
+    def end(self) -> None:
+        """All must have been read.
+
+        Raises:
+            AssertionError: something is left.
+        """
+        if self._ahead is not None:
+            raise AssertionError(f"a row of stage {self._ahead.stage}, shard {self._ahead.shard} was read by nobody")
+
+    def _advance(self) -> None:
+        self._ahead = next(self._rows, None)
+
+
+def _unbroken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except Exception as e:
+        raise InputLostError(f"the rows of a step end too early: {e}") from e
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[StepRow]:
+    for batch in _unbroken(batches):
+        tasks, shards, stages, buckets = (batch.column(i).to_pylist() for i in range(4))
+        blobs, sizes = batch.column(4), batch.column(5).to_pylist()
+        for i, task in enumerate(tasks):
+            yield StepRow(task, shards[i], stages[i], buckets[i], blobs[i].as_py(), sizes[i])
+
+
+class LevelRows:
+    """What comes to a task and goes on; see `arcbeam.streaming.interfaces.Rows`.
+
+    Args:
+        received: what comes.
+        sent: what goes on.
+        elements: makes elements of a stage's rows.
+        ends: called before the marker is sent: user code hands over what it holds.
+    """
+
+    def __init__(
+        self,
+        received: Received,
+        sent: Sent,
+        elements: Callable[[str, Iterable[Row]], Iterable[tuple[bytes, Elements]]],
+        ends: Callable[[], None],
+    ) -> None:
+        self._received, self._sent = received, sent
+        self._elements, self._ends = elements, ends
+
+    def markers(self) -> Sequence[Marker]:
+        """See `Rows`."""
+        return self._received.markers()
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """See `Rows`."""
+        return self._elements(stage, self._received.of_stage(stage, shard))
+
+    def passing(self, shard: int) -> Iterable[StepRow]:
+        """See `Rows`."""
+        return self._received.passing(shard)
+
+    def pass_on(self, row: StepRow) -> None:
+        """See `Rows`."""
+        self._sent.pass_on(row)
+
+    def mark(self, marker: Marker) -> None:
+        """See `Rows`."""
+        self._received.end()
+        self._ends()
+        self._sent.mark(marker)

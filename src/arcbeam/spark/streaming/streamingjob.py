@@ -1,0 +1,484 @@
+"""An unbounded plan on Spark: its driver, from taking the job over to its end.
+
+Owns what a driver has around it here: a clock, an inbox, a log, a cluster, those who steer it. Must not know protos.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from pyspark.sql import SparkSession
+
+from arcbeam.console.progressline import Standing, watched
+from arcbeam.engine.coordinator import (
+    CancelRequested,
+    Command,
+    CommitDecided,
+    End,
+    EndState,
+    Event,
+    JobMachine,
+    Mode,
+    Phase,
+    Propose,
+    StepFailed,
+    StepReported,
+    paced,
+)
+from arcbeam.engine.coordinator import Settings as MachineSettings
+from arcbeam.errors import JobCancelledError, JobFailedError, ServerLostError, WorkerLostError
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.commits import Committable
+from arcbeam.model.plan import Plan
+from arcbeam.model.rows import BundleReport
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.spark.session.sessions import default_parallelism
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.streaming.cluster import SparkCluster
+from arcbeam.spark.streaming.controlrequests import EventQueue, RequestWatch, WallClock
+from arcbeam.spark.streaming.counters import Tally
+from arcbeam.spark.streaming.heartbeat import Heartbeat
+from arcbeam.spark.streaming.leveltask import StepJob, give
+from arcbeam.spark.streaming.scriptreader import ScriptReader
+from arcbeam.spark.streaming.taskheartbeats import Heard
+from arcbeam.store.blobs.backends import check_owner, open_blobs, shown
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.jobname import called
+from arcbeam.store.log.requests import Asked
+from arcbeam.store.log.sweep import Swept
+from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.store.manifest.values import ENDED
+from arcbeam.streaming.driver.commits import LogCommits
+from arcbeam.streaming.driver.driver import JobDriver, drive
+from arcbeam.streaming.driver.requests import RequestDesk, Ticket
+from arcbeam.streaming.driverstate import started
+from arcbeam.streaming.physicalplan import Placing, placed
+from arcbeam.streaming.restore.restore import TakeOver, take_over
+from arcbeam.streaming.status.activity import Activity
+from arcbeam.streaming.status.status import (
+    Status,
+    as_record,
+    in_words,
+    status_of,
+    total_kept,
+    undone,
+    with_driver,
+    with_trouble,
+)
+from arcbeam.streaming.status.tries import deadly_try, failed_try
+
+_LOG = logging.getLogger("arcbeam.streaming")
+
+
+class Listener(Protocol):
+    """Who wants to know what a job does, while it does it. Called on the driver's thread."""
+
+    def opened(self) -> None:
+        """The job is taken over: from here on it goes on from what its folder has, whoever drives it."""
+
+    def reported(self, report: BundleReport) -> None:
+        """What the bundles of a stage and task come to; their step is committed."""
+
+    def stepped(self, line: str) -> None:
+        """A step is committed."""
+
+    def warned(self, text: str) -> None:
+        """Something that people should know."""
+
+    def turned(self, state: str) -> None:
+        """The job is DRAINING or CANCELLING from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a job that has ended leaves.
+
+    Attributes:
+        state: how it ended.
+        steps: that were committed by this driver.
+        head: the job's newest micro-batch.
+    """
+
+    state: EndState
+    steps: int
+    head: int
+
+    def summary(self) -> dict[str, object]:
+        """Figures, for logs."""
+        return {"state": self.state.value, "steps": self.steps}
+
+
+class StreamRun:
+    """One driver's time with an unbounded job.
+
+    Args:
+        plan: what to run.
+        spark: where.
+        settings: of the job; its number of shards is that of a new one.
+        job: unique id of the run; tags the Spark jobs, so that they can be interrupted.
+        location: the run's temporary location; the caller removes it.
+        store: URL of the folder where the job's state is; an empty one begins a new job; None: a folder in `location`.
+        listener: is told what happens.
+        prelude: called in a worker before it opens its first stage of this job.
+        how: an earlier job in the folder is gone on with.
+
+    Attributes:
+        store: URL of the folder where the job's state is.
+        kept: the folder outlives the run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        spark: SparkSession,
+        settings: Settings,
+        job: str,
+        location: JobLocation,
+        store: str | None,
+        listener: Listener,
+        prelude: Callable[[], None] | None = None,
+        how: TakeOver = TakeOver(),  # noqa: B008  # immutable
+    ) -> None:
+        self._plan, self._spark, self._settings, self._how = plan, spark, settings, how
+        self._job, self._location = job, location
+        # As a location has it: tasks run in other working directories.
+        self.store = location.below("state") if store is None else JobLocation(store).url
+        self.kept = store is not None
+        self._listener, self._prelude = listener, prelude
+        self._clock = WallClock()
+        self._inbox = EventQueue(self._clock)
+        self._desk = RequestDesk(self._inbox, self._clock, called(plan.name, shown(self.store) if self.kept else ""))
+        self._tally = Tally()
+        self._machine: JobMachine | None = None
+        self._log: StepLog | None = None
+        self._cluster: SparkCluster | None = None
+        # Of publishing and sweeping, by whatever thread.
+        self._said: SimpleQueue[Sequence[str]] = SimpleQueue()
+        self._blobs: DurableBlobs | None = None
+        # Why the step that runs is tried again.
+        self._trouble: Trouble | None = None
+        self._driven = _driven(settings)
+        self._activity = Activity(self._driven.retry.times + 1, self._driven.deaths.times + 1)
+        self._heartbeat: Heartbeat | None = None
+        self._opened = -1
+        self._end: End | None = None
+        self._mode = Mode.RUNNING
+        self._took, self._ran = Duration(0), False
+        self._proposed, self._committing = 0.0, 0.0
+        self._measured: Callable[[], dict[str, Any]] = dict
+
+    def standing(self) -> Standing:
+        """Where the run stands; callable from any thread."""
+        return self._tally.standing()
+
+    def status(self) -> Status | None:
+        """Where the job stands, as of its newest step; None before it is taken over. Callable from any thread."""
+        log, trouble, heartbeat = self._log, self._trouble, self._heartbeat
+        if log is None:
+            return None
+        head = log.head
+        fails = trouble if trouble is not None and trouble.is_of(head) else None
+        status = with_trouble(status_of(head, self._plan.name), fails)
+        return with_driver(status, heartbeat.note() if heartbeat else None)
+
+    def state(self) -> str:
+        """Beam's name of the state of a run that goes on; callable from any thread."""
+        return self._mode.name if self._mode in _TOLD else Mode.RUNNING.name
+
+    @property
+    def ends(self) -> bool:
+        """Whether the job makes no further commit: it fails, was cancelled, or has made its last one."""
+        machine = self._machine
+        return self._end is not None or (machine is not None and machine.phase not in (Phase.NEW, Phase.STEPPING))
+
+    def metrics(self) -> list[bytes]:
+        """Serialized MonitoringInfos of all committed steps of this driver."""
+        return self._tally.real()
+
+    def attempted(self) -> list[bytes]:
+        """The same of all steps that ran, committed or not."""
+        return self._tally.attempted()
+
+    def ask(self, what: Asked, savepoint: str = "") -> Ticket:
+        """Asks something of the job; callable from any thread.
+
+        Raises:
+            RequestRefusedError: nothing can come of it.
+        """
+        return self._desk.ask(what, savepoint)
+
+    def draining(self) -> Ticket | None:
+        """See `RequestDesk.draining`; callable from any thread."""
+        return self._desk.draining()
+
+    def interrupt(self) -> None:
+        """Ends the job; callable from any thread, and again."""
+        self._inbox.put(CancelRequested(self._clock.now()))
+
+    def run(self) -> Outcome:
+        """Drives the job to its end.
+
+        Raises:
+            UserCodeError, JobFailedError, …: it has failed.
+            JobCancelledError: it was cancelled.
+            StoreError: the job's folder cannot be opened.
+        """
+        why = ""
+        try:
+            end = self._run()
+        except BaseException as e:
+            why = f"the job could not be run: {e}"
+            raise
+        finally:
+            try:
+                self._desk.close(self._end, why)
+            except StoreError as e:
+                self.warn(f"who asked something of the job is not told how it ended: {e}")
+        assert self._log is not None
+        return Outcome(end.state, self._tally.steps, self._log.head.step)
+
+    def _run(self) -> End:
+        slots = default_parallelism(self._spark)
+        check_owner(self.store)
+        blobs = open_blobs(self.store)
+        who = f"{socket.gethostname()}:{self._job}"
+        # Where a script's clock begins.
+        began = self._clock.now() if self._plan.script is None else Timestamp(0)
+        taken = take_over(self._plan, blobs, self._how, shards=self._settings.shards, now=began, driver=who)
+        log = self._log = taken.log
+        self._listener.opened()
+        self._clock.start_at(log.head.time)
+        # What the opening has, another driver may have published.
+        self._opened = log.head.step
+        for lost in taken.dropped:
+            self.warn(f"given up, as --allow_dropped_state says: {lost}")
+        for move in taken.moved:
+            _LOG.info(
+                "the state of stage '%s' was moved from level %d to %d: so many exchanges are in front of it now",
+                move.stage,
+                move.source,
+                move.target,
+            )
+        for stage in taken.idle:
+            self.warn(
+                f"stage '{stage}' is new, and all that it reads has ended: nothing comes to it (a source that is "
+                f"called otherwise is read from its beginning)"
+            )
+        if log.head.mode in ENDED:
+            self.warn(
+                f"{called(self._plan.name, blobs)} is {log.head.mode} already: nothing is left to do, but perhaps "
+                "its last calls"
+            )
+        placing = placed(self._plan, taken.numbers, taken.shards, slots)
+        settings = replace(self._settings, shards=taken.shards, event_times=True)
+        job = StepJob(
+            self._job, placing, settings, self._location, self.store, Versions.here(), self._prelude, log.head.job
+        )
+        give(job)
+        commits = LogCommits(log, placing.layout, placing.side_readers, self.warn, figures=lambda: self._measured())
+        cluster = self._cluster = SparkCluster(
+            self._spark, job, self._inbox, self._clock, slots, self._tally.ran, self._said.put, self._is_over
+        )
+        self._measured = partial(self._figures, cluster, placing)
+        machine = self._machine = JobMachine(placing.layout, self._driven)
+        script = None if self._plan.script is None else ScriptReader(self._plan.script, self._inbox, self._clock)
+        driver = JobDriver(machine, commits, cluster, self, self._inbox, self._clock, self, script=script)
+        # A driver that only finishes a job that has ended has no epoch of its own, and writes nothing into the folder.
+        told = blobs if self.kept and log.head.mode not in ENDED else None
+        heartbeat = self._heartbeat = Heartbeat(
+            told, log.head, who, self._clock, self._activity, Heard(self._location), self.warn
+        )
+        self._inbox.put(started(log.head, placing.layout, self._clock.now()))
+        self._blobs = blobs if self.kept else None
+        self._desk.opened(self._blobs, log.head)
+        try:
+            with RequestWatch(self._desk, self._job):
+                end = self._end = drive(driver, self._inbox, self._clock, heartbeat.beat)
+            if end is not None and end.state in _PUBLISHED:
+                cluster.sweep(log.head.step)
+            self._tell_what_is_said()
+        finally:
+            self._heartbeat = None
+            if script is not None:
+                script.close()
+            cluster.close()
+        assert end is not None
+        match end.state:
+            case EndState.FAILED:
+                if (fenced := log.fenced()) is not None:
+                    raise fenced
+                # An error of a step that was to be run again is not why.
+                if cluster.failure is not None and str(cluster.failure) in end.why:
+                    if isinstance(cluster.failure, WorkerLostError) and machine.deaths:
+                        raise cluster.failure.after(machine.deaths)
+                    if isinstance(cluster.failure, ServerLostError):
+                        raise ServerLostError(cluster.failure.message, self._how_to_continue())
+                    raise cluster.failure
+                raise JobFailedError(f"the job has failed: {end.why}")
+            case EndState.CANCELLED:
+                # Another driver may run the job by now, which this one had no occasion to notice.
+                if (fenced := log.overtaken()) is not None:
+                    raise fenced
+                raise JobCancelledError(f"job '{self._plan.name}' was cancelled")
+        return end
+
+    def _how_to_continue(self) -> str:
+        """What to do once the server of a job that has lost it is there again."""
+        if self.kept:
+            return f"start the server, and resume the job: arcbeam resume {shown(self.store)}"
+        return "start the server, and run the job again from the beginning: without --checkpoint_dir it keeps no state"
+
+    def _is_over(self) -> bool:
+        """Whether the run does not leave a job that is usually resumed: its copies on the hosts go with it."""
+        return not self.kept or (self._log is not None and self._log.head.mode in ENDED)
+
+    def _figures(self, cluster: SparkCluster, placing: Placing) -> dict[str, Any]:
+        """What was measured of the step that is proposed: seconds of its parts, and what has left its stages.
+
+        `plan`: until the step was Spark's; `spark`: from there on, without what transforms took; `user`: these;
+        `commit`: of the step before, as this one is not made yet.
+        """
+        assert self._log is not None
+        levels = {placed.name: placed.level for placed in placing.layout.stages}
+        found = self._tally.figures(self._log.head.step + 1, levels, placing.ports)
+        took, user = self._took / 1e6, found.get("user", 0.0)
+        spark = max(0.0, took - cluster.planned - user)
+        parts = {"seconds": took, "plan": cluster.planned, "spark": spark, "commit": self._committing}
+        # The recorded time of a job with a script is the script's.
+        wall = {} if self._plan.script is None else {"committed": self._clock.now()}
+        return {**found, **wall, **{name: round(seconds, 4) for name, seconds in parts.items()}}
+
+    def _left(self) -> str:
+        """What a job that drains has still to do; "" of others."""
+        status = self.status() if self._mode is Mode.DRAINING else None
+        return "" if status is None else undone(as_record(status))
+
+    def _told(self, reports: Sequence[BundleReport], left: str) -> dict[str, Any]:
+        """A step in one line, for programs; times are microseconds since 1970."""
+        status = self.status()
+        assert status is not None
+        return {
+            "pipeline": self._plan.name,
+            "job": self._job,
+            "step": status.step,
+            "time": status.time,
+            "seconds": {**status.seconds, "commit": round(self._committing, 4)},
+            "elements": sum(report.elements_in for report in reports),
+            "late": sum(stage.step["late"] for stage in status.stages if stage.step),
+            "rate": status.rate,
+            "backlog": status.backlog,
+            **total_kept(status),
+            "watermark": status.watermark,
+            "behind": status.behind,
+            "waits": next((cause.text for cause in status.causes if cause.decides), ""),
+            "mode": status.mode,
+            "left": left,
+        }
+
+    # `Sinks`.
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        """See `arcbeam.streaming.interfaces.Sinks`."""
+        assert self._cluster is not None
+        self._cluster.publish(step, committables, again=step <= self._opened)
+
+    def _tell_what_is_said(self) -> None:
+        """Here, for listeners are called on the driver's thread, and publishing has one of its own."""
+        while not self._said.empty():
+            for text in self._said.get():
+                self.warn(text)
+
+    # `Watch`.
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        """See `arcbeam.streaming.interfaces.Watch`."""
+        assert self._machine is not None
+        assert self._log is not None
+        self._tell_what_is_said()
+        self._activity.handled(event, commands, self._clock.now())
+        # Before those who have asked hear of it: they may look what has become of the job.
+        if self._machine.mode is not self._mode:
+            self._mode = self._machine.mode
+            if self._mode in _TOLD:
+                self._listener.turned(self._mode.name)
+        self._desk.handled(event, commands, self._log.head)
+        for command in commands:
+            if isinstance(command, Propose):
+                self._ran = bool(command.reports)
+        if isinstance(event, StepReported):
+            self._took = event.took
+        if isinstance(event, StepFailed) and event.again and self._machine.phase is Phase.STEPPING:
+            self._note_trouble(event)
+        if not isinstance(event, CommitDecided) or self._machine.head is None:
+            return
+        self._committing = time.monotonic() - self._proposed
+        reports, line = self._tally.committed(event.step, self._machine.head.times, self._took, ran=self._ran)
+        if reports:
+            left = self._left()
+            line = f"{line}; draining: {left}" if left else line
+            if _LOG.isEnabledFor(logging.INFO):
+                told = self._told(reports, left)
+                _LOG.info("%s", f"{self._plan.name}: {line}, {in_words(told)}" if watched() else json.dumps(told))
+            self._listener.stepped(line)
+        for report in reports:
+            self._listener.reported(report)
+
+    def _note_trouble(self, event: StepFailed) -> None:
+        """Has `arcbeam status` show why a step is tried again."""
+        assert self._machine is not None
+        assert self._log is not None
+        failure = self._cluster.failure if self._cluster is not None else None
+        lost = failure if event.died and isinstance(failure, WorkerLostError) else WorkerLostError("")
+        if event.died:
+            why = deadly_try(self._machine.deaths, self._driven.deaths.times + 1, lost.step, lost.how)
+        elif failed := self._machine.failures:
+            why = failed_try(failed, self._driven.retry.times + 1, event.why)
+        else:
+            return
+        self._trouble = Trouble(self._log.head.epoch, event.step, lost.step, why, self._clock.now())
+        if self._blobs is not None:
+            try:
+                leave_trouble(self._blobs, self._trouble)
+            except StoreError as e:
+                _LOG.warning("%s: `arcbeam status` does not show why step %d fails: %s", self._plan.name, event.step, e)
+
+    def begins(self, command: Command) -> None:
+        """See `arcbeam.streaming.interfaces.Watch`."""
+        if isinstance(command, Propose):
+            self._proposed = time.monotonic()
+
+    def warn(self, text: str) -> None:
+        """See `arcbeam.streaming.interfaces.Watch`."""
+        _LOG.warning("%s: %s", self._plan.name, text)
+        self._listener.warned(text)
+
+    def swept(self, swept: Swept | StoreError) -> None:
+        """See `arcbeam.streaming.interfaces.Watch`."""
+        if isinstance(swept, StoreError):
+            _LOG.warning("%s: not all files that nobody needs could be removed: %s", self._plan.name, swept)
+
+
+_PUBLISHED = (EndState.DONE, EndState.DRAINED, EndState.STOPPED)
+"""Ends of a job whose last step is published."""
+_TOLD = (Mode.DRAINING, Mode.CANCELLING)
+"""What people are told that a job is heading for."""
+
+
+def _driven(settings: Settings) -> MachineSettings:
+    grace, target, behind = (
+        Duration(round(seconds * 1e6))
+        for seconds in (settings.shutdown_seconds, settings.step_seconds, settings.backlog_step_seconds)
+    )
+    budget, pace = paced(target, behind)
+    return MachineSettings(budget, pace, grace=grace)

@@ -1,0 +1,134 @@
+"""How a driver's proposals become real: the machine's commands about commits, carried out on a step log.
+
+Owns what event each outcome of the store is, savepoints, and the sweep. Must not know when anything is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from arcbeam.engine.coordinator import (
+    CommitConflicted,
+    CommitDecided,
+    CommitRefused,
+    CommitUnknown,
+    DriverFailed,
+    Propose,
+)
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.model.commits import Committable
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.errors import DeterminateError, FencedError, InvalidManifestError, StoreError
+from arcbeam.store.log.commitlog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.log.savepoints import changed, unpinned
+from arcbeam.store.log.sweep import KEEP, Sweeper, Swept
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.streaming.assignment import StepOrder, ordered
+from arcbeam.streaming.driver.proposals import draft
+from arcbeam.streaming.driverstate import remembered
+from arcbeam.streaming.interfaces import Decision
+
+
+class LogCommits:
+    """The commits of one driver; see `seams.Commits`.
+
+    Args:
+        log: the driver's hold on the job.
+        layout: of the job.
+        readers: the stages that read each side channel.
+        warn: tells people.
+        keep: steps before the head that a sweep keeps.
+        figures: what was measured of the step that is proposed, by name; JSON's values.
+
+    Raises:
+        ValueError: a stage has another number than the job has given it, or that of another stage.
+    """
+
+    def __init__(
+        self,
+        log: StepLog,
+        layout: Layout,
+        readers: Mapping[int, Sequence[str]],
+        warn: Callable[[str], None],
+        *,
+        keep: int = KEEP,
+        figures: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        self._log, self._layout, self._readers, self._warn = log, layout, readers, warn
+        self._figures = figures
+        self._numbers = remembered(log.head, {placed.name: placed.number for placed in layout.stages})
+        self._sweeper = Sweeper(log, keep=keep)
+        # Savepoints of the head whose names are to be given up.
+        self._released: set[str] = set()
+
+    def order(self, plan: StepPlan) -> StepOrder:
+        """See `Commits`."""
+        return ordered(plan, self._log.head, self._log.epoch)
+
+    def unpublished(self) -> tuple[Committable, ...]:
+        """See `Commits`."""
+        return self._log.head.committables
+
+    def release(self, savepoint: str) -> None:
+        """The name of a savepoint of the head is to be given up: the next commit leaves it out.
+
+        Raises:
+            StoreError: there is no such savepoint.
+        """
+        unpinned(self._log.head, savepoint)
+        self._released.add(savepoint)
+
+    def propose(self, command: Propose, now: Timestamp) -> Decision:
+        """See `Commits`."""
+        manifest = self._named(
+            draft(self._log, self._layout, self._readers, self._numbers, command, self._figures()), command
+        )
+        return self._decided(command.step, now, lambda: self._log.propose(manifest))
+
+    def resolve(self, step: int, now: Timestamp) -> Decision:
+        """See `Commits`."""
+        return self._decided(step, now, self._log.resolve)
+
+    def overtaken(self) -> str:
+        """See `Commits`."""
+        error = self._log.overtaken()
+        return "" if error is None else error.message
+
+    def sweep(self) -> Swept:
+        """See `Commits`."""
+        return self._sweeper.sweep()
+
+    def _fenced(self) -> str:
+        error = self._log.fenced()
+        assert error is not None
+        return error.message
+
+    def _named(self, manifest: Manifest, command: Propose) -> Manifest:
+        """The draft with its savepoints. A name that cannot be given must not keep the step from becoming real."""
+        for name in sorted(self._released):
+            manifest = unpinned(manifest, name)
+        for name in command.savepoints:
+            try:
+                manifest = changed(manifest, name)
+            except StoreError as e:
+                self._warn(f"step {command.step} does not become savepoint '{name}': {e}")
+        return manifest
+
+    def _decided(self, step: int, now: Timestamp, ask: Callable[[], Outcome]) -> Decision:
+        try:
+            match ask():
+                case Committed(manifest):
+                    self._released &= {pin.name for pin in manifest.pins}
+                    return CommitDecided(now, step)
+                case Conflict():
+                    return CommitConflicted(now, step, self._fenced())
+                case Unknown(_, error):
+                    return CommitUnknown(now, step, str(error))
+        except FencedError as e:
+            return CommitConflicted(now, step, e.message)
+        except InvalidManifestError as e:
+            return DriverFailed(now, str(e))
+        except DeterminateError as e:
+            return CommitRefused(now, step, str(e))

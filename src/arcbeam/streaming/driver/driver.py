@@ -1,0 +1,202 @@
+"""The driver of a job: the machine's commands are carried out, here and nowhere else.
+
+Owns what each command means to those around: commits, cluster, sinks; and when to check whether another driver has
+taken the job over. Must not know when anything else is to be done (the machine does), nor what runs tasks and keeps
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, assert_never
+
+from arcbeam.engine.coordinator import (
+    Abandon,
+    CallShutdown,
+    ClockTold,
+    Command,
+    CommitDecided,
+    CommitRefused,
+    End,
+    Event,
+    Finalize,
+    JobMachine,
+    Overtaken,
+    Phase,
+    Propose,
+    Publish,
+    PublishFailed,
+    ReadScript,
+    Resolve,
+    RunStep,
+    StepFailed,
+    TearDown,
+    WaitUntil,
+    Warn,
+)
+from arcbeam.model.timestamps import Duration, Timestamp, shifted
+from arcbeam.sizes import threshold
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.streaming.interfaces import Clock, Cluster, Commits, Inbox, Scripted, Sinks, WaitingInbox, Watch
+
+_SWEEP_EVERY = threshold(10)
+"""Steps between two sweeps: each lists the job's folder."""
+
+TAKEOVER_CHECKS: Final = Duration(4_000_000)
+"""Time between two checks for a takeover while nothing fails: each reads one name in the job's folder."""
+
+_FAILED_TRIES = (StepFailed, PublishFailed, CommitRefused)
+"""Events after which the machine tries again."""
+
+
+class JobDriver:
+    """Drives a job with its machine. It has no thread and waits for nothing but the store: events come one by one.
+
+    The first event is `progress.started`. After it, whoever calls gives every event of the inbox to `handle`, and a
+    `ClockTold` when the clock has come to `wake`, until there is an `end`.
+
+    Args:
+        machine: of the job.
+        commits: what makes steps real.
+        cluster: what runs them.
+        sinks: where their output goes.
+        inbox: for the answers that come at once.
+        clock: the time.
+        watch: who wants to know.
+        sweep_every: steps between two sweeps.
+        script: has the job's script, if it has one.
+        takeover_checks: time between two checks for a takeover.
+
+    Attributes:
+        end: how the job has ended; None while it goes on.
+    """
+
+    def __init__(
+        self,
+        machine: JobMachine,
+        commits: Commits,
+        cluster: Cluster,
+        sinks: Sinks,
+        inbox: Inbox,
+        clock: Clock,
+        watch: Watch,
+        *,
+        sweep_every: int = _SWEEP_EVERY,
+        script: Scripted | None = None,
+        takeover_checks: Duration = TAKEOVER_CHECKS,
+    ) -> None:
+        self.machine = machine
+        self._commits, self._cluster, self._sinks = commits, cluster, sinks
+        self._inbox, self._clock, self._watch = inbox, clock, watch
+        self._sweep_every, self._script = sweep_every, script
+        self._proposed: Propose | None = None
+        self._takeover_checks = takeover_checks
+        self._next_check = shifted(clock.now(), takeover_checks)
+        # When the machine wants to know the time.
+        self._wake: Timestamp | None = None
+        self.end: End | None = None
+
+    @property
+    def wake(self) -> Timestamp | None:
+        """When `handle` is to be called with a `ClockTold`, if no event comes before; None: only an event matters."""
+        if not self._may_be_overtaken():
+            return self._wake
+        return self._next_check if self._wake is None else min(self._wake, self._next_check)
+
+    def handle(self, event: Event) -> None:
+        """Takes in an event, and carries out what follows.
+
+        Checks before for a takeover, if the event is a failed try or the last check was a while ago. A fenced driver
+        shares the copies of state on its host with the driver that took over, which are ahead of it. So its tasks fail
+        before it proposes anything: no conflict tells it.
+        """
+        # SUBTLE: it says when it happened, and has waited since. What follows is of now.
+        now = self._clock.now()
+        if isinstance(event, _FAILED_TRIES) or now >= self._next_check:
+            self._check_takeover(now)
+        if isinstance(event, ClockTold) and (self._wake is None or now < self._wake):
+            return
+        self._take_in(replace(event, at=now))
+
+    def _may_be_overtaken(self) -> bool:
+        return self.machine.phase in (Phase.STEPPING, Phase.CLOSING)
+
+    def _check_takeover(self, now: Timestamp) -> None:
+        self._next_check = shifted(now, self._takeover_checks)
+        # SUBTLE: before the event: the last of many failed tries would end the job for a reason that is none.
+        if self._may_be_overtaken() and (who := self._commits.overtaken()):
+            self._take_in(Overtaken(now, who))
+
+    def _take_in(self, event: Event) -> None:
+        if self._wake is not None and event.at >= self._wake:
+            self._wake = None
+        commands = self.machine.handle(event)
+        self._watch.handled(event, commands)
+        for command in commands:
+            self._watch.begins(command)
+            self._carry_out(command)
+        if isinstance(event, CommitDecided):
+            self._sweep(event.step)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case WaitUntil(moment):
+                self._wake = moment
+            case RunStep(plan):
+                self._cluster.run(self._commits.order(plan))
+            case Abandon(step, attempt):
+                self._cluster.abandon(step, attempt)
+            case ReadScript(number):
+                assert self._script is not None, "the job has no script"
+                self._script.read(number)
+            case Propose():
+                self._proposed = command
+                self._inbox.put(self._commits.propose(command, self._clock.now()))
+            case Resolve(step):
+                self._inbox.put(self._commits.resolve(step, self._clock.now()))
+            case Publish(step, committables):
+                self._sinks.publish(step, self._commits.unpublished() if committables is None else committables)
+            case Finalize(step):
+                self._cluster.finalize(step, self._waiting_for(step))
+            case CallShutdown(stages, deadline):
+                self._cluster.shut_down(stages, deadline)
+            case TearDown(stages, deadline):
+                self._cluster.tear_down(stages, deadline)
+            case Warn(text):
+                self._watch.warn(text)
+            case End():
+                self.end = command
+            case _:
+                assert_never(command)
+
+    def _waiting_for(self, step: int) -> list[bytes]:
+        """The attempts of a step that was just committed whose bundles want to know."""
+        assert self._proposed is not None
+        assert self._proposed.step == step
+        return [report.token for report in self._proposed.reports if report.finalizations]
+
+    def _sweep(self, step: int) -> None:
+        """Now and then; not when a job ends, which should not have to wait for it."""
+        if self.machine.phase is not Phase.STEPPING or step % self._sweep_every:
+            return
+        try:
+            self._watch.swept(self._commits.sweep())
+        except StoreError as e:
+            self._watch.swept(e)
+
+
+def drive(
+    driver: JobDriver, inbox: WaitingInbox, clock: Clock, goes_on: Callable[[], bool] = lambda: True
+) -> End | None:
+    """Gives a driver all that happens, until the job has ended; None if it did not come to that.
+
+    Args:
+        driver: what drives the job.
+        inbox: its own.
+        clock: its own.
+        goes_on: is asked before each event.
+    """
+    while driver.end is None and goes_on():
+        driver.handle(inbox.next(driver.wake) or ClockTold(clock.now()))
+    return driver.end

@@ -1,0 +1,160 @@
+"""From what the machine proposes to the manifest that it asks for.
+
+Owns what of the reports goes into a manifest, and what leaves it. Must not know how a manifest becomes real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from arcbeam.engine.coordinator import Propose
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.protocol.reports import StageReport, TaskReport
+from arcbeam.engine.watermarks.comparison import passed
+from arcbeam.engine.watermarks.holds import Hold
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.files import Shard, SideFile
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.manifest.values import HoldSummary, Manifest, OutputWatermark, ResidualSummary, StageWatermarks
+from arcbeam.streaming.driverstate import Progress
+from arcbeam.streaming.status.snapshot import Since, standing_after
+
+
+def draft(
+    log: StepLog,
+    layout: Layout,
+    readers: Mapping[int, Sequence[str]],
+    numbers: Mapping[str, int],
+    command: Propose,
+    figures: Mapping[str, Any] = MappingProxyType({}),
+) -> Manifest:
+    """The manifest of a proposal, but for its savepoints.
+
+    Args:
+        log: of the driver.
+        layout: of the job.
+        readers: the stages that read each side channel.
+        numbers: of all stages that the job ever had.
+        command: what is proposed.
+        figures: that were measured of the step; JSON's values.
+    """
+    # By stage, once: of many shards there are many reports.
+    stages: dict[str, list[StageReport]] = {}
+    for stage in (stage for report in command.reports for stage in report.stages):
+        stages.setdefault(stage.stage, []).append(stage)
+    changes: dict[str, Any] = {}
+    if stages:
+        now = Since(command.step, command.time)
+        standing = standing_after(log.head, layout, stages, command.times, now, figures)
+        changes = {
+            "holds": _holds(layout, stages),
+            "residuals": _residuals(layout, stages),
+            "standing": standing.encoded(),
+        }
+    return log.draft(
+        command.time,
+        mode=command.mode,
+        cut=command.cut,
+        watermarks=_watermarks(layout, command.times),
+        shards=_shards(log.head, command.reports),
+        side_files=_side_files(log.head, command.reports, readers),
+        committables=log.head.committables
+        if command.owes
+        else tuple(each for report in command.reports for each in report.committables),
+        progress=Progress(
+            layout.sources - command.unbegun,
+            command.drains_to,
+            numbers,
+            command.script,
+            command.times.seen,
+            command.times.recent,
+            command.times.doubted,
+        ).encoded(),
+        **changes,
+    )
+
+
+def _watermarks(layout: Layout, times: Times) -> tuple[StageWatermarks, ...]:
+    return tuple(
+        StageWatermarks(
+            placed.name,
+            times.upstream_of(placed.name, (times.outputs[port] for port in placed.flow.inputs)),
+            times.inputs[placed.name],
+            tuple(OutputWatermark(port.output, times.outputs[port]) for port in placed.ports),
+        )
+        for placed in layout.stages
+        if placed.name in times.inputs
+    )
+
+
+def _shards(head: Manifest, reports: Iterable[TaskReport]) -> tuple[Shard, ...]:
+    """The head's, with those that the step has changed."""
+    shards = {(shard.level, shard.shard): shard for shard in head.shards}
+    for report in reports:
+        shards.update({(shard.level, shard.shard): shard for shard in report.files.shards})
+    return tuple(shards[place] for place in sorted(shards))
+
+
+def _side_files(
+    head: Manifest, reports: Sequence[TaskReport], readers: Mapping[int, Sequence[str]]
+) -> tuple[SideFile, ...]:
+    """The head's and the step's, as long as somebody may read them.
+
+    SUBTLE: that a reader's watermark has passed a window is not enough. What it lets fire may be left for the next
+    step; and a restriction may have promised more than its element's window, in which it still reads; and at the end of
+    its input windows wait for the clock, where they have timers for that. What is parked keeps the watermark itself.
+    """
+    reached: dict[str, Timestamp] = {}
+    for stage in (stage for report in reports for stage in report.stages):
+        ahead = stage.input if stage.next_event is None else min(stage.input, stage.next_event)
+        if stage.restrictions.live or (stage.input == MAX_TIMESTAMP and stage.next_due is not None):
+            ahead = MIN_TIMESTAMP
+        reached[stage.stage] = min(ahead, reached.get(stage.stage, MAX_TIMESTAMP))
+
+    def is_read(file: SideFile) -> bool:
+        if file.until is None or file.channel not in readers:
+            return True
+        return not passed(min(reached.get(stage, MIN_TIMESTAMP) for stage in readers[file.channel]), file.until)
+
+    files = (*head.side_files, *(side for report in reports for side in report.files.sides))
+    gone = {name for report in reports for name in report.files.joined}
+    return tuple(file for file in files if file.name not in gone and is_read(file))
+
+
+def _holds(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[HoldSummary, ...]:
+    """What keeps the watermarks of each stage, for people."""
+    summaries: list[HoldSummary] = []
+    for placed in layout.stages:
+        earliest: tuple[Hold, int] | None = None
+        count = 0
+        for report in stages.get(placed.name, ()):
+            first = min(_limits(report), key=lambda hold: hold.time, default=None)
+            if first is not None:
+                count += 1
+                earliest = (first, report.shard) if earliest is None or first.time < earliest[0].time else earliest
+        if earliest is not None:
+            hold, shard = earliest
+            summaries.append(HoldSummary(placed.name, count, hold.time, f"{hold} in shard {shard}"))
+    return tuple(summaries)
+
+
+def _limits(report: StageReport) -> Iterator[Hold]:
+    outputs = report.local.outputs.values()
+    every = (report.local.pending, *(each for of in outputs for each in (of.pending, of.hold)))
+    return (hold for hold in every if hold is not None)
+
+
+def _residuals(layout: Layout, stages: Mapping[str, Sequence[StageReport]]) -> tuple[ResidualSummary, ...]:
+    """The restrictions of each stage that are not done."""
+    summaries: list[ResidualSummary] = []
+    for placed in layout.stages:
+        busy = [report for report in stages.get(placed.name, ()) if report.restrictions.live]
+        if busy:
+            due = min((report.next_due for report in busy if report.next_due is not None), default=MAX_TIMESTAMP)
+            live = sum(report.restrictions.live for report in busy)
+            size = sum(report.restrictions.size for report in busy)
+            summaries.append(ResidualSummary(placed.name, live, size, due))
+    return tuple(summaries)

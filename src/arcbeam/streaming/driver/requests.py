@@ -1,0 +1,359 @@
+"""Requests to a job, as its driver takes them: from this process, and from files in the job's folder.
+
+Owns what becomes of each: it is given to the machine as an event, and settled by what the machine and the commits make
+of it. Must not know when anybody looks into the folder, nor what a savepoint is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from arcbeam.engine.coordinator import (
+    CancelRequested,
+    Command,
+    CommitConflicted,
+    CommitDecided,
+    DrainRequested,
+    End,
+    EndState,
+    Event,
+    Overtaken,
+    Propose,
+    SavepointRequested,
+    SuspendRequested,
+    Warn,
+)
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log import requests as files
+from arcbeam.store.log.endnote import EndNote, leave_note
+from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.savepoints import is_named_now
+from arcbeam.store.manifest.values import ENDED, Manifest
+from arcbeam.streaming.interfaces import Clock, Inbox
+
+_EVENTS: dict[Asked, Callable[[Timestamp, str], Event]] = {
+    Asked.SAVEPOINT: SavepointRequested,
+    Asked.DRAIN: DrainRequested,
+    Asked.SUSPEND: SuspendRequested,
+    # To the machine they are names that the next commit is to have.
+    Asked.DELETE: SavepointRequested,
+    Asked.RENAME: SavepointRequested,
+}
+
+
+@dataclass
+class Ticket:
+    """A request that a driver has.
+
+    Attributes:
+        request: what is asked.
+        filed: it is in the folder, and so will be the answers.
+        answer: the newest; None if there is none.
+        heard: is set when there is one.
+        settled: is set when it is the last one.
+    """
+
+    request: Request
+    filed: bool
+    answer: Answer | None = None
+    heard: threading.Event = field(default_factory=threading.Event)
+    settled: threading.Event = field(default_factory=threading.Event)
+
+
+def settled(answer: Answer) -> Ticket:
+    """A ticket of what need not be asked any more."""
+    ticket = Ticket(Request("", Asked.DRAIN, "", -1, 0), filed=False, answer=answer)
+    ticket.heard.set()
+    ticket.settled.set()
+    return ticket
+
+
+class RequestDesk:
+    """The requests to one driver. `ask` and `look` may be called by any thread; all others by the driver's.
+
+    Args:
+        inbox: of the driver.
+        clock: the time.
+        job: as people know it, for refusals.
+    """
+
+    def __init__(self, inbox: Inbox, clock: Clock, job: str = "the job") -> None:
+        self._inbox, self._clock, self._job = inbox, clock, job
+        self._lock = threading.Lock()
+        self._blobs: DurableBlobs | None = None
+        self._head: Manifest | None = None
+        # By id, in the order in which they came. A settled one is there until its answer is in the folder.
+        self._tickets: dict[str, Ticket] = {}
+        self._told: dict[str, Answer] = {}
+        self._asked = 0
+        self._proposed: Propose | None = None
+        self._fenced = self._closed = False
+        self._end: End | None = None
+        self._why = ""
+
+    def opened(self, blobs: DurableBlobs | None, head: Manifest) -> None:
+        """The driver has taken the job over; `blobs` is its folder, if others may ask there."""
+        with self._lock:
+            self._blobs, self._head = blobs, head
+            held = self._open()
+            for ticket in held:
+                ticket.request = replace(ticket.request, step=head.step, epoch=head.epoch)
+                if (fault := files.fault_of_name(head, ticket.request)) is not None:
+                    self._settle(ticket, Answer(Said.REFUSED, str(fault)))
+        for ticket in held:
+            if not ticket.settled.is_set():
+                self._inbox.put(self._event(ticket.request))
+
+    def ask(self, what: Asked, savepoint: str = "") -> Ticket:
+        """Asks something, from this process. It may come before the driver has taken the job over.
+
+        Args:
+            what: is asked.
+            savepoint: the name of the step with which it is done; a suspension needs none ("").
+
+        Raises:
+            RequestRefusedError: the job has ended; the savepoint's name is none, or taken.
+        """
+        with self._lock:
+            if self._closed:
+                raise files.refusal(what, self._job, *self._gone(what))
+            head = self._head
+            self._asked += 1
+            step, epoch = (head.step, head.epoch) if head is not None else (-1, 0)
+            ticket = Ticket(Request(f"here-{self._asked}", what, savepoint, step, epoch), filed=False)
+            if head is not None:
+                files.refuse_name(head, ticket.request, self._job)
+            self._tickets[ticket.request.id] = ticket
+        if head is not None:
+            self._inbox.put(self._event(ticket.request))
+        return ticket
+
+    def draining(self) -> Ticket | None:
+        """The drain that the job has been asked for, by whomever; done when it is committed. None: there is none."""
+        with self._lock:
+            if self._closed:
+                return None
+            if self._head is not None and self._head.mode is CommitMode.DRAINING:
+                return settled(Answer(Said.DONE, "the job is draining already", self._head.step))
+            return next((ticket for ticket in self._open() if ticket.request.what is Asked.DRAIN), None)
+
+    def look(self) -> None:
+        """Takes in what is new in the folder, and leaves answers there.
+
+        Raises:
+            StoreError: not all of that was possible; the next look makes it good.
+        """
+        blobs = self._blobs
+        if blobs is None or self._fenced:
+            return
+        waiting = files.waiting(blobs)
+        for id in waiting:
+            if id not in self._tickets and id not in self._told:
+                self._take(blobs, id)
+        self._tell(blobs)
+        with self._lock:
+            # What a listing does not show any more comes no second time.
+            self._told = {id: said for id, said in self._told.items() if id in self._tickets or id in waiting}
+
+    def _take(self, blobs: DurableBlobs, id: str) -> None:
+        try:
+            request = files.read(blobs, id)
+        except ValueError as e:
+            files.answer(blobs, id, Answer(Said.REFUSED, str(e)))
+            return
+        if request is None:
+            return
+        assert self._head is not None
+        if request.epoch > self._head.epoch:
+            # It was made for a driver that has taken over, of which this one does not know yet.
+            return
+        ticket = Ticket(request, filed=True)
+        with self._lock:
+            self._tickets[id] = ticket
+            settled = self._before(request)
+            if settled is not None:
+                self._settle(ticket, settled)
+        if settled is None:
+            self._inbox.put(self._event(request))
+
+    def _before(self, request: Request) -> Answer | None:
+        """The answer to what was done before it is asked of this driver; None if it is still to be done."""
+        head = self._head
+        assert head is not None
+        if request.what is Asked.CANCEL:
+            if request.epoch != head.epoch:
+                text = f"another driver has taken the job over since (epoch {head.epoch}); cancel again to end that one"
+                return Answer(Said.REFUSED, text)
+            return None
+        if (done := _made(request, head)) is not None:
+            # By the driver before this one, which died before it could say so.
+            return done
+        if request.what is Asked.DRAIN and is_named_now(request.what, request.savepoint):
+            others = (ticket.request for ticket in self._open() if ticket.request is not request)
+            if head.mode is CommitMode.DRAINING or any(other.what is Asked.DRAIN for other in others):
+                # Who gives it no name wants no more than that.
+                return Answer(Said.DONE, "the job is draining already", head.step)
+        fault = files.fault_of_name(head, request)
+        return None if fault is None else Answer(Said.REFUSED, str(fault))
+
+    def _event(self, request: Request) -> Event:
+        now = self._clock.now()
+        if request.what is Asked.CANCEL:
+            return CancelRequested(now)
+        return _EVENTS[request.what](now, request.wish)
+
+    def _tell(self, blobs: DurableBlobs) -> None:
+        """Leaves in the folder what was not said there yet."""
+        with self._lock:
+            new = {
+                id: ticket.answer
+                for id, ticket in self._tickets.items()
+                if ticket.filed and ticket.answer is not None and self._told.get(id) != ticket.answer
+            }
+        for id, answer in new.items():
+            files.answer(blobs, id, answer)
+            with self._lock:
+                self._told[id] = answer
+                if answer.settled:
+                    self._tickets.pop(id, None)
+
+    def forget_old(self) -> None:
+        """Removes answers that nobody has read.
+
+        Raises:
+            StoreError: not all of them.
+        """
+        if self._blobs is not None:
+            files.forget_old(self._blobs, self._clock.now())
+
+    # What the driver does.
+
+    def handled(self, event: Event, commands: Sequence[Command], head: Manifest) -> None:
+        """The machine has taken in an event; `head` is what is real then."""
+        with self._lock:
+            self._head = head
+            warned = [command.text for command in commands if isinstance(command, Warn)]
+            match event:
+                case SavepointRequested(_, wish) | DrainRequested(_, wish) | SuspendRequested(_, wish):
+                    self._taken(type(event), wish, warned)
+                case CancelRequested():
+                    self._taken(CancelRequested, "", [])
+                case CommitDecided():
+                    for ticket in self._open():
+                        self._committed(ticket, head)
+                case CommitConflicted() | Overtaken():
+                    # Whoever took the job over has the requests in the folder, too.
+                    self._fenced = True
+            self._proposed = next((each for each in commands if isinstance(each, Propose)), self._proposed)
+
+    def _open(self) -> list[Ticket]:
+        return [ticket for ticket in self._tickets.values() if not ticket.settled.is_set()]
+
+    def _taken(self, kind: type[Event], wish: str, warned: Iterable[str]) -> None:
+        why = "; ".join(warned)
+        for ticket in self._open():
+            request = ticket.request
+            if (_EVENTS.get(request.what, CancelRequested), request.wish) == (kind, wish) and ticket.answer is None:
+                self._settle(ticket, Answer(Said.REFUSED, why) if why else Answer(Said.TAKEN, "a driver is at it"))
+
+    def _committed(self, ticket: Ticket, head: Manifest) -> None:
+        request, proposed = ticket.request, self._proposed
+        if ticket.answer is None or request.what is Asked.CANCEL:
+            return
+        if request.what is Asked.DRAIN and head.mode is CommitMode.DRAINING:
+            self._settle(ticket, Answer(Said.DONE, "the job is draining", head.step))
+        elif request.what is Asked.SUSPEND and not request.savepoint and head.mode is CommitMode.SUSPENDED:
+            self._settle(ticket, Answer(Said.DONE, f"the job is suspended with step {head.step}", head.step))
+        elif (made := _made(request, head)) is not None:
+            self._settle(ticket, made)
+        elif proposed is not None and proposed.step == head.step and request.wish in proposed.savepoints:
+            self._settle(ticket, Answer(Said.REFUSED, _unmade(request, head)))
+
+    def close(self, end: End | None, why: str = "") -> None:
+        """The driver does nothing any more. What no commit says of its end is noted in the folder.
+
+        Args:
+            end: how the job has ended; None: it could not be run, or not to its end.
+            why: it could not.
+        """
+        with self._lock:
+            self._closed, self._end, self._why = True, end, why
+            for ticket in self._open():
+                self._settle(ticket, self._last(ticket.request))
+            blobs, head = self._blobs, self._head
+        if blobs is None or self._fenced:
+            return
+        self._tell(blobs)
+        assert head is not None
+        # Of a job that has ended a commit says it, and nothing is written by a driver that finds it so.
+        if head.mode not in ENDED and (end is None or end.state in (EndState.FAILED, EndState.CANCELLED)):
+            state = EndState.FAILED if end is None else end.state
+            leave_note(blobs, EndNote(head.epoch, state.value.upper(), why if end is None else end.why))
+
+    def _last(self, request: Request) -> Answer:
+        """Return the answer to a request that is open when the driver ends."""
+        end, head = self._end, self._head
+        if end is not None and request.what is Asked.CANCEL and end.state is EndState.CANCELLED:
+            return Answer(Said.DONE, "the job is cancelled")
+        if end is not None and request.what is Asked.DRAIN and head is not None and head.mode in ENDED:
+            return Answer(Said.DONE, f"the job is {head.mode}: it was at its end", head.step)
+        why, remedy = self._gone(request.what)
+        return Answer(Said.REFUSED, why, remedy=remedy)
+
+    def _gone(self, what: Asked) -> tuple[str, str]:
+        """Return why a driver that has ended refuses a request, and what to do."""
+        end, head = self._end, self._head
+        why = (self._why if end is None else end.why).partition("\n")[0]
+        if head is None:
+            return why or "the driver has ended before it took the job over", ""
+        at = f" at micro-batch {head.step}"
+        if self._fenced:
+            return why, f"request it of the other driver: arcbeam {what} {self._blobs}"
+        ended = end is not None and end.state in (EndState.DONE, EndState.DRAINED)
+        if end is None:
+            text = f"no driver runs it{at}"
+        elif end.state is EndState.FAILED:
+            text = f"it failed{at}"
+        elif end.state is EndState.CANCELLED:
+            text = f"it was cancelled{at}"
+        else:
+            text = f"it is {'suspended' if end.state is EndState.STOPPED else end.state.value}{at}"
+        text += f": {why}" if why else ""
+        if self._blobs is None and not ended:
+            return text, "it kept no state to be resumed with: submit it with a --checkpoint_dir"
+        return text, files.stopped_remedy(what, str(self._blobs), ended=ended)
+
+    def _settle(self, ticket: Ticket, answer: Answer) -> None:
+        ticket.answer = answer
+        ticket.heard.set()
+        if answer.settled:
+            ticket.settled.set()
+            if not ticket.filed:
+                self._tickets.pop(ticket.request.id, None)
+
+
+def _made(request: Request, head: Manifest) -> Answer | None:
+    """The answer to a request whose name the head has, or does not have any more; None if it is not so."""
+    pin = head.pin(request.savepoint)
+    match request.what:
+        case Asked.DELETE:
+            if pin is None:
+                return Answer(Said.DONE, f"there is no savepoint '{request.savepoint}' any more", head.step)
+        case Asked.RENAME:
+            new = head.pin(request.new)
+            if pin is None and new is not None:
+                return Answer(Said.DONE, f"savepoint '{request.new}' is step {new.step}", new.step)
+        case _:
+            if pin is not None and pin.step > request.step:
+                return Answer(Said.DONE, f"savepoint '{pin.name}' is step {pin.step}", pin.step)
+    return None
+
+
+def _unmade(request: Request, head: Manifest) -> str:
+    if request.what in (Asked.DELETE, Asked.RENAME):
+        return f"the savepoints are unchanged at micro-batch {head.step}: see which there are with arcbeam savepoints"
+    return f"micro-batch {head.step} did not become savepoint '{request.savepoint}': try again"

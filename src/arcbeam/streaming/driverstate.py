@@ -1,0 +1,146 @@
+"""What the next driver of a job must know beside the head's fields: how it is written with each commit, and read.
+
+Owns its form, and the numbers of stages. Must not know what a driver does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcbeam.engine.coordinator import AT_BEGINNING, JobStarted, ScriptPlace
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.observed import Seen
+from arcbeam.engine.watermarks.outlierfilter import Doubted
+from arcbeam.engine.watermarks.sketches import Recent
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.manifest.values import ENDED, Manifest
+
+_NUMBERS = range(1, 1 << 16)
+"""A stage's number is two bytes in rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What is in `Manifest.progress`.
+
+    Attributes:
+        begun: the sources of the newest step's pipeline: a step was committed with them.
+        drains_to: the name that the last commit will get, if the job is being drained.
+        numbers: of all stages that the job ever had, by name: rows of state are known by them.
+        script: how far the job's script has come.
+        seen: the latest time that each observer has seen, by its transform.
+        recent: the times of late of those that go by a quantile.
+        doubted: later times, which those have seen that do not believe any.
+    """
+
+    begun: Collection[str] = ()
+    drains_to: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    script: ScriptPlace = AT_BEGINNING
+    seen: Seen = field(default_factory=dict)
+    recent: Mapping[str, Recent] = field(default_factory=dict)
+    doubted: Doubted = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """As a manifest has it."""
+        record: dict[str, object] = {
+            "begun": sorted(self.begun),
+            "drains_to": self.drains_to,
+            "numbers": dict(self.numbers),
+        }
+        if self.script != AT_BEGINNING:
+            record["script"] = {"events": self.script.events, "over": self.script.over}
+        if self.seen:
+            record["seen"] = dict(self.seen)
+        if self.recent:
+            record["recent"] = {name: recent.encoded() for name, recent in self.recent.items()}
+        if self.doubted:
+            record["doubted"] = dict(self.doubted)
+        return json.dumps(record).encode()
+
+
+def progress_of(head: Manifest) -> Progress:
+    """What a manifest remembers; of a new job's first one: nothing."""
+    if not head.progress:
+        return Progress()
+    record = json.loads(head.progress)
+    return Progress(
+        _begun(record),
+        record["drains_to"],
+        record.get("numbers", {}),
+        ScriptPlace(**record.get("script", {})),
+        record.get("seen", {}),
+        {name: Recent.decoded(each) for name, each in record.get("recent", {}).items()},
+        {name: tuple(map(Timestamp, times)) for name, times in record.get("doubted", {}).items()},
+    )
+
+
+def _begun(record: Mapping[str, Any]) -> Collection[str]:
+    if "begun" in record:
+        return tuple(record["begun"])
+    # Of a job from before sources could come later: all that it had began in its first step.
+    return () if record["fresh"] else tuple(record.get("numbers", ()))
+
+
+def numbered(head: Manifest, stages: Iterable[str]) -> dict[str, int]:
+    """The numbers of a pipeline's stages: those that a stage has had keep theirs, and nobody else gets it, ever.
+
+    Raises:
+        ValueError: there are more stages than numbers.
+    """
+    known = progress_of(head).numbers
+    free = iter(sorted(set(_NUMBERS) - set(known.values())))
+    numbers: dict[str, int] = {}
+    for stage in stages:
+        number = known.get(stage) or next(free, None)
+        if number is None:
+            raise ValueError(f"stage {stage!r} is one too many: a job has {len(_NUMBERS)} in its life, at most")
+        numbers[stage] = number
+    return numbers
+
+
+def remembered(head: Manifest, numbers: Mapping[str, int]) -> dict[str, int]:
+    """The numbers of all stages that the job ever had, with those of a pipeline that goes on with it.
+
+    Raises:
+        ValueError: a stage has another number than before, or that of another one: its rows would be taken for others.
+    """
+    known = dict(progress_of(head).numbers)
+    names = {number: name for name, number in known.items()}
+    for name, number in numbers.items():
+        if known.get(name, number) != number or names.get(number, name) != name:
+            raise ValueError(f"stage {name!r} has number {number}; the job's stages have {known}")
+        known[name], names[number] = number, name
+    return known
+
+
+def started(head: Manifest, layout: Layout, now: Timestamp) -> JobStarted:
+    """What a machine is told when its driver has opened the job, to go on with it by a layout."""
+    progress = progress_of(head)
+    return JobStarted(
+        now,
+        head.step,
+        head.time,
+        times_of(head),
+        unbegun=layout.sources.difference(progress.begun),
+        draining=head.mode is CommitMode.DRAINING,
+        savepoint=progress.drains_to,
+        unpublished=bool(head.committables),
+        ended=head.mode if head.mode in ENDED else None,
+        script=progress.script,
+    )
+
+
+def times_of(manifest: Manifest) -> Times:
+    """The watermarks of a manifest."""
+    inputs = {of.stage: of.input for of in manifest.watermarks}
+    outputs = {Port(of.stage, out.output): out.watermark for of in manifest.watermarks for out in of.outputs}
+    upstream = {of.stage: of.upstream for of in manifest.watermarks}
+    progress = progress_of(manifest)
+    return Times(inputs, outputs, upstream, progress.seen, progress.recent, progress.doubted)

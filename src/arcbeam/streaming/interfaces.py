@@ -1,0 +1,260 @@
+"""What a job's driver and its tasks have around them, as protocols: a cluster, sinks, rows, user code, hosts.
+
+Owns no behaviour. Spark implements these for jobs that run, `simulator` for those that must break, and tests in
+memory. Must not know any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from arcbeam.engine.coordinator import (
+    Command,
+    CommitConflicted,
+    CommitDecided,
+    CommitRefused,
+    CommitUnknown,
+    DriverFailed,
+    Event,
+    Propose,
+)
+from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.markers import Marker
+from arcbeam.engine.protocol.microbatchplan import StepPlan
+from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.task.bundles import Runner
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.commits import Committable
+from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.log.sweep import Swept
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import ShardVersion
+from arcbeam.store.shards.overlay import Overlay
+from arcbeam.streaming.assignment import StepOrder
+
+R = TypeVar("R")
+
+Decision = CommitDecided | CommitConflicted | CommitUnknown | CommitRefused | DriverFailed
+"""What became of a proposal."""
+
+# Around a driver.
+
+
+class Clock(Protocol):
+    """The time."""
+
+    def now(self) -> Timestamp:
+        """Processing time."""
+
+
+class Inbox(Protocol):
+    """Where what happens to a job waits for its driver."""
+
+    def put(self, event: Event) -> None:
+        """Something has happened. Any thread may say so."""
+
+
+class WaitingInbox(Inbox, Protocol):
+    """An inbox whose driver has nothing else to do."""
+
+    def next(self, until: Timestamp | None) -> Event | None:
+        """The event that came first, when there is one; None when the clock has come to that moment before."""
+
+
+class Cluster(Protocol):
+    """What runs the tasks of a job, and has the processes with user code. No call waits for what it begins: the answer
+    is an event in the driver's inbox, soon or later.
+    """
+
+    def run(self, order: StepOrder) -> None:
+        """Runs a step: all tasks of all its levels, each as a `task.TaskAttempt`, or more than one.
+
+        Answered by `StepReported`, with one report for each task, or by `StepFailed`.
+        """
+
+    def abandon(self, step: int, attempt: int) -> None:
+        """Nobody waits for that run any more. Not answered."""
+
+    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+        """The attempts with these tokens are committed: whoever holds finalizations of their bundles calls them when it
+        next wakes, and drops those of all other attempts of the step and of those before. Answered by `Finalized`.
+        """
+
+    def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        """Calls `shutdown`, in that order of stages, where it is offered. Answered by `ShutDown`."""
+
+    def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        """Tears down what was set up, in that order of stages. Answered by `TornDown`."""
+
+
+class Sinks(Protocol):
+    """Where what is committed comes out."""
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        """Publishes them; again changes nothing. Does not wait. Answered by `Published` or `PublishFailed`."""
+
+
+class Commits(Protocol):
+    """What makes steps real. Its calls take as long as the store does."""
+
+    def order(self, plan: StepPlan) -> StepOrder:
+        """A step to be run on the head."""
+
+    def propose(self, command: Propose, now: Timestamp) -> Decision:
+        """Tries to make a step real."""
+
+    def resolve(self, step: int, now: Timestamp) -> Decision:
+        """Asks again what became of a proposal."""
+
+    def overtaken(self) -> str:
+        """Who has taken the job over, as far as can be told without a proposal; "": nobody."""
+
+    def unpublished(self) -> Sequence[Committable]:
+        """The head's committables, which another driver may have made."""
+
+    def sweep(self) -> Swept:
+        """Removes what nobody needs any more.
+
+        Raises:
+            StoreError: not all of it could be removed; the next sweep makes it good.
+        """
+
+
+class Scripted(Protocol):
+    """Who has the job's script."""
+
+    def read(self, number: int) -> None:
+        """Reads the event that comes behind so many others. Does not wait. Answered by `ScriptRead`, or by
+        `DriverFailed`: the script cannot be read, or makes no sense.
+        """
+
+
+class Watch(Protocol):
+    """Who wants to know what a driver does: people, a page, a simulation. What it raises ends the driver."""
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        """The machine has taken in an event; the commands are still to be carried out."""
+
+    def begins(self, command: Command) -> None:
+        """A command is carried out next."""
+
+    def warn(self, text: str) -> None:
+        """Something that people should know."""
+
+    def swept(self, swept: Swept | StoreError) -> None:
+        """Files were removed, or could not be."""
+
+
+# Around a task.
+
+
+class Host(Protocol):
+    """The copies of shards on a host: `store.shards.cache.HostCache`."""
+
+    def view(self, blobs: DurableBlobs, version: ShardVersion) -> Overlay:
+        """A shard's state at a version, for one step; to be closed."""
+
+    def publish(
+        self, blobs: DurableBlobs, version: ShardVersion, written: Written, view: Overlay, step: int
+    ) -> ShardFile | None:
+        """Writes a step's changes; None if there are none."""
+
+
+class Files(Protocol):
+    """Where a task has its state from, and what it writes: `written.TaskStore`."""
+
+    def view(self, version: ShardVersion) -> Overlay:
+        """A shard's state at a version, for one step; to be closed."""
+
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+        """Writes what the step has changed; None if that is nothing."""
+
+    def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
+        """A shard's files, those from `first` on merged into one."""
+
+    def side(self, written: Written, data: SideData) -> SideFile:
+        """Writes a file of a side input."""
+
+    def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
+        """Writes a file that has what is in several of a side input, whose steps follow one another.
+
+        Args:
+            written: for its name.
+            files: of the head.
+            newest: of each window, only what its newest step has put in is read.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class SideData:
+    """What an attempt has put into a side input, in one shard.
+
+    Attributes:
+        channel: of the side input, unique in the job as long as it lives.
+        shard: that it is of.
+        data: a complete file's bytes, in the form that the readers know, or where it is on this host; it is gone when
+            it is written.
+        until: see `SideFile`. Who comes later than that finds nothing: an element whose own window has expired.
+        port: by which it was put there; whoever waits for that port is told that there is more.
+    """
+
+    channel: int
+    shard: int
+    data: bytes | Path = field(repr=False)
+    until: Timestamp | None = None
+    port: Port | None = None
+
+
+class Rows(Protocol[R]):
+    """What the exchange brings to a task, and takes on. Rows for later levels are opaque.
+
+    It is asked in one order, in which a stream that is sorted by shard can answer: markers; then for each of the task's
+    shards, ascending, the elements of each stage of its level, in the layout's order, and what passes.
+    """
+
+    def markers(self) -> Sequence[Marker]:
+        """The markers of the level before."""
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """What has come to a stage of this level: user keys and elements."""
+
+    def passing(self, shard: int) -> Iterable[R]:
+        """What has come to a shard for stages of later levels."""
+
+    def pass_on(self, row: R) -> None:
+        """Sends such a row to the owner of its shard at the next level."""
+
+    def mark(self, marker: Marker) -> None:
+        """Sends the marker to every task of the next level, behind all that the task and its user code have sent."""
+
+
+class UserCode(Protocol):
+    """The user code of a task's stages."""
+
+    def runner(self, stage: str, shard: int, view: StateView) -> Runner:
+        """Of a stage in a shard, with its state. It is finished before the next one is asked for."""
+
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """That from which a stage that reads nothing begins, in a job's first step."""
+
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        """What a script adds to what a stage puts out: encoded values and their times."""
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        """Something was dropped: it goes where late data goes."""
+
+    def sides(self) -> Iterable[SideData]:
+        """What was put into side inputs; asked for once, when all stages are finished."""
+
+    def tended(self) -> Mapping[int, bool]:
+        """The side inputs whose files this task, and no other, makes fewer; and whether of each of their windows only
+        what the newest step has put in is read.
+        """

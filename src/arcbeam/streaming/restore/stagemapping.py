@@ -1,0 +1,93 @@
+"""Stages that are called otherwise when a job goes on: their state, watermarks and numbers under the new names.
+
+Owns what of a manifest is known by a stage's name. Must not know whether the stages fit: their shapes are compared as
+ever, behind this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from arcbeam.store.blobs.errors import IncompatibleStateError
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.streaming.driverstate import Progress, progress_of
+from arcbeam.streaming.status.snapshot import standing_of
+
+
+def _observers(progress: Progress) -> set[str]:
+    return {*progress.seen, *progress.recent, *progress.doubted}
+
+
+def _each(names: Mapping[str, str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The names of stages, each with its new one; where a transform around them is named, of all that are in it."""
+    for old, new in names.items():
+        inside = [name for name in known if name.startswith(f"{old}/")]
+        yield from ((name, new + name.removeprefix(old)) for name in inside)
+        applied = any(name.startswith(f"{new}/") for name in known)
+        if old in known or not (inside or applied):
+            yield old, new
+
+
+def renamed(head: Manifest, names: Mapping[str, str], publishers: Collection[str] = ()) -> Manifest:
+    """The manifest with stages and publishers under other names. Names that were given before are passed over.
+
+    SUBTLE: the opening has to hold this, not the first step behind it: a driver that died between the two would leave
+    state under a name that no pipeline has.
+
+    Args:
+        head: what is gone on from.
+        names: new names, by those that the job has; also those of transforms around them.
+        publishers: of the pipeline that goes on; the job knows those only that have something to publish.
+
+    Raises:
+        IncompatibleStateError: the job has no such stage; or a new name is another stage's.
+    """
+    known = {of.stage for of in head.shape.stages} | set(progress_of(head).numbers) | _observers(progress_of(head))
+    if not known:
+        return head
+    known |= {of.stage for of in head.committables}
+    names = dict(_each(names, known))
+    turned = sorted(old for old, new in names.items() if names.get(new, new) != new and old != new)
+    if turned:
+        # Who gives a mapping again must find it applied.
+        raise IncompatibleStateError(
+            f"{', '.join(map(repr, turned))} would get the name of a stage that gets another one itself",
+            "call one of them by a name that is new",
+        )
+    strange = sorted(old for old, new in names.items() if not {old, new} & known and new not in publishers)
+    if strange:
+        raise IncompatibleStateError(
+            f"there is no stage {', '.join(map(repr, strange))} to be called otherwise",
+            f"the job has {', '.join(map(repr, sorted(known)))}",
+        )
+    todo = {old: new for old, new in names.items() if old in known and old != new}
+    taken = sorted(new for new in todo.values() if new in known - todo.keys() or list(todo.values()).count(new) > 1)
+    if taken:
+        raise IncompatibleStateError(
+            f"more than one stage would be called {', '.join(map(repr, dict.fromkeys(taken)))}",
+            "give each stage a name of its own",
+        )
+
+    def name(stage: str) -> str:
+        return todo.get(stage, stage)
+
+    progress = progress_of(head)
+    progress = replace(
+        progress,
+        begun=tuple(map(name, progress.begun)),
+        numbers={name(stage): number for stage, number in progress.numbers.items()},
+        seen={name(observer): time for observer, time in progress.seen.items()},
+        recent={name(observer): times for observer, times in progress.recent.items()},
+        doubted={name(observer): times for observer, times in progress.doubted.items()},
+    )
+    return replace(
+        head,
+        shape=replace(head.shape, stages=tuple(replace(of, stage=name(of.stage)) for of in head.shape.stages)),
+        watermarks=tuple(replace(of, stage=name(of.stage)) for of in head.watermarks),
+        holds=tuple(replace(of, stage=name(of.stage)) for of in head.holds),
+        residuals=tuple(replace(of, stage=name(of.stage)) for of in head.residuals),
+        committables=tuple(replace(of, stage=name(of.stage)) for of in head.committables),
+        progress=progress.encoded() if head.progress else head.progress,
+        standing=standing_of(head).renamed(todo).encoded() if todo and head.standing else head.standing,
+    )

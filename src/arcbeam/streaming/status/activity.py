@@ -1,0 +1,148 @@
+"""What a driver is doing at a moment, in words: fed with its machine's events and commands.
+
+Owns the words. Must not know where they are shown, nor decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from arcbeam.engine.coordinator import (
+    Abandon,
+    CallShutdown,
+    Command,
+    CommitConflicted,
+    CommitDecided,
+    CommitRefused,
+    CommitUnknown,
+    Event,
+    Propose,
+    Publish,
+    Published,
+    PublishFailed,
+    RunStep,
+    StepFailed,
+    StepReported,
+    TearDown,
+    WaitUntil,
+)
+from arcbeam.engine.watermarks.clocks import shown_time
+from arcbeam.model.timestamps import Timestamp
+
+_LONGEST = 200
+"""Characters of a failure's text."""
+
+
+class Activity:
+    """Follows a driver.
+
+    Args:
+        tries: of a micro-batch, before its job fails.
+        deaths: of a micro-batch in which workers die, before its job fails.
+
+    Attributes:
+        running: the micro-batch that Spark runs now: its step, run, and since when; None: none.
+        failures: how many tries of anything have failed so far.
+    """
+
+    def __init__(self, tries: int, deaths: int) -> None:
+        self._most = {False: tries, True: deaths}
+        self.failures = 0
+        # Of the micro-batch: the next try, and whether a worker died in the last one.
+        self._try, self._died = 1, False
+        self.running: tuple[int, int, Timestamp] | None = None
+        self._committing: tuple[int, Timestamp] | None = None
+        self._publishing: tuple[int, Timestamp] | None = None
+        self._ending = ""
+        self._wait: Timestamp | None = None
+        # Of the micro-batch, its commit, and publishing: the last failed try.
+        self._failures: dict[str, str] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it only waits."""
+        return not (self.running or self._committing or self._publishing or self._ending)
+
+    def handled(self, event: Event, commands: Sequence[Command], now: Timestamp) -> None:
+        """The machine has taken in an event, and that is what it wants done."""
+        match event:
+            case StepReported():
+                self.running = None
+                self._failures.pop("step", None)
+                self._try = 1
+            case StepFailed(_, _, _, why):
+                self.running = None
+                self._fails("step", why)
+                # As the machine counts: deaths by themselves.
+                self._try = self._try + 1 if event.died == self._died else 2
+                self._died = event.died
+            case CommitDecided():
+                self._committing = None
+                self._failures.pop("commit", None)
+            case CommitRefused(_, _, why) | CommitUnknown(_, _, why):
+                self._fails("commit", why)
+            case CommitConflicted():
+                self._committing = None
+            case Published():
+                self._publishing = None
+                self._failures.pop("publishing", None)
+            case PublishFailed(_, _, why):
+                self._fails("publishing", why)
+        for command in commands:
+            self._asked(command, now)
+
+    def _asked(self, command: Command, now: Timestamp) -> None:
+        match command:
+            case RunStep(plan):
+                self.running = plan.step, plan.attempt, now
+            case Abandon():
+                self.running = None
+            case Propose(step) if self._committing is None:
+                self._committing = step, now
+            case Publish(step) if self._publishing is None:
+                self._publishing = step, now
+            case CallShutdown():
+                self._ending = "shutting down"
+            case TearDown():
+                self._ending = "tearing down"
+            case WaitUntil(moment):
+                self._wait = moment
+
+    def text(self, now: Timestamp) -> str:
+        """What it is doing."""
+        doing: list[str] = []
+        if self.running:
+            step, attempt, since = self.running
+            run = f", {self._next_try()}" if attempt else ""
+            doing.append(f"running micro-batch {step} for {_seconds(since, now)}{run}{self._after('step')}")
+        if self._committing:
+            step, since = self._committing
+            doing.append(f"committing micro-batch {step} for {_seconds(since, now)}{self._after('commit')}")
+        if self._publishing:
+            step, since = self._publishing
+            doing.append(f"publishing micro-batch {step} for {_seconds(since, now)}{self._after('publishing')}")
+        if self._ending:
+            doing.append(self._ending)
+        if doing:
+            return "; ".join(doing)
+        until = f" until {shown_time(self._wait)}" if self._wait is not None and self._wait > now else ""
+        if "step" in self._failures:
+            return f"waiting{until} for {self._next_try()} of a micro-batch{self._after('step')}"
+        return f"waiting{until}"
+
+    def _fails(self, what: str, why: str) -> None:
+        self.failures += 1
+        self._failures[what] = why
+
+    def _next_try(self) -> str:
+        most = self._most[self._died]
+        return f"try {min(self._try, most)} of {most}"
+
+    def _after(self, what: str) -> str:
+        """What the last try failed of."""
+        why = self._failures.get(what, "").partition("\n")[0]
+        return f" (the last try failed: {why[:_LONGEST]})" if why else ""
+
+
+def _seconds(since: Timestamp, now: Timestamp) -> str:
+    return f"{max(0, now - since) / 1e6:.0f} s"

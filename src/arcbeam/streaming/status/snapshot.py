@@ -1,0 +1,418 @@
+"""How the stages of a job stand with a commit, as its manifest keeps it: what keeps each watermark, and since when.
+
+Owns what is kept of all shards' reports, its form, and the way back to the engine's reasons. It is small: of each
+stage, not of each shard or key. Must not know how it is told to people (`status`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any, Final
+
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.protocol.reports import Awaited, Counts, StageReport
+from arcbeam.engine.state.statemetrics import NOTHING_KEPT, Kept, together
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.engine.watermarks.stages import StageFlow, Times, Watermarks
+from arcbeam.model.observers import CONFIRMED_BY, Observer, Policy, Ways
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.store.manifest.values import Manifest
+
+
+class Sort(StrEnum):
+    """What a limit is the earliest of."""
+
+    PENDING = "p"
+    """Work that is pending for an output; for the stage, if it names none."""
+    HOLD = "h"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The earliest of one sort in all shards of a stage.
+
+    Attributes:
+        shard: where it is.
+        sort: of what.
+        output: that it keeps; None: the input.
+        what: that keeps it.
+        waits_for: the side input that a parked element waits for.
+        quiet: it has stood for so long that it does not count for who does not wait for it.
+    """
+
+    shard: int
+    sort: Sort
+    output: str | None
+    what: Hold
+    waits_for: Port | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The commit with which a watermark came to where it is; its step and recorded time."""
+
+    step: int
+    time: Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class StageStanding:
+    """A stage.
+
+    Attributes:
+        name: of it.
+        reads: the outputs that it reads.
+        shards: in how many it runs.
+        input: since when its input watermark is where it is.
+        outputs: the same of each output.
+        limits: what keeps them.
+        step, total: what it did in the step, and since the job began.
+        live: restrictions that are not done.
+        size: of them together.
+        next_event: its first event-time timer or waiting element.
+        next_due: when its first timer or restriction is due by the clock.
+        leftover: in how many shards the step's budget ended before the work.
+        awaited: what parked elements wait for.
+        kept: how much it keeps; None if that is not known: an earlier version had the job, and did not count.
+        observed: the ways to its outputs that observers are on the ways to.
+    """
+
+    name: str
+    reads: tuple[Port, ...]
+    shards: int
+    input: Since
+    outputs: Mapping[str, Since]
+    limits: tuple[Limit, ...] = ()
+    step: Counts = field(default_factory=Counts)
+    total: Counts = field(default_factory=Counts)
+    live: int = 0
+    size: float = 0.0
+    next_event: Timestamp | None = None
+    next_due: Timestamp | None = None
+    leftover: int = 0
+    awaited: tuple[Awaited, ...] = ()
+    kept: Kept | None = NOTHING_KEPT
+    observed: Mapping[str, Ways] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All stages, producers first.
+
+    Attributes:
+        stages: each.
+        time, before: the recorded times of the step and of the commit before it.
+        figures: what the driver has measured of the step, by name; JSON's values.
+    """
+
+    stages: tuple[StageStanding, ...] = ()
+    time: Timestamp = MIN_TIMESTAMP
+    before: Timestamp | None = None
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """As a manifest has it."""
+        stages = [_record(of) for of in self.stages]
+        record = {"time": self.time, "before": self.before, "figures": dict(self.figures), "stages": stages}
+        return json.dumps(record, separators=(",", ":")).encode()
+
+    def renamed(self, names: Mapping[str, str]) -> Standing:
+        """The same with some stages under other names."""
+
+        def port(of: Port) -> Port:
+            return Port(names.get(of.stage, of.stage), of.output)
+
+        def limit(of: Limit) -> Limit:
+            return of if of.waits_for is None else replace(of, waits_for=port(of.waits_for))
+
+        return replace(
+            self,
+            stages=tuple(
+                replace(
+                    of,
+                    name=names.get(of.name, of.name),
+                    reads=tuple(map(port, of.reads)),
+                    limits=tuple(map(limit, of.limits)),
+                    awaited=tuple(replace(each, port=port(each.port)) for each in of.awaited),
+                )
+                for of in self.stages
+            ),
+        )
+
+    def without(self, gone: Container[str]) -> Standing:
+        """The same without some stages: who is called so again begins anew."""
+        return replace(self, stages=tuple(of for of in self.stages if of.name not in gone))
+
+    def marks(self, times: Times) -> Watermarks:
+        """The watermarks as the driver had them, for whoever asks why one is where it is.
+
+        Args:
+            times: of the same manifest.
+        """
+        ports = {Port(of.name, output) for of in self.stages for output in of.outputs}
+        marks = Watermarks(
+            (
+                StageFlow(
+                    of.name,
+                    tuple(port for port in of.reads if port in ports),
+                    tuple(of.outputs),
+                    of.shards,
+                    of.observed,
+                )
+                for of in self.stages
+            ),
+            times,
+        )
+        for of in self.stages:
+            for shard, local in _locals(of).items():
+                marks.report(of.name, shard, local)
+        return marks
+
+
+def standing_of(manifest: Manifest) -> Standing:
+    """What a manifest has kept; nothing, if it is the first of a job, or was written by an earlier version."""
+    if not manifest.standing:
+        return Standing()
+    record = json.loads(manifest.standing)
+    return Standing(tuple(map(_stage, record["stages"])), record["time"], record["before"], record["figures"])
+
+
+def standing_after(
+    head: Manifest,
+    layout: Layout,
+    reports: Mapping[str, Sequence[StageReport]],
+    times: Times,
+    now: Since,
+    figures: Mapping[str, Any],
+) -> Standing:
+    """How the stages stand behind a step.
+
+    Args:
+        head: that it stands on.
+        layout: of the job.
+        reports: of the step, by stage.
+        times: its watermarks.
+        now: the step.
+        figures: that were measured of it.
+    """
+    had = {of.name: of for of in standing_of(head).stages}
+    uncounted = not head.standing and any(shard.files for shard in head.shards)
+    before = {of.stage: of for of in head.watermarks}
+    stages = []
+    for placed in layout.stages:
+        name, of = placed.name, reports.get(placed.name, ())
+        known, marks = had.get(name), before.get(name)
+        was = {out.output: out.watermark for out in marks.outputs} if marks else {}
+        moved = known is None or marks is None or marks.input != times.inputs.get(name)
+        outputs = {
+            port.output: now
+            if known is None or was.get(port.output) != times.outputs.get(port)
+            else known.outputs.get(port.output, now)
+            for port in placed.ports
+        }
+        step = _sum(report.counts for report in of)
+        kept = known.kept if known else None if uncounted else NOTHING_KEPT
+        stages.append(
+            StageStanding(
+                name,
+                placed.flow.inputs,
+                placed.flow.shards,
+                now if moved or known is None else known.input,
+                outputs,
+                _remembering(known, _limits(of, placed.flow.outputs)),
+                step,
+                _sum((known.total, step)) if known else step,
+                sum(report.restrictions.live for report in of),
+                sum(report.restrictions.size for report in of),
+                min((report.next_event for report in of if report.next_event is not None), default=None),
+                min((report.next_due for report in of if report.next_due is not None), default=None),
+                sum(report.leftover for report in of),
+                tuple(sorted({awaited for report in of for awaited in report.awaited})),
+                None if kept is None else together((kept, *(report.kept for report in of))),
+                placed.flow.observed,
+            )
+        )
+    return Standing(tuple(stages), now.time, head.time, figures)
+
+
+def _limits(reports: Sequence[StageReport], outputs: Sequence[str]) -> Iterator[Limit]:
+    """The earliest of each sort; of equally early ones that of the first shard."""
+
+    def first(sort: Sort, output: str | None, found: Iterable[tuple[int, Hold | None, Port | None, bool]]) -> Any:
+        there = [(shard, what, port, quiet) for shard, what, port, quiet in found if what is not None]
+        if there:
+            shard, what, port, quiet = min(there, key=lambda each: each[1].time)
+            yield Limit(shard, sort, output, what, port if what.kind is HolderKind.PARKED else None, quiet)
+
+    yield from first(Sort.PENDING, None, ((of.shard, of.local.pending, of.local.waits_for, False) for of in reports))
+    for output in outputs:
+        there = [(of.shard, of.local.outputs[output], of.local.waits_for) for of in reports]
+        yield from first(Sort.PENDING, output, ((shard, of.pending, port, of.quiet) for shard, of, port in there))
+        yield from first(Sort.HOLD, output, ((shard, of.hold, None, of.quiet) for shard, of, _ in there))
+
+
+def _remembering(before: StageStanding | None, limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    """The limits; what a restriction is of is known when it runs, and then it may wait for long."""
+    holds = [limit.what for limit in before.limits] if before else []
+    abouts = {hold.name: hold.about for hold in holds if hold.about}
+    return tuple(
+        replace(limit, what=replace(limit.what, about=abouts[limit.what.name]))
+        if not limit.what.about and limit.what.name in abouts
+        else limit
+        for limit in limits
+    )
+
+
+def _locals(of: StageStanding) -> dict[int, Local]:
+    """What the shards have said, as far as it decides anything; what does not is left out."""
+    silent = Local(None, {output: OutputTime() for output in of.outputs})
+    locals = dict.fromkeys(range(of.shards), silent)
+    for limit in of.limits:
+        local = locals[limit.shard]
+        waits_for = limit.waits_for or local.waits_for
+        if limit.output is None:
+            local = replace(local, pending=limit.what, waits_for=waits_for)
+        else:
+            known = local.outputs[limit.output]
+            pending, hold = (limit.what, known.hold) if limit.sort is Sort.PENDING else (known.pending, limit.what)
+            output = OutputTime(pending, hold, known.quiet or limit.quiet)
+            local = replace(local, outputs={**local.outputs, limit.output: output}, waits_for=waits_for)
+        locals[limit.shard] = local
+    return locals
+
+
+def _sum(counts: Iterable[Counts]) -> Counts:
+    return Counts(*map(sum, zip(*map(_COUNTED, counts), strict=True)))
+
+
+_NAMES: Final = tuple(of.name for of in fields(Counts))
+_COUNTED: Final = attrgetter(*_NAMES)
+
+
+# As JSON.
+
+_FIGURES: Final = tuple(of.name for of in fields(Kept))
+_OF_KEPT: Final = attrgetter(*_FIGURES)
+
+_PLAIN: Final = ("name", "shards", "live", "size", "next_event", "next_due", "leftover")
+
+
+def _record(of: StageStanding) -> dict[str, Any]:
+    return {
+        **{name: getattr(of, name) for name in _PLAIN},
+        "reads": [_port(port) for port in of.reads],
+        "input": [of.input.step, of.input.time],
+        "outputs": {output: [since.step, since.time] for output, since in of.outputs.items()},
+        "limits": [
+            [each.shard, each.sort, each.output, _what(each.what), each.waits_for and _port(each.waits_for), each.quiet]
+            for each in of.limits
+        ],
+        "step": _counts(of.step),
+        "total": _counts(of.total),
+        "awaited": [[_port(each.port), each.until] for each in of.awaited],
+        "kept": None if of.kept is None else _kept(of.kept),
+        "observed": {output: _ways(ways) for output, ways in of.observed.items()},
+    }
+
+
+def _kept(kept: Kept) -> dict[str, Any]:
+    """But for what is zero."""
+    return {name: value for name, value in zip(_FIGURES, _OF_KEPT(kept), strict=True) if value}
+
+
+def _ways(ways: Ways) -> list[Any]:
+    return [
+        of
+        and [
+            of.name,
+            of.delay,
+            of.policy,
+            _ways(of.behind),
+            of.idle_after,
+            of.quantile,
+            of.max_jump,
+            of.confirmed_by,
+            of.max_skew,
+            of.shared,
+            of.part,
+        ]
+        for of in ways
+    ]
+
+
+def _ways_of(record: list[Any]) -> Ways:
+    return tuple(of and _observer(*of) for of in record)
+
+
+def _observer(
+    name: str,
+    delay: Duration,
+    policy: str,
+    behind: list[Any],
+    idle_after: Duration | None = None,
+    quantile: float | None = None,
+    max_jump: Duration | None = None,
+    confirmed_by: int = CONFIRMED_BY,
+    max_skew: Duration | None = None,
+    shared: str | None = None,
+    part: str = "",
+) -> Observer:
+    """Earlier versions knew less of it."""
+    together = None if shared is None else Policy(shared)
+    known = idle_after, quantile, max_jump, confirmed_by, max_skew, together, part
+    return Observer(name, delay, Policy(policy), _ways_of(behind), *known)
+
+
+def _port(port: Port) -> list[str]:
+    return [port.stage, port.output]
+
+
+def _counts(counts: Counts) -> dict[str, int]:
+    return dict(zip(_NAMES, _COUNTED(counts), strict=True))
+
+
+def _what(what: Hold) -> list[Any]:
+    release = what.release and [what.release.at, what.release.by_clock]
+    return [what.time, what.name, int(what.kind), what.output, what.key, release, what.about]
+
+
+def _stage(record: dict[str, Any]) -> StageStanding:
+    return StageStanding(
+        **{name: record[name] for name in _PLAIN},
+        reads=tuple(Port(*port) for port in record["reads"]),
+        input=Since(*record["input"]),
+        outputs={output: Since(*since) for output, since in record["outputs"].items()},
+        limits=tuple(
+            Limit(shard, Sort(sort), output, _what_of(*what), Port(*port) if port else None, quiet)
+            for shard, sort, output, what, port, quiet in record["limits"]
+        ),
+        step=_counts_of(record["step"]),
+        total=_counts_of(record["total"]),
+        awaited=tuple(Awaited(Port(*port), Timestamp(until)) for port, until in record["awaited"]),
+        kept=None if (kept := record.get("kept")) is None else Kept(**kept),
+        observed={output: _ways_of(ways) for output, ways in record["observed"].items()},
+    )
+
+
+def _counts_of(record: Mapping[str, int]) -> Counts:
+    """What this version knows of them."""
+    return Counts(**{name: record.get(name, 0) for name in _NAMES})
+
+
+def _what_of(
+    time: int,
+    name: str,
+    kind: int,
+    output: str,
+    key: str | None,
+    release: list[Any] | None,
+    about: str,
+) -> Hold:
+    at = Release(Timestamp(release[0]), release[1]) if release else None
+    return Hold(Timestamp(time), HolderKind(kind), name, output, key, release=at, about=about)

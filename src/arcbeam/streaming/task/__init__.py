@@ -1,0 +1,1 @@
+"""One task of a micro-batch: what it reads and runs, and what it leaves behind."""

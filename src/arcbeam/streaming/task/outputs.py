@@ -1,0 +1,82 @@
+"""What a task writes: deltas of its shards, merged files, files of side inputs.
+
+Owns how. Must not know when: that is `task`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from zlib import crc32
+
+from arcbeam.model.files import ShardFile, SideFile
+from arcbeam.sizes import threshold
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.values import ShardVersion
+from arcbeam.store.shards.compaction import compact
+from arcbeam.store.shards.overlay import Overlay
+from arcbeam.streaming.interfaces import Host, SideData
+from arcbeam.streaming.task.sidemerging import join, latest
+
+_PART_BYTES = threshold(1 << 20, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStore:
+    """The files of a task; see `seams.Files`.
+
+    Attributes:
+        blobs: the job's folder.
+        host: copies of shards, where the task runs.
+        scratch: a local folder, for files on their way.
+    """
+
+    blobs: DurableBlobs
+    host: Host
+    scratch: Path
+
+    def view(self, version: ShardVersion) -> Overlay:
+        """See `Files`."""
+        return self.host.view(self.blobs, version)
+
+    def delta(self, version: ShardVersion, written: Written, view: Overlay, step: int) -> ShardFile | None:
+        """See `Files`."""
+        return self.host.publish(self.blobs, version, written, view, step)
+
+    def merged(self, files: Sequence[ShardFile], first: int, written: Written) -> tuple[ShardFile, ...]:
+        """See `Files`."""
+        return compact(self.blobs, self.scratch, files, first, written)
+
+    def side(self, written: Written, data: SideData) -> SideFile:
+        """See `Files`."""
+        name, content = written_name(written), data.data
+        if isinstance(content, bytes):
+            self.blobs.put(name, content)
+            size, crc = len(content), crc32(content)
+        else:
+            self.blobs.put_file(name, content)
+            size, crc = _measured(content)
+            content.unlink(missing_ok=True)
+        return SideFile(data.channel, data.shard, name, size, crc, data.until, written.step)
+
+    def joined(self, written: Written, files: Sequence[SideFile], newest: bool) -> SideFile:
+        """See `Files`."""
+        path = self.scratch / f"side-{uuid.uuid4().hex}"
+        try:
+            join(self.blobs, path, files, newest)
+            whole = self.side(written, SideData(written.place, written.shard, path, latest(files)))
+        finally:
+            path.unlink(missing_ok=True)
+        return replace(whole, step=max(file.step for file in files))
+
+
+def _measured(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file."""
+    size = crc = 0
+    with open(path, "rb") as file:
+        while part := file.read(_PART_BYTES):
+            size, crc = size + len(part), crc32(part, crc)
+    return size, crc

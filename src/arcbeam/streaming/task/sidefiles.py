@@ -1,0 +1,244 @@
+"""Side inputs in steps: what a task puts into them, and what it reads of those that the head has.
+
+Owns the files on a host: those that are written, before they are published, and copies of those that are read. Windows,
+keys and values are bytes here; which window is ready is the engine's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import lmdb
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.files import SideFile
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.sizes import memo
+from arcbeam.store.blobs.durable import DurableBlobs, pieces
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.store.blobs.private import make_folder, open_new
+from arcbeam.store.jobtemp.chunkfile import ChunkFile, ChunkFileWriter
+from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, building_path
+from arcbeam.streaming.interfaces import SideData
+
+_F = TypeVar("_F")
+
+
+class _Writer(Protocol):
+    def finish(self) -> int: ...
+
+
+class SideFileWriter:
+    """Writes what a task puts into one side input; nothing is made before there is something.
+
+    Args:
+        scratch: a local folder.
+        number: by which it is known.
+        port: of the stage that writes it.
+        last: see below.
+
+    Attributes:
+        last: whether only what the last firing puts into a window counts; see `firing`.
+        windows: in which there is something.
+
+    Raises:
+        StoreError: by all methods: the folder cannot be written.
+    """
+
+    def __init__(self, scratch: Path, number: int, port: Port, *, last: bool = False) -> None:
+        self.last = last
+        self._path = scratch / f"side-{uuid.uuid4().hex}"
+        self._number, self._port = number, port
+        self._chunks: ChunkFileWriter | None = None
+        self._keys: KeyFileWriter | None = None
+        self.windows: set[bytes] = set()
+        self._finalizer = weakref.finalize(self, _remove, self._path, building_path(self._path))
+
+    def append(self, window: bytes, chunk: bytes) -> None:
+        """Adds whole encoded elements to a window."""
+        with _writing(self._path):
+            if self._chunks is None:
+                make_folder(self._path.parent)
+                self._chunks = ChunkFileWriter(self._path)
+            self.windows.add(window)
+            self._chunks.append(window, chunk)
+
+    def put(self, window: bytes, key: bytes, values: bytes) -> None:
+        """Adds whole encoded values to a key."""
+        with _writing(self._path):
+            if self._keys is None:
+                make_folder(self._path.parent)
+                self._keys = KeyFileWriter(self._path)
+            self.windows.add(window)
+            self._keys.put(window, key, values)
+
+    def firing(self, window: bytes) -> None:
+        """Another firing begins: what was added to a window is not in it any more."""
+        if self._chunks is not None:
+            self._chunks.forget(window)
+
+    def close(self) -> None:
+        """All is there; see `data`. (What a write operation calls, which publishes no file itself.)"""
+
+    def data(self, shard: int, until: Timestamp | None) -> SideData | None:
+        """What was written; None if that is nothing. To be asked for once.
+
+        Args:
+            shard: of the task.
+            until: see `SideFile`.
+        """
+        writer: _Writer | None = self._chunks or self._keys
+        with _writing(self._path):
+            if writer is None or not writer.finish():
+                return None
+        return SideData(self._number, shard, self._path, until, self._port)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, lmdb.Error) as e:
+        raise StoreError(f"'{path.parent}' cannot be written: {e}", "see that the disk has room") from e
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+class SideFileReader:
+    """The side inputs of a step's head; an `arcbeam.model.rows.SideStore`. Files are fetched when first needed.
+
+    Args:
+        blobs: the job's folder.
+        folder: for copies of them on this host.
+        files: of the head.
+        parts: the numbers of all that is in each channel.
+        copies: of this process; those that the head does not have any more are given up.
+        newest: the channels in whose windows only what the newest step has put there is read.
+    """
+
+    def __init__(
+        self,
+        blobs: DurableBlobs,
+        folder: Path,
+        files: Iterable[SideFile],
+        parts: Mapping[int, tuple[int, ...]],
+        copies: SideCopies,
+        newest: Collection[int] = (),
+    ) -> None:
+        self._blobs, self._folder, self._copies, self._newest = blobs, folder, copies, newest
+        # All tasks read the elements in the same order, and who keeps the last of a key keeps the newest.
+        ordered = in_order(files)
+        self._by_channel: Mapping[int, list[SideFile]] = {
+            channel: [file for file in ordered if file.channel in numbers] for channel, numbers in parts.items()
+        }
+        # Of channels where that matters: by window, the files that are read there.
+        self._read: dict[tuple[int, bytes], list[SideFile]] = memo()
+
+    def chunks(self, channel: int, window: bytes) -> Iterator[bytes]:
+        """See `SideStore`."""
+        for file in self._files(channel, window, self._has_chunks):
+            yield from self._opened(ChunkFile, file).chunks(window)
+
+    def values(self, channel: int, window: bytes, key: bytes) -> Iterator[bytes]:
+        """See `SideStore`."""
+        for file in self._files(channel, window, self._has_keys):
+            yield from self._opened(KeyFile, file).values(window, key)
+
+    def keys(self, channel: int, window: bytes) -> Iterator[bytes]:
+        """See `SideStore`."""
+        seen: set[bytes] = set()
+        for file in self._files(channel, window, self._has_keys):
+            for key in self._opened(KeyFile, file).keys(window):
+                if key not in seen:
+                    seen.add(key)
+                    yield key
+
+    def _files(self, channel: int, window: bytes, has: Callable[[SideFile, bytes], bool]) -> Iterable[SideFile]:
+        """The files in which a window is read."""
+        files = self._by_channel.get(channel, ())
+        if channel not in self._newest:
+            return files
+        found = self._read.get((channel, window))
+        if found is None:
+            # Of each of those who write it.
+            last: dict[int, int] = {}
+            for file in reversed(files):
+                if file.channel not in last and has(file, window):
+                    last[file.channel] = file.step
+            found = self._read[channel, window] = [file for file in files if file.step == last.get(file.channel)]
+        return found
+
+    def _has_chunks(self, file: SideFile, window: bytes) -> bool:
+        return next(self._opened(ChunkFile, file).chunks(window), None) is not None
+
+    def _has_keys(self, file: SideFile, window: bytes) -> bool:
+        return next(self._opened(KeyFile, file).keys(window), None) is not None
+
+    def _opened(self, kind: Callable[[Path, str, int], _F], file: SideFile) -> _F:
+        return self._copies.get(kind, self._blobs, self._folder, file)
+
+    def has_chunks(self, channel: int, window: bytes) -> bool:
+        """Whether an iterable has anything in a window."""
+        return next(self.chunks(channel, window), None) is not None
+
+    def has_keys(self, channel: int, window: bytes) -> bool:
+        """Whether a multimap has anything in a window."""
+        return next(self.keys(channel, window), None) is not None
+
+
+class SideCopies:
+    """The files of side inputs that this process has open, as they were fetched.
+
+    Invariant: of the newest head that a task had; never used across a fork.
+    """
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._open: dict[str, Any] = {}
+
+    def keep(self, names: set[str]) -> None:
+        """Gives up all but these."""
+        if self._pid != os.getpid():
+            # LMDB counts what the parent had open as open here: let go of it before anything is opened.
+            names, self._pid = set(), os.getpid()
+        # Not closed: user code may still read what it was given. Nobody else opens that copy.
+        for name in self._open.keys() - names:
+            del self._open[name]
+
+    def get(self, kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, folder: Path, file: SideFile) -> _F:
+        """A file, opened if it is not; `kind` opens it."""
+        found: _F | None = self._open.get(file.name)
+        if found is None:
+            with fetched(blobs, folder, file) as path:
+                found = self._open[file.name] = kind(path, file.name, file.size)
+        return found
+
+
+@contextlib.contextmanager
+def fetched(blobs: DurableBlobs, folder: Path, file: SideFile) -> Iterator[Path]:
+    """A copy of a file, for who opens it: it is gone from its folder when it is open, and from the disk with him."""
+    path = folder / f"copy-{uuid.uuid4().hex}"
+    try:
+        with _writing(path):
+            make_folder(path.parent)
+            with open_new(path) as copy:
+                for data in pieces(blobs, file.name, file.size):
+                    copy.write(data)
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def in_order(files: Iterable[SideFile]) -> list[SideFile]:
+    """Files in the order in which they are read: step after step."""
+    return sorted(files, key=lambda file: (file.step, file.channel, file.shard, file.name))

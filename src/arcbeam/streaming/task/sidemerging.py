@@ -1,0 +1,129 @@
+"""Files of a side input that have become many: which of them are made one, when, and how.
+
+Owns both. Must not know who does it in a step.
+
+Every task that puts something into a side input in a step leaves a file. A reader opens all that the head has, and
+where windows do not end, none of them ever leaves it. So they are merged like those of a shard, size-tiered: the files
+of a step count as one, and steps are merged that follow one another, and whose files leave the head at the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from arcbeam.model.files import SideFile
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.sizes import threshold
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.jobtemp.chunkfile import MAGIC, ChunkFile, ChunkFileWriter
+from arcbeam.store.jobtemp.keyfile import KeyFile, KeyFileWriter, window_of
+from arcbeam.store.shards.compaction import worth_merging
+from arcbeam.streaming.task.sidefiles import fetched, in_order
+
+_F = TypeVar("_F")
+
+_FEWEST = threshold(4, 2)
+"""Fewer files are not worth a merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """The files of a step."""
+
+    files: tuple[SideFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def until(self) -> Timestamp | None:
+        return latest(self.files)
+
+
+def latest(files: Iterable[SideFile]) -> Timestamp | None:
+    """When the last of some files leaves the manifest; None: never."""
+    untils = [file.until for file in files]
+    return None if None in untils else max((until for until in untils if until is not None), default=MAX_TIMESTAMP)
+
+
+def worth_joining(files: Iterable[SideFile]) -> tuple[SideFile, ...]:
+    """The files of a side input, of those that the head has, that should be made one; none: not now."""
+    steps = [_Together(tuple(of)) for of in _by_step(files)]
+    run = list(itertools.takewhile(lambda step: step.until == steps[-1].until, reversed(steps)))[::-1]
+    first = worth_merging(run, fewest=1)
+    joined = () if first is None else tuple(file for step in run[first:] for file in step.files)
+    return joined if len(joined) >= _FEWEST else ()
+
+
+def _by_step(files: Iterable[SideFile]) -> list[list[SideFile]]:
+    return [list(of) for _, of in itertools.groupby(in_order(files), lambda file: file.step)]
+
+
+def join(blobs: DurableBlobs, path: Path, files: Sequence[SideFile], newest: bool) -> None:
+    """Makes one local file of several of a side input.
+
+    Args:
+        blobs: the job's folder.
+        path: of the new file; must not exist.
+        files: of the head, of steps that follow one another.
+        newest: of each window, only what its newest step has put in is taken.
+    """
+    steps = _by_step(files)
+    if blobs.get_range(files[0].name, 0, len(MAGIC)) == MAGIC:
+        with _opened(ChunkFile, blobs, path, steps) as chunks:
+            _join_chunks(path, chunks, newest)
+    else:
+        with _opened(KeyFile, blobs, path, steps) as keyed:
+            _join_keyed(path, keyed, newest)
+
+
+@contextlib.contextmanager
+def _opened(kind: Callable[[Path, str, int], _F], blobs: DurableBlobs, path: Path, steps: Sequence[Sequence[SideFile]]):  # type: ignore[no-untyped-def]
+    with contextlib.ExitStack() as stack:
+        found: list[list[_F]] = []
+        for files in steps:
+            found.append([])
+            for file in files:
+                with fetched(blobs, path.parent, file) as copy:
+                    opened = kind(copy, file.name, file.size)
+                stack.callback(opened.close)  # type: ignore[attr-defined]
+                found[-1].append(opened)
+        yield found
+
+
+def _join_chunks(path: Path, steps: Sequence[Sequence[ChunkFile]], newest: bool) -> None:
+    writer = ChunkFileWriter(path)
+    try:
+        for window in sorted({window for files in steps for file in files for window in file.windows()}):
+            having = [files for files in steps if any(next(file.chunks(window), None) for file in files)]
+            for files in having[-1:] if newest else having:
+                for file in files:
+                    for chunk in file.chunks(window):
+                        writer.append(window, chunk)
+        writer.finish()
+    finally:
+        writer.close()
+
+
+def _join_keyed(path: Path, steps: Sequence[Sequence[KeyFile]], newest: bool) -> None:
+    # By window, in the order of heads, the newest step that has something there.
+    last: dict[bytes, int] = {}
+    if newest:
+        for n, files in enumerate(steps):
+            last.update((window_of(head), n) for file in files for head in file.heads())
+    writer = KeyFileWriter(path)
+    try:
+        heads = heapq.merge(*(file.heads() for files in steps for file in files))
+        for head, _ in itertools.groupby(heads):
+            of = [steps[last[window_of(head)]]] if newest else steps
+            writer.take_over(head, [file for files in of for file in files])
+        writer.finish()
+    finally:
+        writer.discard()

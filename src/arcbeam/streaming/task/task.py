@@ -1,0 +1,186 @@
+"""One attempt of one task of a step: the engine's `TaskStep`, between what comes to it and what it leaves.
+
+Owns the order of that: rows for later levels go on as they come, the marker goes behind all rows, then files are
+written, and the report names them. Must not know where rows, state and user code come from, nor which attempts count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.layout import Layout
+from arcbeam.engine.protocol.markers import Marker
+from arcbeam.engine.protocol.reports import TaskReport
+from arcbeam.engine.protocol.stagekinds import StageSpec
+from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.task.bundles import Budget, Runner, SideInputs
+from arcbeam.engine.task.shard import TaskStep
+from arcbeam.engine.task.stagerun import SCRIPT_SHARD
+from arcbeam.model.files import Shard, ShardFile, TaskFiles
+from arcbeam.model.script import AddElements
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.shards.compaction import worth_merging
+from arcbeam.store.shards.overlay import Overlay
+from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.interfaces import Files, Rows, UserCode
+from arcbeam.streaming.task.sidemerging import worth_joining
+
+R = TypeVar("R")
+
+
+class TaskAttempt(Generic[R]):
+    """An attempt of a task. Either `run`, or `work`, then `write`; `close` if it ends before that.
+
+    Args:
+        layout: of the job.
+        specs: its stages by name; those of the level at least.
+        order: of the step.
+        level: of the task.
+        task: its number in the level.
+        name: of the attempt, in letters, digits, "_" and "."; no other attempt of any task of the job has it.
+        files: where it has its state from, and what it writes.
+        rows: what comes to it and goes on.
+        code: its stages' user code.
+        sides: the side inputs of its stages.
+        budget: how much it may do.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        specs: Mapping[str, StageSpec],
+        order: StepOrder,
+        level: int,
+        task: int,
+        name: str,
+        files: Files,
+        rows: Rows[R],
+        code: UserCode,
+        sides: SideInputs,
+        budget: Budget,
+    ) -> None:
+        self._layout, self._order = layout, order
+        self._level, self._task, self._name = level, task, name
+        self._files, self._rows, self._code = files, rows, code
+        self._sides, self._budget = sides, budget
+        self._step = TaskStep(layout, specs, level, task, name.encode(), order.plan)
+        self._views: dict[int, Overlay] = {}
+
+    def run(self) -> TaskReport:
+        """All of it.
+
+        Raises:
+            InconsistentCutError: the markers of the level before are not all there, or do not agree. The step fails.
+            DecidedStepError: the step was decided without it.
+            StoreError: a file cannot be read or written.
+        """
+        try:
+            return self.write(self.work())
+        finally:
+            self.close()
+
+    def work(self) -> TaskReport:
+        """Does the task's part of the step, up to its marker; the report is without files. Raises as `run`."""
+        exchange = _Exchange(self._layout, self._order, self._level, self._task, self._rows, self._code)
+        return self._step.run(exchange, self, self._sides, self._budget)
+
+    def write(self, report: TaskReport) -> TaskReport:
+        """Writes what was changed; the report with the files. Raises as `run`."""
+        shards = tuple(
+            Shard(self._level, shard, files)
+            for shard, view in self._views.items()
+            if (files := self._written(shard, view))
+        )
+        put = tuple(self._code.sides())
+        sides = tuple(
+            self._files.side(self._name_of("side", data.channel, data.shard, n), data) for n, data in enumerate(put)
+        )
+        joined: list[str] = []
+        for channel, newest in sorted(self._code.tended().items()):
+            # As of a shard's, not those of this step: they are not real yet.
+            many = worth_joining(file for file in self._order.side_files if file.channel == channel)
+            if many:
+                name = self._name_of("side", channel, many[0].shard)
+                sides += (self._files.joined(replace(name, attempt=f"{self._name}.merged"), many, newest),)
+                joined += [file.name for file in many]
+        self.close()
+        published = {*report.published, *(data.port for data in put if data.port is not None)}
+        return replace(report, files=TaskFiles(shards, sides, tuple(joined)), published=tuple(sorted(published)))
+
+    def close(self) -> None:
+        """Gives back the copies of shards. Again does nothing."""
+        while self._views:
+            self._views.popitem()[1].close()
+
+    def _written(self, shard: int, view: Overlay) -> tuple[ShardFile, ...]:
+        """All files of a shard, with what the step has changed; files that have become many are merged."""
+        version = self._order.version(self._level, shard)
+        name = self._name_of("delta", self._level, shard)
+        delta = self._files.delta(version, name, view, self._order.plan.step)
+        files = version.files
+        # Not the delta: a copy of the shard at the head needs that alone.
+        first = worth_merging(files)
+        if first is not None:
+            files = self._files.merged(files, first, replace(name, attempt=f"{self._name}.merged"))
+        return files if delta is None else (*files, delta)
+
+    def _name_of(self, kind: str, place: int, shard: int, n: int = 0) -> Written:
+        # Two stages of a task may write one side input.
+        attempt = f"{self._name}.{n}" if n else self._name
+        return Written(place, shard, self._order.plan.step, self._order.epoch, attempt, kind)
+
+    # `bundles.Shards`.
+
+    def view(self, shard: int) -> Overlay:
+        """See `bundles.Shards`."""
+        if shard not in self._views:
+            self._views[shard] = self._files.view(self._order.version(self._level, shard))
+        return self._views[shard]
+
+    def runner(self, stage: str, shard: int) -> Runner:
+        """See `bundles.Shards`."""
+        return self._code.runner(stage, shard, self.view(shard))
+
+
+class _Exchange(Generic[R]):
+    """See `bundles.Exchange`: a shard's rows for later levels pass when its own stages have had theirs."""
+
+    def __init__(self, layout: Layout, order: StepOrder, level: int, task: int, rows: Rows[R], code: UserCode) -> None:
+        self._event, self._rows, self._code = order.plan.event, rows, code
+        scripted = {placed.name for placed in layout.at(level) if placed.scripted}
+        self._beginning = order.plan.beginning - scripted
+        self._to_pass = list(reversed(layout.range_of(level, task)))
+
+    def markers(self) -> Sequence[Marker]:
+        """See `Exchange`."""
+        return self._rows.markers()
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        """See `Exchange`."""
+        self._pass_on(shard)
+        came = self._rows.elements(stage, shard)
+        if stage in self._beginning:
+            yield from self._code.beginning(stage, shard)
+        match self._event:
+            case AddElements(name, elements) if name == stage and shard == SCRIPT_SHARD:
+                yield from self._code.scripted(stage, elements)
+        yield from came
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        """See `Exchange`."""
+        self._code.late(stage, shard, drop)
+
+    def send(self, marker: Marker) -> None:
+        """See `Exchange`."""
+        self._pass_on(None)
+        self._rows.mark(marker)
+
+    def _pass_on(self, before: int | None) -> None:
+        """What is for later levels in the shards before one; in all, if there is none."""
+        while self._to_pass and (before is None or self._to_pass[-1] < before):
+            for row in self._rows.passing(self._to_pass.pop()):
+                self._rows.pass_on(row)

@@ -1,0 +1,329 @@
+"""`arcbeam savepoint`, `drain`, `suspend`, `cancel`: of a job at a server, and of a folder whose job runs anywhere."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam.cli import control, main
+from arcbeam.engine.protocol.reports import Counts, Restrictions
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs import backends
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.endnote import EndNote, leave_note
+from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.savepoints import pinned
+from arcbeam.streaming.driver.proposals import draft
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.golden import check_message
+from tests.jobs.fakes import WAIT, Client, Fake
+from tests.store.samples import opened
+from tests.streaming.jobs import LAYOUT, READERS, proposal, reported, staged
+from tests.streaming.jobs import opened as steps_opened
+
+pytestmark = pytest.mark.contract("OPS-02")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main.main, list(arguments))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> StepLog:
+    """A job that has begun in a folder."""
+    return opened(FolderBlobs(tmp_path / "job", sync=False))
+
+
+@contextmanager
+def driven(log: StepLog, *answers: Answer, mode: CommitMode | None = None) -> Iterator[list[Request]]:
+    """A driver that gives these answers to the first request, and commits that mode.
+
+    As a driver does: it drains after it has said that it will; all else is committed before it is answered.
+    """
+    seen: list[Request] = []
+    stopped = threading.Event()
+
+    def drive() -> None:
+        while not stopped.wait(0.01):
+            for id in requests.waiting(log.blobs)[:1]:
+                request = requests.read(log.blobs, id)
+                assert request is not None
+                seen.append(request)
+                if mode is not None and request.what is not Asked.DRAIN:
+                    log.propose(log.draft(Timestamp(1), mode=mode))
+                for answer in answers:
+                    requests.answer(log.blobs, id, answer)
+                if mode is not None and request.what is Asked.DRAIN:
+                    log.propose(log.draft(Timestamp(1), mode=mode))
+                return
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stopped.set()
+        thread.join(WAIT)
+
+
+def test_a_savepoint_of_a_folder(log: StepLog, tmp_path: Path) -> None:
+    done = Answer(Said.DONE, "savepoint 'safe' is step 3", 3)
+    with driven(log, Answer(Said.TAKEN), done) as seen:
+        result = invoke("savepoint", str(tmp_path / "job"), "safe")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/safe\n"), result.output
+    assert [(request.what, request.savepoint, request.step) for request in seen] == [(Asked.SAVEPOINT, "safe", 0)]
+    with driven(log, done) as seen:
+        path = json.loads(invoke("savepoint", str(tmp_path / "job"), "--json").stdout)["path"]
+    assert path == f"{tmp_path / 'job'}/savepoints/{seen[0].savepoint}"
+    assert seen[0].savepoint.startswith("savepoint-")
+
+
+@pytest.mark.contract("END-02")
+def test_draining_a_folder_waits_for_the_end(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.DONE), mode=CommitMode.DRAINED):
+        result = invoke("drain", str(tmp_path / "job"), "--savepoint=last")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is DRAINED\n"), result.output
+    # Who asks twice, because an answer was lost, has what was wanted.
+    result = invoke("drain", str(tmp_path / "job"), "--json")
+    assert json.loads(result.stdout)["state"] == "DRAINED", result.output
+    for command in (("drain", "--savepoint=other"), ("suspend",), ("savepoint",), ("cancel",)):
+        assert_refused(tmp_path, *command, state="drained")
+
+
+@pytest.mark.contract("END-02")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_left_of_a_drain_is_told_whenever_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    steps = [
+        staged("read", 0, 0, restrictions=Restrictions(2, 12.0)),
+        staged("read", 0, 0, restrictions=Restrictions(2, 12.0)),
+        staged("read", 0, 5, counts=Counts(fired=1200), leftover=True),
+    ]
+    log = steps_opened(FolderBlobs(tmp_path / "job", sync=False))
+    # It drains, and one more step is made for each look.
+    modes = iter([*[CommitMode.DRAINING] * len(steps), CommitMode.DRAINED])
+
+    def step(seconds: float = 0.0) -> None:
+        mode, number = next(modes), log.head.step + 1
+        mine = steps[number - 1] if mode is CommitMode.DRAINING else staged("read", 0, 9)
+        command = replace(proposal(number, 0, reported(mine, level=0)), mode=mode, drains_to="last")
+        log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
+
+    step()
+    monkeypatch.setattr(control.time, "sleep", step)
+    result = invoke("drain", str(tmp_path / "job"), *(["--json"] if as_json else []))
+    assert result.exit_code == 0, result.output
+    told = result.stderr.splitlines()
+    if as_json:
+        found = [json.loads(line)["progress"] for line in told]
+        assert [each.get("step") for each in found] == [None, 1, 3], "nothing twice"
+        assert {each["state"] for each in found} == {"DRAINING"}
+        assert (found[1]["restrictions"], found[1]["backlog"]) == (2, 12.0)
+        assert json.loads(result.stdout)["state"] == "DRAINED"
+    else:
+        assert len(told) == 3
+        assert "is draining, step 1: 2 restriction(s) of 'read' not done (size 12)" in told[1]
+        assert (
+            "step 3: 'read' has more than a step's time takes, in 1 shard(s); 1,200 timer(s) of 'read' fired" in told[2]
+        )
+        assert result.stdout.endswith(" is DRAINED\n")
+
+
+def test_a_folder_that_drains_already_is_waited_for(log: StepLog, tmp_path: Path) -> None:
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINING))
+    result = invoke("drain", str(tmp_path / "job"), "--wait=0.01")
+    check_message("drain-not-ended", result.stderr, tmp=tmp_path)
+    assert requests.waiting(log.blobs) == []
+    result = invoke("drain", str(tmp_path / "job"), "--wait=0")
+    assert (result.exit_code, result.stdout) == (0, ""), "it drains, and nobody waits"
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
+    assert invoke("drain", str(tmp_path / "job")).stdout == f"{tmp_path / 'job'} is DRAINED\n"
+
+
+@pytest.mark.contract("END-03")
+def test_suspending_a_folder(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.DONE), mode=CommitMode.SUSPENDED):
+        result = invoke("suspend", str(tmp_path / "job"), "--savepoint=pause")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'}/savepoints/pause\n"), result.output
+    for command in ("drain", "cancel", "savepoint"):
+        assert_refused(tmp_path, command, state="suspended")
+    # Its savepoint was not made here: the folder is what goes on.
+    assert invoke("suspend", str(tmp_path / "job")).stdout == f"{tmp_path / 'job'}\n"
+    assert_refused(tmp_path, "suspend", "--savepoint=other", state="suspended")
+
+
+@pytest.mark.contract("END-03")
+def test_who_suspends_a_suspended_folder_has_its_savepoint(log: StepLog, tmp_path: Path) -> None:
+    log.propose(pinned(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED), "pause"))
+    for named in ((), ("--savepoint=pause",)):
+        result = invoke("suspend", str(tmp_path / "job"), *named, "--json")
+        assert json.loads(result.stdout) == {"path": f"{tmp_path / 'job'}/savepoints/pause", "state": "STOPPED"}
+
+
+@pytest.mark.contract("END-04")
+@pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
+def test_a_job_that_nobody_runs_any_more_is_not_waited_for(log: StepLog, tmp_path: Path, command: str) -> None:
+    leave_note(log.blobs, EndNote(log.epoch, "FAILED", "ValueError: of the user's"))
+    result = invoke(command, str(tmp_path / "job"))
+    assert result.exit_code == 1
+    check_message(f"{command}-refused-failed", result.stderr, tmp=tmp_path)
+    assert requests.waiting(log.blobs) == []
+    result = invoke(command, str(tmp_path / "job"), "--wait=0")
+    assert (result.exit_code == 0) == (command != "cancel"), "whoever runs it next is nobody's to cancel"
+    told = invoke("status", str(tmp_path / "job"))
+    assert "nobody runs it: it is FAILED: ValueError: of the user's" in told.stdout
+    ended = {"epoch": 1, "state": "FAILED", "why": "ValueError: of the user's"}
+    assert json.loads(invoke("status", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
+    assert json.loads(invoke("inspect", str(tmp_path / "job"), "--json").stdout)["ended"] == ended
+    assert "nobody runs it" in invoke("inspect", str(tmp_path / "job")).stdout
+    # Whoever takes it over is at it.
+    opened(log.blobs)
+    check_message(f"{command}-unanswered", invoke(command, str(tmp_path / "job"), "--wait=0.01").stderr, tmp=tmp_path)
+    assert "nobody runs" not in invoke("status", str(tmp_path / "job")).stdout
+
+
+@pytest.mark.contract("END-03")
+@pytest.mark.parametrize(("mode", "state"), [(CommitMode.SUSPENDED, "STOPPED"), (CommitMode.DONE, "DONE")])
+def test_a_job_that_was_done_before_it_could_be_suspended_is_said_to_be(
+    log: StepLog, tmp_path: Path, mode: CommitMode, state: str
+) -> None:
+    with driven(log, Answer(Said.DONE), mode=mode):
+        result = invoke("suspend", str(tmp_path / "job"), "--json")
+    assert json.loads(result.stdout)["state"] == state
+
+
+@pytest.mark.contract("END-04")
+def test_cancelling_a_folder(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.DONE)):
+        result = invoke("cancel", str(tmp_path / "job"))
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is CANCELLED\n"), result.output
+
+
+def test_a_refusal_is_told(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.REFUSED, "the job is draining already")):
+        result = invoke("suspend", str(tmp_path / "job"))
+    assert result.exit_code == 1
+    check_message("suspend-refused-by-driver", result.stderr, tmp=tmp_path)
+
+
+@pytest.mark.parametrize("command", ["savepoint", "drain", "suspend", "cancel"])
+def test_where_nobody_answers_the_request_is_withdrawn_or_left(log: StepLog, tmp_path: Path, command: str) -> None:
+    result = invoke(command, str(tmp_path / "job"), "--wait=0.01")
+    assert result.exit_code == 1
+    check_message(f"{command}-unanswered", result.stderr, tmp=tmp_path)
+    assert requests.waiting(log.blobs) == []
+    result = invoke(command, str(tmp_path / "job"), "--wait=0")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path / 'job'} is asked for '{command}'\n")
+    assert len(requests.waiting(log.blobs)) == 1
+
+
+def test_who_is_interrupted_takes_the_request_back(
+    log: StepLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def interrupt(seconds: float) -> None:
+        asked.append(len(requests.waiting(log.blobs)))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(control.time, "sleep", interrupt)
+        result = invoke("suspend", str(tmp_path / "job"))
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+    assert asked == [1]
+    assert requests.waiting(log.blobs) == []
+
+
+def test_a_request_that_is_taken_as_it_is_withdrawn_goes_on(
+    log: StepLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def withdraw(blobs: DurableBlobs, request: Request) -> None:
+        requests.answer(blobs, request.id, Answer(Said.TAKEN))
+
+    monkeypatch.setattr(requests, "withdraw", withdraw)
+    check_message("suspend-not-done", invoke("suspend", str(tmp_path / "job"), "--wait=0.01").stderr, tmp=tmp_path)
+
+
+def test_secrets_of_a_url_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    blobs = MemoryBlobs()
+    opened(blobs)
+    monkeypatch.setattr(backends, "open_blobs", lambda url: blobs)
+    url = "s3://key:secret@bucket/job"
+    for wait in ("0.01", "0"):
+        result = invoke("drain", url, f"--wait={wait}")
+        assert "bucket/job" in result.output
+        assert "secret" not in result.output
+
+
+def test_what_takes_longer_is_not_withdrawn(log: StepLog, tmp_path: Path) -> None:
+    with driven(log, Answer(Said.TAKEN)):
+        result = invoke("drain", str(tmp_path / "job"), "--wait=0.5")
+    check_message("drain-not-done", result.stderr, tmp=tmp_path)
+    assert len(requests.waiting(log.blobs)) == 1
+
+
+def test_a_folder_without_a_job(tmp_path: Path) -> None:
+    assert "there is no job in" in invoke("drain", str(tmp_path)).stderr
+    assert "there is no folder" in invoke("drain", str(tmp_path / "none")).stderr
+
+
+def assert_refused(tmp_path: Path, command: str, *options: str, state: str) -> None:
+    result = invoke(command, str(tmp_path / "job"), *options)
+    assert result.exit_code == 1
+    check_message(f"{command}-refused-{state}", result.stderr, tmp=tmp_path)
+
+
+def assert_soon(happens: threading.Event) -> None:
+    assert happens.wait(WAIT)
+
+
+def test_jobs_of_a_server(client: Client, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_STATE_SECONDS", 0.05)
+    at = f"--endpoint={client.prepare().artifact_staging_endpoint.url}"
+    fake.behave = fake.until_cancelled
+    id = client.run()
+    assert invoke("savepoint", id, "safe", at).stdout == "/jobs/savepoints/safe\n"
+    assert json.loads(invoke("suspend", id, at, "--json").stdout)["path"] == "/jobs/savepoints/named"
+    result = invoke("drain", id, at, "--wait=0.01")
+    assert result.exit_code == 1
+    check_message("server-drain-not-ended", result.stderr, job=id)
+    assert fake.asked == [("savepoint", "safe"), ("suspend", ""), ("drain", "")]
+    # A Struct would make floats of integers, and lose microseconds.
+    fake.status = {"step": 7, "time": 2**62 + 1}
+    assert json.loads(invoke("status", id, at, "--json").stdout) == {**fake.status, "overdue": None, "silent": None}
+    slow = threading.Event()
+    fake.answer = lambda: assert_soon(slow)
+    for command in ("suspend", "savepoint", "drain"):
+        assert invoke(command, id, at, "--wait=0").exit_code == 2
+        result = invoke(command, id, at, "--wait=0.05")
+        assert result.exit_code == 1
+        assert f"'{command}' of {id} was not done within 0.05 s" in result.stderr
+        assert "the job server goes on with it" in result.stderr
+    slow.set()
+    # While it drains, it is told how it stands; then it ends.
+    fake.status = {
+        "step": 8,
+        "stages": [{"stage": "Read", "restrictions": 1, "backlog": 3.0}],
+        "causes": [{"text": "the watermark is at 5: restriction 1.0 of 'a'"}],
+    }
+    asked = iter([None, fake.cancelled.set])
+    fake.answer = lambda: (next(asked) or (lambda: None))()
+    result = invoke("drain", id, at)
+    assert result.stdout == f"{id} is CANCELLED\n"
+    assert (
+        f"{id} is draining, step 8: 1 restriction(s) of 'Read' not done (size 3); restriction 1.0 of 'a'"
+        in result.stderr.splitlines()
+    )
+    assert "there is no job 'j-9'" in invoke("suspend", "j-9", at).stderr

@@ -1,0 +1,157 @@
+"""`arcbeam inspect`, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam.cli import main
+from arcbeam.model.files import Shard
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import jobgraphs, requests
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.log.savepoints import pinned
+from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.manifest.values import (
+    HoldSummary,
+    JobShape,
+    OutputWatermark,
+    ResidualSummary,
+    StageShape,
+    StageWatermarks,
+)
+from arcbeam.store.shards.compaction import publish
+from arcbeam.store.shards.shardfile import in_blocks
+
+pytestmark = pytest.mark.contract("STORE-05", "OPS-02")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main.main, ["inspect", *arguments])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    blobs = FolderBlobs(tmp_path / "job", sync=False)
+    shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
+    log = StepLog.open(blobs, shape, Timestamp(0), driver="host-a, process 7", token=iter("abcdef").__next__)
+    written = Written(1, 3, 1, log.epoch, "a", "delta")
+    file = publish(blobs, tmp_path, written, in_blocks([(b"k", b"v"), (b"l", None)]), first_step=1, last_step=1)
+    draft = log.draft(
+        Timestamp(1_700_000_000_123_456),
+        shards=(Shard(1, 3, (file,)),),
+        watermarks=(
+            StageWatermarks("words/count", MAX_TIMESTAMP, Timestamp(-1), (OutputWatermark("out", MIN_TIMESTAMP),)),
+        ),
+        holds=(HoldSummary("words/count", 12, Timestamp(0), "a timer"),),
+        residuals=(ResidualSummary("words/count", 2, 0.5, Timestamp(1_000_000)),),
+    )
+    log.propose(pinned(draft, "safe"))
+    return tmp_path / "job"
+
+
+def test_people_read_a_table(job: Path) -> None:
+    result = invoke(str(job), "--check")
+    assert result.exit_code == 0, result.output
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0] == f"job: b in {job}"
+    assert re.fullmatch(
+        r"step: 1 \(step, running\), recorded at 2023-11-14 22:13:20.123456Z \([\d,]+ days ago\)", lines[1]
+    )
+    assert lines[2] == "driver: epoch 1, host-a, process 7"
+    assert (
+        "words/count end of time 1969-12-31 23:59:59.999999Z beginning of time 12 from 1970-01-01 00:00:00Z: a timer "
+        "2 of size 0.5, next due 1970-01-01 00:00:01Z"
+    ) in lines
+    assert any(line.startswith("1 1 of 4 1 1 1 ") for line in lines), "the state of level 1"
+    assert "safe 1 2023-11-14 22:13:20.123456Z" in lines
+    assert lines[-1] == "files: all are there and whole"
+
+
+def test_programs_read_json(job: Path) -> None:
+    result = invoke(str(job), "--json", "--steps", "1")
+    found = json.loads(result.stdout)
+    assert (found["step"], found["mode"], found["time"]) == (1, "running", 1_700_000_000_123_456)
+    assert found["stages"][0]["outputs"] == [{"output": "out", "watermark": MIN_TIMESTAMP}]
+    assert [step["step"] for step in found["steps"]] == [1]
+    assert found["problems"] is None
+
+
+def test_damage_is_told_and_ends_with_1(job: Path) -> None:
+    (file,) = (job / "shards").rglob("*.delta")
+    file.unlink()
+    result = invoke(str(job), "--check")
+    assert result.exit_code == 1
+    assert f"  - 'shards/1/3/{file.name}' is missing in '{job}'" in result.stdout
+
+
+def test_a_folder_without_a_job_is_an_error(tmp_path: Path) -> None:
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 1
+    assert f"there is no job in '{tmp_path}'" in result.stderr
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "000000000000").write_bytes(b"something else")
+    result = invoke(str(tmp_path), "--json")
+    assert result.exit_code == 1
+    error = json.loads(result.stderr)["error"]
+    assert error["type"] == "DamagedFileError"
+    assert "'manifests/000000000000'" in error["message"]
+
+
+def test_step_and_savepoint_exclude_each_other(job: Path) -> None:
+    assert invoke(str(job), "--step", "0").exit_code == 0
+    assert invoke(str(job), "--savepoint", "safe").exit_code == 0
+    assert invoke(str(job), "--step", "1", "--savepoint", "safe").exit_code == 2
+
+
+def test_a_savepoint_has_a_path(job: Path) -> None:
+    shown = json.loads(invoke(f"{job}/savepoints/safe", "--json").stdout)
+    assert (shown["location"], shown["step"]) == (str(job), 1)
+    assert invoke(f"{job}/savepoints/safe", "--step", "1").exit_code == 2
+    assert "no savepoint 'other'" in invoke(f"{job}/savepoints/other").stderr
+
+
+def test_what_the_job_is_resumed_with_and_what_it_is_asked_for(job: Path) -> None:
+    blobs = FolderBlobs(job, sync=False)
+    assert "resumed with: its script: no program was kept" in invoke(str(job)).stdout
+    name = jobgraphs.keep(blobs, Program("words", b"proto", versions={"python": "3.11", "beam": "2.77.0"}), {}, 2, "")
+    shape = JobShape("plan", 4, (StageShape("words/count", 1, "cells"),))
+    StepLog.open(blobs, shape, Timestamp(9), program=lambda *_: name)
+    requests.ask(blobs, requests.Asked.DRAIN, "last", Timestamp(5))
+    lines = [" ".join(line.split()) for line in invoke(str(job)).stdout.splitlines()]
+    assert "resumed with: `arcbeam resume`: program 'words' of Beam 2.77.0, Python 3.11" in lines
+    assert any(line.startswith(f"job: words in {job} (id ") for line in lines)
+    assert "drain last 2" in lines
+    shown = json.loads(invoke(str(job), "--json").stdout)
+    assert shown["requests"] == [{"what": "drain", "savepoint": "last", "step": 2}]
+    assert shown["program"]["file"] == name
+    (job / name).write_bytes(b"something else")
+    result = invoke(str(job))
+    assert result.exit_code == 1
+    assert f"program '{name}' in '{job}' is damaged" in result.stdout
+
+
+def test_what_can_be_read_is_shown_beside_a_damaged_manifest(job: Path) -> None:
+    newest = job / "manifests" / f"{2:012}"
+    newest.write_bytes(b"something else")
+    result = invoke(str(job))
+    assert result.exit_code == 1
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[:4] == [
+        f"manifest 'manifests/{newest.name}' in '{job}' is damaged: its beginning is not a manifest's",
+        "what to do: nothing was changed: bring the file back from a copy, or resume from a savepoint; "
+        "there are: 'safe' (step 1)",
+        "what follows is step 1",
+        "",
+    ]
+    assert lines[5].startswith("step: 1 (step, running)")
+    result = invoke(str(job), "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert (found["step"], len(found["damaged"])) == (1, 1)

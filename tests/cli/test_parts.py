@@ -1,0 +1,75 @@
+"""`arcbeam parts`: what was staged and is not published, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from arcbeam.cli import main
+from arcbeam.io.parts.local import LocalStaging
+from arcbeam.model.attempts import Attempt
+from tests.golden import check_message
+
+pytestmark = pytest.mark.contract("END-06")
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main.main, ["parts", *arguments])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    staging = LocalStaging(str(tmp_path))
+    for job, step in (("dead", 3), ("alive", 7)):
+        writing = staging.begin(Attempt(job, step, (0,), "t"))
+        writing.write(b"12345")
+        staged = writing.finish()
+        if job == "dead":
+            os.utime(tmp_path / staged.staged, (1, 1))
+    (tmp_path / "part-00000").write_text("published")
+    return tmp_path
+
+
+def test_what_is_left_is_listed(path: Path) -> None:
+    found = invoke(str(path))
+    assert found.exit_code == 0
+    assert "job    step  what  age" in found.stdout
+    rows = json.loads(invoke(str(path), "--json").stdout)
+    assert [(row["job"], row["step"], row["size"], row["what"]) for row in rows] == [
+        ("alive", 7, 5, "file"),
+        ("dead", 3, 5, "file"),
+    ]
+    assert all((path / row["staged"]).exists() for row in rows)
+
+
+def test_only_what_is_old_is_removed_and_only_if_asked_for(path: Path) -> None:
+    rows = json.loads(invoke(str(path), "--remove", "--json").stdout)
+    assert [row["job"] for row in rows] == ["dead"]
+    assert [row["job"] for row in json.loads(invoke(str(path), "--json").stdout)] == ["alive"]
+    assert invoke(str(path), "--remove", "--older-than", "0s").exit_code == 0
+    assert sorted(each.name for each in path.iterdir()) == ["part-00000"]
+    assert json.loads(invoke(str(path), "--json").stdout) == []
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_missing_folder_is_an_error(tmp_path: Path, scheme: str) -> None:
+    for more in ((), ("--remove",)):
+        found = invoke(f"{scheme}{tmp_path}/nope", *more)
+        assert found.exit_code == 1
+        check_message("parts-no-folder", found.stderr, FOLDER=f"{scheme}{tmp_path}")
+
+
+def test_an_age_that_is_none_is_a_wrong_usage(path: Path) -> None:
+    found = invoke(str(path), "--remove", "--older-than", "1 day")
+    assert found.exit_code == 2
+    assert "'1 day' is no duration; 90s, 15m, 24h and 7d are" in found.stderr
+
+
+def test_it_is_said_of_what_the_age_of_an_upload_is() -> None:
+    said = " ".join(invoke("--help").stdout.split())
+    assert "on S3, what was begun then" in said
+    assert "The age of an upload to S3 is that of its beginning" in said

@@ -1,0 +1,123 @@
+"""What the pipelines of a script get from the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.testing.test_pipeline import TestPipeline
+
+from arcbeam import ArcbeamRunner
+from arcbeam.cli.scriptoptions import Arguments, pipelines_of_a_script
+from arcbeam.errors import InvalidPipelineError
+from arcbeam.options import ArcbeamOptions
+
+
+def shards(pipeline: Any) -> int | None:
+    found: int | None = pipeline.options.view_as(ArcbeamOptions).shards
+    return found
+
+
+@pytest.fixture(autouse=True)
+def argv(monkeypatch: pytest.MonkeyPatch) -> Arguments:
+    arguments = Arguments(["script.py", "--shards=3"])
+    monkeypatch.setattr(sys, "argv", arguments)
+    return arguments
+
+
+def test_a_pipeline_without_options() -> None:
+    with pipelines_of_a_script(["--shards=3", "--spark_conf=a=1", "--spark_conf", "b=2"]):
+        p = beam.Pipeline()
+    assert type(p.runner) is ArcbeamRunner
+    assert shards(p) == 3
+    assert p.options.view_as(ArcbeamOptions).spark_conf == ["a=1", "b=2"]
+
+
+def test_options_of_every_make() -> None:
+    with pipelines_of_a_script(["--shards=3"]):
+        made = [
+            beam.Pipeline(options=PipelineOptions()),
+            beam.Pipeline(options=PipelineOptions([])),
+            beam.Pipeline(options=PipelineOptions(["--streaming"])),
+            beam.Pipeline(options=PipelineOptions.from_dictionary({"shards": 3})),
+            beam.Pipeline(argv=["--job_name=mine"]),
+            TestPipeline(),
+        ]
+    assert [shards(p) for p in made] == [3] * len(made)
+
+
+def test_options_of_the_scripts_own() -> None:
+    with pipelines_of_a_script(["--depth=4", "--shards=3"]):
+
+        class Own(PipelineOptions):  # type: ignore[misc]
+            @classmethod
+            def _add_argparse_args(cls, parser: Any) -> None:
+                parser.add_argument("--depth", type=int, default=1)
+
+        assert beam.Pipeline().options.view_as(Own).depth == 4
+
+
+def test_what_a_script_makes_of_the_command_line_is_its_own() -> None:
+    with pipelines_of_a_script(["--shards=3"]):
+        options = PipelineOptions()
+        options.view_as(ArcbeamOptions).shards = 2
+        assert shards(beam.Pipeline(options=options)) == 2
+
+
+def test_an_option_that_the_script_sets_itself() -> None:
+    with (
+        pipelines_of_a_script(["--shards=3"]),
+        pytest.raises(InvalidPipelineError, match=r"sets it: --shards \(the script says 2\)"),
+    ):
+        beam.Pipeline(options=PipelineOptions(["--shards=2"]))
+
+
+def test_a_runner_that_the_script_names() -> None:
+    with pipelines_of_a_script([]):
+        for p in (
+            beam.Pipeline(runner="DirectRunner"),
+            beam.Pipeline(runner="DirectRunner", options=PipelineOptions([])),
+            beam.Pipeline(options=PipelineOptions(["--runner=direct"])),
+        ):
+            assert type(p.runner).__name__ == "SwitchingDirectRunner"
+
+
+def test_a_runner_on_the_command_line() -> None:
+    with pipelines_of_a_script(["--runner=direct"]):
+        assert type(beam.Pipeline().runner).__name__ == "SwitchingDirectRunner"
+        assert type(beam.Pipeline("DirectRunner").runner).__name__ == "SwitchingDirectRunner"
+        with pytest.raises(InvalidPipelineError, match=r"--runner=direct \(the script says ArcbeamRunner\)"):
+            beam.Pipeline(ArcbeamRunner())
+
+
+@pytest.mark.contract("API-01")
+def test_runner_option_reaches_pipeline_without_options_by_arcbeam_run_only(argv: Arguments) -> None:
+    argv.append("--runner=arcbeam.ArcbeamRunner")
+    assert type(beam.Pipeline().runner) is not ArcbeamRunner, "`python script.py --runner=…`, as with any runner"
+    assert type(beam.Pipeline(options=PipelineOptions()).runner) is ArcbeamRunner, "which read the command line"
+    with pipelines_of_a_script(list(argv)[1:]):
+        assert type(beam.Pipeline().runner) is ArcbeamRunner
+
+
+def test_arguments_that_nobody_looks_at(argv: Arguments) -> None:
+    with pipelines_of_a_script(["--shards=3", "--input=x", "y"]):
+        with pytest.raises(InvalidPipelineError, match=r"its arguments: --input=x y\n"):
+            beam.Pipeline()
+        assert argv[1:]  # as a script's own parser does
+        assert shards(beam.Pipeline()) == 3
+
+
+def test_a_value_that_cannot_be_read() -> None:
+    said = "argument --shards: invalid int value: 'x'"
+    with pytest.raises(InvalidPipelineError, match=said), pipelines_of_a_script(["--shards=x"]):
+        pass
+
+
+def test_everything_is_put_back() -> None:
+    before = beam.Pipeline.__init__, beam.Pipeline.run, StandardOptions.DEFAULT_RUNNER
+    with pytest.raises(ValueError, match="oh"), pipelines_of_a_script([]):
+        raise ValueError("oh")
+    assert (beam.Pipeline.__init__, beam.Pipeline.run, StandardOptions.DEFAULT_RUNNER) == before

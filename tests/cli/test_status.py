@@ -1,0 +1,306 @@
+"""`arcbeam status`, for people and for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from arcbeam.cli import main
+from arcbeam.cli.status import _cells, _drawn, _show
+from arcbeam.console.output import TextOutput
+from arcbeam.engine.protocol.reports import Counts, Restrictions
+from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.files import Owned, Shard, TaskFiles
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.drivernote import DriverNote, leave_driver_note
+from arcbeam.store.log.troublenote import Trouble, leave_trouble
+from arcbeam.store.manifest.jobgraphfile import Program
+from arcbeam.streaming.driver.proposals import draft
+from tests.golden.texts import check_message
+from tests.store.samples import delta
+from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+
+pytestmark = pytest.mark.contract("OPS-02", "WM-06")
+
+_TIMES = Times(
+    {"read": MIN_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": MIN_TIMESTAMP},
+    {READ: MIN_TIMESTAMP, RATES: MAX_TIMESTAMP, JOIN: MIN_TIMESTAMP},
+)
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main.main, ["status", *arguments])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    log = opened(FolderBlobs(folder, sync=False))
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    local = Local(silent, {"main": OutputTime(silent)})
+    read = staged("read", 0, 0, counts=Counts(1, 1200, resumed=1, made=1200), restrictions=Restrictions(1, 40.0))
+    rates = staged("rates", 1, 0, kept=Kept(3, {"seen": 9}, 2, 1, 4, 0, 1500))
+    owned = (Owned(b"", 1, 3), Owned((2).to_bytes(2, "big"), 50, 700), Owned((9).to_bytes(2, "big"), 1, 9))
+    file = replace(delta(1, 1), owned=owned)
+    reports = (
+        reported(replace(read, local=local), staged("read", 1, 0), staged("rates", 0, 0), rates, level=0),
+        reported(staged("join", 0, 0), staged("join", 1, 0), files=TaskFiles((Shard(1, 0, (file,)),))),
+    )
+    command = replace(proposal(1, 0, *reports), times=_TIMES, time=Timestamp(1_700_000_000_000_000))
+    figures = {
+        "seconds": 0.5,
+        "plan": 0.01,
+        "spark": 0.3,
+        "user": 0.19,
+        "commit": 0.02,
+        "outputs": {"read": {"main": [1200, 90_000, 0, 9_000_000, 5_000_000]}},
+    }
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, figures))
+    return folder
+
+
+def test_people_read_a_table_and_why_watermarks_stand(job: Path) -> None:
+    result = invoke(str(job))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert re.match(
+        r"step 1 \(running\), recorded at 2023-11-14 22:13:20.000Z \([\d,]+ days ago\); watermark beginning", lines[1]
+    )
+    assert lines[0] == f"the job in '{job}'", "it has kept no name"
+    assert lines[2].startswith("nothing is due; whether somebody runs it, only an answer tells")
+    assert lines[3].startswith("the step took 0.50 s: plan 0.01 s, Spark 0.30 s, transforms 0.19 s, commit")
+    assert "backlog: 1 restriction(s) of size 40" in lines[4]
+    (read,) = (line for line in lines if line.startswith("read "))
+    assert "1,200 (90 kB)" in read
+    assert "1970-01-01 00:00:00.000Z / 1970-01-01 00:00:05.000Z / 1970-01-01 00:00:09.000Z" in read
+    (join,) = (line for line in lines if line.startswith("join "))
+    assert "(90 kB)" in join
+    (rates,) = (line for line in lines if line.startswith("rates "))
+    assert "12 keys" in rates
+    assert "50 rows (700 B)" in result.stdout
+    assert "2 timer(s) for the watermark" in rates
+    assert "1 timer(s) for the clock" in result.stdout
+    assert "4 element(s) parked (1.5 kB)" in result.stdout
+    assert "0 rows (0 B)" in join
+    assert (
+        "  - the watermark of the input of 'read' is at the beginning of time, since step 1 (2023-11-14T22:13:20Z): "
+        "restriction 1.0.0~ab in shard 0 of 'read' reports no watermark" in lines
+    )
+    frees = "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+    assert f"    goes on when: {frees}(arcbeam.io.WithWatermark behind it), or it is done" in lines
+    assert "    and with it: join" in lines
+
+
+def test_a_narrow_terminal_has_fewer_columns_and_times_of_the_day(job: Path) -> None:
+    record = json.loads(invoke(str(job), "--json").stdout)
+    shown = {width: io.StringIO() for width in (70, 200)}
+    for width, text in shown.items():
+        Console(file=text, width=width).print(_drawn(record, width))
+    narrow, wide = (text.getvalue() for text in shown.values())
+    assert max(map(len, narrow.splitlines())) <= 70
+    assert "waits" in wide
+    assert "waits" not in narrow
+    assert "output at" in narrow
+    day = {**record, "time": 5_000_000, "stages": [{**record["stages"][0], "input": 65_000_000}]}
+    assert "1970" not in "".join(_cells(day["stages"][0], day["time"])[1].splitlines()[0])
+
+
+def test_who_watches_keeps_the_last_look(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    record = json.loads(invoke(str(job), "--json").stdout)
+    monkeypatch.setattr("arcbeam.cli.status.time.sleep", interrupted)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with pytest.raises(KeyboardInterrupt):
+        _show(TextOutput(), lambda: record, watch=True, every=1)
+    screen, _, left = capsys.readouterr().out.partition("\x1b[?1049l")
+    assert screen.index("what watermarks wait for") < screen.index("input at"), "a screen has an end"
+    assert "what watermarks wait for" in left
+    assert "input at" in left
+
+
+def test_programs_get_the_same_with_times_in_microseconds(job: Path) -> None:
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert record["step"] == 1
+    assert record["overdue"] is None
+    assert record["time"] == 1_700_000_000_000_000
+    assert [stage["stage"] for stage in record["stages"]] == ["read", "rates", "join"]
+    assert record["stages"][1]["kept"] == {
+        "keys": 12,
+        "windows": 3,
+        "cells": {"seen": 9},
+        "event_timers": 2,
+        "clock_timers": 1,
+        "parked": 4,
+        "ordered": 0,
+        "waiting_bytes": 1500,
+    }
+    (cause,) = record["causes"]
+    assert (cause["kind"], cause["stages"]) == ("restriction", ["read", "join"])
+
+
+def test_a_job_that_nobody_runs_is_told_by_what_is_overdue(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = 1_700_000_000.0
+    assert "nobody seems to run it" not in invoke(str(job)).stdout, "nothing is due: it may wait for what comes"
+    log = opened(FolderBlobs(job, sync=False), 1)
+    due = Timestamp(round((step + 100) * 1e6))
+    reports = (
+        reported(staged("read", 0, 0, next_due=due), staged("rates", 0, 0), level=0),
+        reported(staged("join", 0, 0), staged("join", 1, 0)),
+    )
+    number = log.head.step + 1
+    command = replace(proposal(number, 0, *reports), times=_TIMES, time=Timestamp(round(step * 1e6)))
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, {}))
+    monkeypatch.setattr(time, "time", lambda: step + 159)
+    told = invoke(str(job)).stdout
+    assert "(3 min ago)" in told.splitlines()[1]
+    assert "nobody seems" not in told
+    assert "nothing is due before 2023-11-14 22:15:00.000Z; whether somebody runs it, only an answer tells" in told
+    monkeypatch.setattr(time, "time", lambda: step + 160)
+    assert (
+        "nobody seems to run it: what was due at 2023-11-14 22:15:00.000Z (60 s ago) has not run; see whether its "
+        "driver is there, or go on with it by `arcbeam resume FOLDER`"
+    ) in invoke(str(job)).stdout.splitlines()
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["due"], record["overdue"]) == (due, 60.0)
+    assert "(running?)" in invoke(str(job)).stdout
+    inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
+    assert "nobody seems to run it: what was due at" in inspected
+    earlier = CliRunner().invoke(main.main, ["inspect", str(job), f"--step={number}"]).stdout
+    assert "nobody seems" not in earlier, "of a step that was asked for nobody knows whether there is a later one"
+
+
+def test_job_is_shown_by_its_newest_name_and_folder(job: Path) -> None:
+    blobs = FolderBlobs(job, sync=False)
+    assert json.loads(invoke(str(job), "--json").stdout)["name"] == ""
+    for name in ("words", "words-v2"):
+        log = opened(blobs, program=partial(jobgraphs.keep, blobs, Program(name, b"proto"), {}))
+        assert log.head.program
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["name"], record["folder"]) == ("words-v2", str(job))
+    assert invoke(str(job)).stdout.splitlines()[0] == f"job 'words-v2' in '{job}'"
+
+
+def test_job_with_a_script_shows_when_its_step_was_committed(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(FolderBlobs(job, sync=False), 1)
+    due = Timestamp(1_700_000_100_000_000)
+    reports = (
+        reported(staged("read", 0, 0, next_due=due), staged("rates", 0, 0), level=0),
+        reported(staged("join", 0, 0), staged("join", 1, 0)),
+    )
+    command = replace(proposal(3, 0, *reports), times=_TIMES, time=Timestamp(1_700_000_000_000_000))
+    figures = {"committed": 1_800_000_000_000_000}
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, command, figures))
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_090.0)
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["committed"], record["overdue"]) == (1_800_000_000_000_000, None)
+    check_message("status-of-a-script", "\n".join(invoke(str(job)).stdout.splitlines()[1:3]))
+    inspected = CliRunner().invoke(main.main, ["inspect", str(job)]).stdout
+    assert "committed at 2027-01-15 08:00:00Z (90 s ago), at 2023-11-14 22:13:20Z by the clock" in inspected
+
+
+def test_driver_is_shown_with_what_it_does_or_as_silent(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = 1_700_000_100
+    trouble = "no task of micro-batch 2 has run for 31 s"
+    note = DriverNote(
+        1, "host:job", 77, Timestamp(0), Timestamp(written * 1_000_000), 10.0, "running micro-batch 2 for 42 s", trouble
+    )
+    leave_driver_note(FolderBlobs(job, sync=False), note)
+    monkeypatch.setattr(time, "time", lambda: written + 25.0)
+    lines = invoke(str(job)).stdout.splitlines()
+    check_message("status-driver", lines[2])
+    assert f"  - {trouble}" in lines
+    record = json.loads(invoke(str(job), "--json").stdout)
+    assert (record["silent"], record["overdue"], record["driver"]["pid"]) == (None, None, 77)
+    assert record["causes"][0]["kind"] == "driver"
+
+    monkeypatch.setattr(time, "time", lambda: written + 300.0)
+    lines = invoke(str(job)).stdout.splitlines()
+    check_message("status-driver-silent", lines[2])
+    assert "(running?)" in lines[1]
+    assert json.loads(invoke(str(job), "--json").stdout)["silent"] == 300.0
+
+    opened(FolderBlobs(job, sync=False))
+    assert json.loads(invoke(str(job), "--json").stdout)["driver"] is None, "it was another driver's"
+
+
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_who_watches_a_job_that_is_done_is_told_so_and_waits_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: list[str]
+) -> None:
+    log = opened(FolderBlobs(tmp_path / "job", sync=False))
+    done = replace(proposal(1, 0), mode=CommitMode.DONE)
+    log.propose(draft(log, LAYOUT, READERS, {"read": 1, "rates": 2, "join": 3}, done, {}))
+    monkeypatch.setattr("arcbeam.cli.status.time.sleep", pytest.fail)
+    result = invoke(str(tmp_path / "job"), "--watch", *form)
+    assert result.exit_code == 0, result.output
+    assert "done" in result.stdout
+
+
+def test_who_watches_looks_again_until_interrupted(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([None])
+
+    def look_on(seconds: float) -> None:
+        assert seconds == 0.5
+        if next(looks, 0) == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("arcbeam.cli.status.time.sleep", look_on)
+    result = invoke(str(job), "--watch", "--every=0.5", "--json")
+    assert result.exit_code == 130
+    assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == [1, 1]
+    looks = iter([None])
+    result = invoke(str(job), "--watch", "--every=0.5")
+    assert result.exit_code == 130
+    assert "reports no watermark" in result.stdout
+
+
+def test_a_job_whose_driver_died_in_its_first_step_is_told_of_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = opened(FolderBlobs(tmp_path / "job", sync=False), 1_700_000_000_000_000).head.time / 1e6
+    monkeypatch.setattr(time, "time", lambda: began + 30)
+    told = invoke(str(tmp_path / "job")).stdout
+    assert told.splitlines()[1].startswith("the first step has not been committed yet; the job began 30 s ago")
+    assert "nobody seems" not in told
+    monkeypatch.setattr(time, "time", lambda: began + 90)
+    assert "nobody seems to run it: what was due at" in invoke(str(tmp_path / "job")).stdout
+
+
+def test_a_folder_without_a_job_is_an_error_that_says_so(tmp_path: Path) -> None:
+    result = invoke(str(tmp_path))
+    assert result.exit_code == 1
+    assert "there is no job in" in result.stderr
+    assert "there is no folder" in invoke(str(tmp_path / "none")).stderr
+
+
+@pytest.mark.contract("BAT-06")
+def test_status_shows_why_step_is_tried_again(job: Path) -> None:
+    record = json.loads(invoke("--json", str(job)).stdout)
+    assert all(cause["kind"] != "failure" for cause in record["causes"])
+    why = "a worker died in try 2 of 3, in transform 'Parse', signal 9 (SIGKILL)"
+    leave_trouble(FolderBlobs(job, sync=False), Trouble(1, record["step"] + 1, "Parse", why, Timestamp(7)))
+    cause = json.loads(invoke("--json", str(job)).stdout)["causes"][0]
+    assert (cause["kind"], cause["stage"]) == ("failure", "Parse")
+    shown = invoke(str(job)).stdout
+    check_message("status-worker-died", shown[shown.index("  - step") :].partition("\n    and with it")[0])

@@ -1,0 +1,50 @@
+"""The progress line: what is on it, and that it stays away where nobody looks."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from arcbeam.console.progressline import ProgressLine, Standing, announce, line
+
+
+def test_a_line_has_time_elements_tasks_and_stages() -> None:
+    text = line(Standing(("Read + Map", "Group"), 1234567, 8), 12.4, 200)
+    assert text == "   12 s  1,234,567 elements  8 tasks  Read + Map; Group"
+
+
+def test_a_line_is_not_wider_than_the_terminal() -> None:
+    assert len(line(Standing(("x" * 500,), 1, 1), 1.0, 79)) == 79
+
+
+@pytest.mark.contract("OPS-02")
+def test_nothing_is_written_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    with ProgressLine(lambda: Standing((), 0, 0), stream):
+        pass
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.contract("OPS-03")
+@pytest.mark.parametrize(
+    ("level", "written", "logged"),
+    [
+        (logging.NOTSET, "arcbeam: Spark is ready\n", []),
+        (logging.INFO, "", ["Spark is ready"]),
+        (logging.ERROR, "", []),
+    ],
+)
+def test_announcement_is_seen_once_unless_the_log_is_quiet(
+    level: int, written: str, logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stream, logger = io.StringIO(), logging.getLogger("arcbeam")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        announce("Spark is ready", stream)
+    finally:
+        logger.setLevel(before)
+    assert stream.getvalue() == written
+    assert [record.getMessage() for record in caplog.records] == logged

@@ -1,0 +1,372 @@
+"""How a job ends: done, drained, suspended, failed or cancelled: scripts (see `script`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.engine.coordinator import End, EndState, JobMachine, Mode, Phase, Propose
+from arcbeam.engine.coordinator.ending import told
+from arcbeam.model.commits import CommitMode
+from tests.engine.coordinator.script import LAYOUT, Driver, play
+
+
+@pytest.mark.contract("ENG-06", "END-01")
+def test_a_finite_source_ends_in_a_last_step_that_prepares_a_commit_publishing_shutdown_and_teardown() -> None:
+    driver = play("""
+        start fresh                            -> run 1.0 initial
+        reports more with sink                 -> propose 1 running
+        committed                              -> publish 1; run 2.0
+        reports sum unprepared with sink       -> -
+        published                              -> propose 2 running
+        committed                              -> publish 2; run 3.0 prepare sum; wait 100
+        published                              -> -
+        reports nothing left with sink callbacks -> propose 3 done; wait
+        committed                              -> publish 3; finalize 3; wait 100
+        finalized                              -> wait
+        published                              -> shut down read rates sum; wait 100
+        shut down                              -> tear down sum rates read
+        torn down                              -> done
+        clock 500                              -> -
+    """)
+    assert driver.end is not None
+    assert driver.end.why == ""
+
+
+@pytest.mark.contract("ENG-06", "END-01", "END-02")
+def test_where_nobody_prepares_the_step_in_which_all_is_done_is_the_last_one() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports nothing left with sink -> propose 1 done
+        committed                   -> publish 1
+        published                   -> shut down read rates sum; wait 100
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        drain last                  -> -
+        reports nothing left        -> propose 1 drained as last
+    """)
+
+
+@pytest.mark.contract("END-02")
+def test_a_drain_truncates_runs_until_nothing_is_left_and_only_then_prepares_publishes_and_shuts_down() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports due 50              -> propose 1 running
+        committed                   -> wait 50
+        drain last                  -> run 2.0 drain; wait
+        reports due 70              -> propose 2 draining
+        committed                   -> wait 70
+        clock 70                    -> run 3.0 drain
+        reports sum unprepared      -> propose 3 draining
+        committed                   -> run 4.0 drain prepare sum; wait 170
+        reports nothing left with sink -> propose 4 drained as last; wait
+        committed                   -> publish 4
+        suspend other               -> warn
+        published                   -> shut down read rates sum; wait 170
+        shut down                   -> tear down sum rates read
+        torn down                   -> drained
+    """)
+
+
+@pytest.mark.contract("END-02")
+def test_a_drain_while_a_step_runs_or_fails_begins_with_the_next_run() -> None:
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        drain last                  -> -
+        fails                       -> warn; wait 10
+        clock 10                    -> run 1.1 initial drain
+        late 1.0                    -> -
+        reports more                -> propose 1 draining
+        committed                   -> run 2.0 drain
+        reports nothing left        -> propose 2 drained as last
+    """)
+    assert [command.drains_to for command in driver.commands if isinstance(command, Propose)] == ["last", ""]
+
+
+def test_a_drain_goes_on_in_the_next_driver_which_is_told_its_savepoint() -> None:
+    driver = Driver()
+    driver.say("start draining")
+    play(
+        """
+        reports more                -> propose 1 draining
+        suspend other               -> warn
+        committed                   -> run 2.0 drain
+        reports nothing left        -> propose 2 drained
+    """,
+        driver,
+    )
+    assert "draining already" in driver.warnings[0]
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspension_commits_what_runs_and_nothing_else_is_run_forced_or_called() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        reports more with sink      -> propose 1 suspended as here
+        committed                   -> publish 1
+        published                   -> tear down sum rates read; wait 100
+        torn down                   -> stopped
+    """)
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspension_of_an_idle_job_or_of_a_failing_step_commits_what_is_real_under_a_name() -> None:
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports due 50              -> propose 1 running
+        committed                   -> wait 50
+        suspend here                -> propose 2 suspended bare as here; wait
+        committed                   -> tear down sum rates read; wait 100
+        torn down                   -> stopped
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        suspend here                -> -
+        committed                   -> publish 1
+        published                   -> propose 2 suspended bare as here
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        fails                       -> warn; propose 1 suspended bare as here
+        committed                   -> tear down sum rates read; wait 100
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        dies                        -> propose 1 suspended bare as here
+        committed                   -> tear down sum rates read; wait 100
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        dies                        -> tear down sum rates read; wait 100
+        torn down                   -> failed
+    """)
+
+
+@pytest.mark.contract("END-03", "END-06")
+def test_what_cannot_be_published_here_is_in_the_commit_of_a_suspension() -> None:
+    for first, then in (("dies", "publisher dies"), ("publisher dies", "dies")):
+        warns = {"dies": "-", "publisher dies": "warn"}
+        play(f"""
+            start fresh                 -> run 1.0 initial
+            reports more with sink      -> propose 1 running
+            committed                   -> publish 1; run 2.0
+            suspend                     -> -
+            {first}                     -> {warns[first]}
+            {then}                      -> {warns[then] + "; " if then != "dies" else ""}propose 2 suspended bare owing
+            committed                   -> tear down sum rates read; wait 100
+            torn down                   -> stopped
+        """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        committed                   -> publish 1; run 2.0
+        reports more with sink      -> -
+        suspend here                -> -
+        publisher dies              -> warn; propose 2 suspended bare owing as here
+    """)
+    play("""
+        start fresh                 -> run 1.0 initial
+        suspend here                -> -
+        reports more with sink      -> propose 1 suspended as here
+        committed                   -> publish 1
+        publisher dies              -> warn; tear down sum rates read; wait 100
+        torn down                   -> stopped
+    """)
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        committed                   -> publish 1; run 2.0
+        publisher dies              -> abandon 2.0; tear down sum rates read; wait 100
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert "resuming publishes it" in driver.end.why
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspension_that_was_asked_for_first_is_the_first_commit() -> None:
+    driver = Driver()
+    for line in ("suspend here", "start fresh"):
+        driver.say(line)
+    assert driver.proposed is not None
+    assert driver.proposed.unbegun == LAYOUT.sources
+
+
+def test_a_job_that_is_done_before_it_can_be_suspended_is_done() -> None:
+    play("""
+        start                       -> run 1.0
+        suspend here                -> -
+        reports nothing left        -> propose 1 done as here
+        committed                   -> shut down read rates sum; wait 100
+    """)
+
+
+@pytest.mark.contract("END-04")
+def test_user_code_that_raises_ends_the_job_with_teardown_only_and_nothing_is_published() -> None:
+    driver = play("""
+        start fresh                 -> run 1.0 initial
+        reports more with sink      -> propose 1 running
+        committed                   -> publish 1; run 2.0
+        breaks                      -> tear down sum rates read; wait 100
+        published                   -> -
+        drain last                  -> warn
+        torn down                   -> failed
+    """)
+    assert driver.end is not None
+    assert driver.end.why.startswith("user code raised; what step 1 has for sinks may be unpublished")
+
+
+@pytest.mark.contract("END-04")
+@pytest.mark.parametrize(
+    ("before", "abandoned"),
+    [
+        ([], ""),
+        (["start"], "abandon 1.0; "),
+        (["start", "reports more with sink"], ""),
+        (["start", "reports more with sink", "committed"], "abandon 2.0; "),
+        (["start", "reports due 50 with sink", "committed", "published"], ""),
+        (["start", "fails"], ""),
+    ],
+)
+def test_cancelling_tears_down_at_once_whatever_is_in_flight(before: list[str], abandoned: str) -> None:
+    driver = Driver()
+    for line in before:
+        driver.say(line)
+    play(f"cancel -> {abandoned}tear down sum rates read; wait 100\ntorn down -> cancelled", driver)
+    assert driver.machine.phase is Phase.ENDED
+
+
+@pytest.mark.contract("END-01")
+def test_a_driver_that_died_behind_the_last_commit_leaves_publishing_and_the_last_calls_to_the_next() -> None:
+    driver = Driver()
+    started = replace(driver.event("start unpublished"), ended=CommitMode.DRAINED)
+    assert driver.send(started) == "publish 0 of the head"
+    play("drain last -> warn\npublished -> shut down read rates sum; wait 100", driver)
+    play("shut down -> tear down sum rates read\ntorn down -> drained", driver)
+
+
+@pytest.mark.contract("END-05")
+def test_stages_prepare_from_sources_to_sinks_each_when_all_above_has_ended_and_once() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports read and sum unprepared -> propose 1 running
+        committed                   -> run 2.0 prepare read; wait 100
+        fails                       -> warn; wait 10
+        clock 10                    -> run 2.1 prepare read; wait 110
+        reports sum unprepared      -> propose 2 running; wait
+        committed                   -> run 3.0 prepare sum; wait 110
+        clock 110                   -> warn
+        clock 111                   -> -
+        reports new work            -> propose 3 running
+        committed                   -> run 4.0
+        reports sum unprepared      -> propose 4 done
+    """)
+    assert driver.warnings[0] == "worker lost"
+    assert driver.warnings[1].startswith("step 3 takes long: user code of 'sum' prepares to shut down")
+
+
+@pytest.mark.contract("END-05")
+def test_the_last_calls_of_user_code_have_deadlines() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports nothing left with callbacks -> propose 1 done
+        committed                   -> finalize 1; wait 100
+        clock 100                   -> warn; shut down read rates sum; wait 200
+        clock 200                   -> warn; tear down sum rates read; wait 300
+        shut down                   -> -
+        clock 300                   -> warn; done
+    """)
+    assert driver.machine.mode is Mode.RUNNING
+
+
+@pytest.mark.contract("END-04", "END-05")
+def test_who_cancels_while_the_last_calls_run_does_not_wait_long_and_the_job_ends_as_it_was_to() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        reports nothing left        -> propose 1 done
+        committed                   -> shut down read rates sum; wait 100
+        clock 30                    -> -
+        cancel                      -> warn; tear down sum rates read; wait 50
+        shut down                   -> -
+        clock 40                    -> -
+        cancel                      -> -
+        clock 50                    -> warn; done
+    """)
+    assert driver.warnings[0] == "shutting down was not over when the job was cancelled; nobody waits for it"
+    play("""
+        start                       -> run 1.0
+        suspend here                -> -
+        reports more                -> propose 1 suspended as here
+        committed                   -> tear down sum rates read; wait 100
+        clock 90                    -> -
+        cancel                      -> -
+        clock 100                   -> warn; stopped
+    """)
+
+
+def test_after_the_end_nothing_happens() -> None:
+    driver = Driver()
+    for line in ("cancel", "torn down"):
+        driver.say(line)
+    assert driver.end is not None
+    assert driver.end.state is EndState.CANCELLED
+    assert driver.say("start") == "-"
+    assert JobMachine(LAYOUT).waiting().stages == ()
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_the_name_of_a_drain_is_for_its_last_step_alone() -> None:
+    driver = play("""
+        start                       -> run 1.0
+        savepoint s1                -> -
+        drain s1                    -> warn
+        reports more                -> propose 1 running as s1
+        drain s1                    -> warn
+        committed                   -> run 2.0
+        drain s1                    -> warn
+        drain s2                    -> -
+        savepoint s2                -> warn
+        savepoint s3                -> -
+        reports more                -> propose 2 draining as s3
+        savepoint s2                -> warn
+        committed                   -> run 3.0 drain
+        reports more                -> propose 3 draining
+        committed                   -> run 4.0 drain
+        reports nothing left        -> propose 4 drained as s2
+    """)
+    assert ["s1" in text for text in driver.warnings] == [True, True, True, False, False]
+    assert all("the name 's1'" in text or "drains to savepoint 's2'" in text for text in driver.warnings)
+
+
+@pytest.mark.parametrize("wish", ["last", "rename a last"])
+def test_the_drain_that_a_driver_goes_on_with_keeps_its_name(wish: str) -> None:
+    driver = play(f"savepoint {wish} -> -")
+    driver.send(replace(driver.event("start draining"), savepoint="last"))
+    assert len(driver.warnings) == 1
+    play(
+        """
+        reports more                -> propose 1 draining
+        committed                   -> run 2.0 drain
+        reports nothing left        -> propose 2 drained as last
+    """,
+        driver,
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (End(EndState.FAILED, "no disk"), "it failed: no disk"),
+        (End(EndState.CANCELLED), "it was cancelled"),
+        (End(EndState.STOPPED), "it is suspended"),
+        (End(EndState.DONE, "not all is published"), "it is done (not all is published)"),
+    ],
+)
+def test_end_is_named_with_its_reason(end: End, text: str) -> None:
+    assert told(end) == text

@@ -1,0 +1,260 @@
+"""In whatever order things happen, the machine keeps its invariants, and its promises about how a job ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from arcbeam.engine.coordinator import (
+    CallShutdown,
+    ClockTold,
+    End,
+    EndState,
+    Mode,
+    Phase,
+    Propose,
+    Publish,
+    Resolve,
+    RunStep,
+    TearDown,
+    WaitUntil,
+)
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.timestamps import MIN_TIMESTAMP, Timestamp
+from tests.engine.coordinator.script import Driver, nothing_left, parked, reported, source
+
+_REPORTS = st.sampled_from(["more", "the same", "soon", "later", "nothing", "parked"])
+
+
+class JobWorld(RuleBasedStateMachine):
+    """All around a machine: it answers each command once, at any time, in any way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver = Driver()
+        self.open: dict[type, object] = {}  # commands that were not answered, by kind
+        self.woken: Timestamp | None = None
+        self.before = (0, Mode.RUNNING, -1)
+        self.real = 0
+        self.undecided = False
+        self.done = False  # the source has nothing more
+        self.unpublished: set[int] = set()
+        self.owes = False  # whoever goes on publishes it
+        self.ended = self.broken_off = False
+        self.runs: set[tuple[int, int]] = set()
+        self.asked: set[str] = set()
+        self.made: set[str] = set()
+
+    @initialize(flags=st.sampled_from(["", " fresh", " draining", " unpublished"]))
+    def it_starts(self, flags: str) -> None:
+        if "unpublished" in flags:
+            self.unpublished.add(0)
+        self.say("start" + flags)
+
+    def say(self, line: str) -> None:
+        self.driver.say(line)
+        self.look()
+
+    def look(self) -> None:
+        """What holds of every command, as it comes, and from event to event."""
+        machine = self.driver.machine
+        phase, mode, step = self.before
+        now = list(Phase).index(machine.phase), machine.mode, machine.head.step if machine.head else -1
+        assert now[0] >= phase, "it goes back"
+        assert now[2] >= step, "the head goes back"
+        assert mode is now[1] or now[1] in (Mode.CANCELLING, Mode.FAILING) or mode is Mode.RUNNING
+        assert mode is now[1] or mode not in (Mode.CANCELLING, Mode.FAILING)
+        self.before = now
+        for command in self.driver.last:
+            assert not self.ended, "a command after the end"
+            match command:
+                case RunStep(plan):
+                    assert not self.undecided, "a step runs whose head is not known"
+                    assert RunStep not in self.open, "two steps run"
+                    assert plan.step == self.real + 1
+                    assert (plan.step, plan.attempt) not in self.runs, "a run has the number of another"
+                    self.runs.add((plan.step, plan.attempt))
+                    assert not self.broken_off
+                case Propose():
+                    assert command.step == self.real + 1
+                    self.undecided = True
+                    assert self.owes or not self.unpublished, "the manifest before is forgotten before it is published"
+                    assert command.owes == (bool(self.unpublished) and command.mode is CommitMode.SUSPENDED)
+                    assert not (command.owes and command.reports), "both have something for sinks"
+                    assert not self.broken_off
+                    self.driver.proposed = command
+                case Publish():
+                    assert command.step in self.unpublished, "published what is not real, or twice"
+                    assert not self.broken_off
+                case CallShutdown():
+                    assert not self.unpublished
+                    assert self.driver.proposed is not None
+                    assert self.driver.proposed.mode in (CommitMode.DONE, CommitMode.DRAINED)
+                    assert not self.broken_off
+                case WaitUntil(moment):
+                    self.woken = moment
+                    continue
+                case End(state):
+                    self.ended = True
+                    assert (state in (EndState.CANCELLED, EndState.FAILED)) == self.broken_off
+                    told = "\n".join(self.driver.warnings)
+                    assert all(name in self.made or repr(name) in told for name in self.asked), "lost unseen"
+                    assert not any(f"savepoint {name!r} is not made" in told for name in self.made)
+                    assert self.broken_off or self.owes or not self.unpublished
+                    if state is EndState.STOPPED:
+                        assert not any(isinstance(each, CallShutdown) for each in self.driver.commands)
+                    continue
+                case TearDown():
+                    proposed = self.driver.proposed
+                    suspended = proposed is not None and proposed.mode is CommitMode.SUSPENDED
+                    suspended = suspended and self.real == proposed.step  # type: ignore[union-attr]
+                    suspended = suspended and (self.owes or not self.unpublished)
+                    shut_down = any(isinstance(each, CallShutdown) for each in self.driver.commands)
+                    cancelled = self.driver.machine.mode in (Mode.CANCELLING, Mode.FAILING)
+                    self.broken_off = cancelled
+                    assert cancelled or suspended or shut_down, "torn down before all is done"
+                    if cancelled:
+                        self.open.pop(RunStep, None)
+                        self.open.pop(Publish, None)
+            kind = Propose if isinstance(command, Resolve) else type(command)
+            self.open[kind] = command
+
+    def _answer(self, kind: type, line: str) -> None:
+        self.open.pop(kind)
+        self.say(line)
+
+    @precondition(lambda self: RunStep in self.open)
+    @rule(what=_REPORTS, sink=st.booleans(), callbacks=st.booleans(), consistent=st.integers(0, 9))
+    def a_step_reports(self, what: str, sink: bool, callbacks: bool, consistent: int) -> None:
+        plan = self.driver.plan
+        assert plan is not None
+        self.open.pop(RunStep)
+        now = self.driver.now
+        change = {
+            "more": source(5, 0, leftover=True),
+            "the same": source(5, 0, leftover=True, written=0),
+            "soon": source(5, now + 3),
+            "later": source(5, now + 300),
+            "nothing": nothing_left,
+            "parked": parked(9),
+        }["nothing" if self.done else what]
+        reports = reported(plan, change)
+        if sink:
+            reports = (*reports[:-1], replace(reports[-1], committables=(Committable("sum", b"part"),)))
+        if callbacks:
+            reports = (*reports[:-1], replace(reports[-1], finalizations=1))
+        if not consistent:
+            reports = (replace(reports[0], token=b"another attempt"), *reports[1:])
+        event = replace(self.driver.event("late 0.0"), step=plan.step, attempt=plan.attempt, reports=reports)
+        self.driver.send(event)
+        self.look()
+
+    @precondition(lambda self: RunStep in self.open)
+    @rule(how=st.sampled_from(["fails", "fails", "fails", "dies"]))
+    def a_step_fails(self, how: str) -> None:
+        self._answer(RunStep, how)
+
+    @precondition(lambda self: Propose in self.open)
+    @rule(answer=st.sampled_from([*["committed"] * 5, "unknown", "unknown", "refused", "conflict"]))
+    def a_commit_is_answered(self, answer: str) -> None:
+        proposed = self.driver.proposed
+        assert proposed is not None
+        if answer == "committed":
+            self.real, self.undecided = proposed.step, False
+            self.made.update(proposed.savepoints)
+            if proposed.reports:
+                self.done = self.done or all(
+                    not stage.restrictions.live and not stage.awaited
+                    for report in proposed.reports
+                    for stage in report.stages
+                )
+            if any(report.committables for report in proposed.reports):
+                self.unpublished.add(proposed.step)
+        self._answer(Propose, answer)
+
+    @precondition(lambda self: Publish in self.open)
+    @rule(how=st.sampled_from([*["published", "publish fails"] * 3, "publisher dies"]))
+    def publishing_is_answered(self, how: str) -> None:
+        assert self.driver.publish is not None
+        if how == "published":
+            self.unpublished.discard(self.driver.publish.step)
+        if how == "publisher dies":
+            self.owes = self.driver.machine.mode is Mode.SUSPENDING
+        self._answer(Publish, how)
+
+    @rule(times=st.integers(1, 8), what=_REPORTS, sink=st.booleans(), callbacks=st.booleans())
+    def all_goes_well_for_a_while(self, times: int, what: str, sink: bool, callbacks: bool) -> None:
+        for _ in range(times):
+            if Propose in self.open:
+                self.a_commit_is_answered("committed")
+            elif RunStep in self.open:
+                self.a_step_reports(what, sink, callbacks, 1)
+            elif Publish in self.open:
+                self.publishing_is_answered("published")
+            elif self.woken is not None:
+                self.it_is_woken()
+
+    @rule()
+    def bundles_are_told(self) -> None:
+        self.say("finalized")
+
+    @rule(by=st.integers(0, 40))
+    def time_passes(self, by: int) -> None:
+        self.driver.now = Timestamp(self.driver.now + by)
+        self.driver.send(ClockTold(self.driver.now))
+        self.look()
+
+    @precondition(lambda self: self.woken is not None)
+    @rule()
+    def it_is_woken(self) -> None:
+        self.driver.now = max(self.driver.now, self.woken or MIN_TIMESTAMP)
+        self.woken = None
+        self.driver.send(ClockTold(self.driver.now))
+        self.look()
+
+    @rule(what=st.sampled_from(["drain", "suspend", *["savepoint", "late"] * 4]))
+    def something_is_asked_for(self, what: str) -> None:
+        if what == "late":
+            self.say("late 1.99")
+            return
+        name = f"{what}-{len(self.asked)}"
+        self.asked.add(name)
+        self.say(f"{what} {name}")
+
+    @rule(really=st.integers(0, 30))
+    def it_is_cancelled_or_overtaken(self, really: int) -> None:
+        if really < 2:
+            self.say("overtaken" if really else "cancel")
+
+    @rule()
+    def user_code_has_ended(self) -> None:
+        self.say("shut down")
+        self.say("torn down")
+
+    def teardown(self) -> None:
+        """Whatever has happened: if all goes well from now on, the job ends."""
+        if self.ended:
+            return
+        if self.real % 2:
+            self.say("drain last")
+        for _ in range(60):
+            if self.ended:
+                break
+            self.done = True
+            if RunStep in self.open:
+                self.a_step_reports("nothing", False, False, 1)
+            if Propose in self.open:
+                self.a_commit_is_answered("committed")
+            if Publish in self.open:
+                self.publishing_is_answered("published")
+            self.user_code_has_ended()
+            self.time_passes(40)
+        assert self.ended, f"it does not end: {self.driver.machine.story()[-3:]}"
+        assert self.driver.machine.phase is Phase.ENDED
+
+
+TestJob = JobWorld.TestCase
+TestJob.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)

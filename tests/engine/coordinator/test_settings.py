@@ -1,0 +1,57 @@
+"""How a job is driven where nobody has set anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.engine.coordinator import EndState, Settings, WaitUntil
+from tests.engine.coordinator.script import Driver
+
+MINUTE = 60_000_000
+
+
+def running(driver: Driver) -> bool:
+    return driver.machine.mode.value == "running"
+
+
+def fails(driver: Driver, what: str) -> None:
+    """What the driver tries fails at once, and it waits until it may try again."""
+    driver.say(what)
+    if running(driver):
+        waits = driver.last[-1]
+        assert isinstance(waits, WaitUntil)
+        driver.say(f"clock {waits.moment}")
+
+
+@pytest.mark.contract("STORE-01")
+@pytest.mark.parametrize(
+    ("before", "what", "after"),
+    [
+        (("start",), "fails", "reports more"),
+        (("start", "reports more"), "refused", "committed"),
+        (("start", "reports more"), "unknown", "committed"),
+        (("start unpublished",), "publish fails", "published"),
+    ],
+)
+def test_a_store_may_be_away_for_a_minute(before: tuple[str, ...], what: str, after: str) -> None:
+    driver = Driver(Settings())
+    for line in before:
+        driver.say(line)
+    while driver.now < MINUTE:
+        fails(driver, what)
+        assert running(driver)
+    driver.say(after)
+    assert running(driver)
+
+
+def test_behind_that_the_job_fails_and_says_why() -> None:
+    driver = Driver(Settings())
+    driver.say("start")
+    driver.say("reports more")
+    while running(driver):
+        fails(driver, "refused")
+    assert MINUTE < driver.now < 2 * MINUTE
+    driver.say("torn down")
+    assert driver.end is not None
+    assert driver.end.state is EndState.FAILED
+    assert driver.end.why == "the store refuses step 1: no space (failure 14 in a row)"

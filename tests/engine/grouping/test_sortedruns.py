@@ -1,0 +1,118 @@
+"""Sorted runs of a window: what was added comes out by key, in order, once, however it was cut."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from arcbeam.engine.grouping.sortedruns import FAN, LARGE, MANY, ROW_BYTES, Runs
+from arcbeam.testing.views import MemoryView
+
+PLACE = b"here"
+
+
+def some(chance: random.Random, size: int = 40) -> dict[bytes, list[bytes]]:
+    keys = [chance.choice([b"", b"a", b"b\0", b"b", b"\xff" * 5, b"%d" % chance.randrange(100)]) for _ in range(size)]
+    return {key: [chance.randbytes(chance.choice([0, 3, 200])) for _ in range(chance.randint(1, 3))] for key in keys}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_comes_out_by_key_in_the_order_in_which_it_came_wherever_reading_is_left(seed: int) -> None:
+    chance = random.Random(seed)
+    view = MemoryView()
+    view.put(b"hera", b"another's")
+    view.put(b"hero", b"another's")
+    expected: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    for _ in range(chance.choice([0, 1, 5, 40])):
+        groups = some(chance, chance.choice([1, 40, 400]))
+        if chance.random() < 0.05:
+            groups[b"b"] = [bytes(LARGE)]
+        Runs(view, PLACE).add(groups)
+        for key, payloads in groups.items():
+            expected[key] += payloads
+    more = some(chance) if chance.random() < 0.7 else {}
+    for key, payloads in more.items():
+        expected[key] += payloads
+    found: defaultdict[bytes, list[bytes]] = defaultdict(list)
+    while True:
+        runs = Runs(view, PLACE)
+        merged, more = runs.merged(more), {}
+        room = chance.randint(1, 60)
+        for key, payloads in merged:
+            assert key not in found
+            found[key] = payloads
+            room -= 1
+            if not room:
+                break
+        if rest := merged.leave():
+            runs.add(rest)
+        if merged.empty:
+            runs.clear()
+            break
+    assert found == expected
+    assert [key for key, _ in view.scan(b"")] == [b"hera", b"hero"]
+
+
+def test_many_small_runs_become_one_and_a_large_one_is_left_alone() -> None:
+    view = MemoryView()
+    runs = Runs(view, PLACE)
+    large = {b"%d" % n: [bytes(ROW_BYTES)] for n in range(200)}
+    runs.add(large)
+    rows = sum(1 for _ in view.scan(b""))
+    for step in range(10 * MANY):
+        runs.add({b"key": [b"%d" % step], b"%03d" % step: [b""]})
+        assert sum(1 for _ in view.scan(b"")) < rows + MANY + 1
+    assert runs_of(view) < 4 * FAN
+    found = dict(runs.merged({}))
+    assert found[b"key"] == [b"%d" % step for step in range(10 * MANY)]
+    assert found.keys() == large.keys() | {b"key"} | {b"%03d" % step for step in range(10 * MANY)}
+
+
+def runs_of(view: MemoryView) -> int:
+    return len(view.get(PLACE) or b"") // 12
+
+
+@pytest.mark.parametrize("size", [10, 100, 1_000, 20_000])
+def test_a_byte_is_moved_few_times_and_few_of_them_in_a_step(size: int) -> None:
+    view = MemoryView()
+    steps = min(1_500, (3 << 20) // size)
+    most = 0
+    for step in range(steps):
+        before = view.written
+        Runs(view, PLACE).add({b"%d" % (step % 50): [bytes(size)]})
+        most = max(most, view.written - before)
+        assert runs_of(view) < 5 * FAN + step * size / LARGE
+    assert view.written < 7 * steps * (size + 20) + 12 * steps * runs_of(view)
+    assert most < FAN * LARGE
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_there_are_few_runs_in_whatever_sizes_they_come(seed: int) -> None:
+    chance = random.Random(seed)
+    view = MemoryView()
+    sizes = [1, 30, 300, 3_000, 30_000]
+    large = 0
+    for _ in range(400):
+        size = LARGE if chance.random() < 0.005 else chance.choice(sizes)
+        large += size == LARGE
+        if chance.random() < 0.1:
+            chance.shuffle(sizes)
+        Runs(view, PLACE).add({b"key": [bytes(size)]})
+        assert runs_of(view) < MANY * (1 + large) + 400 * 30_000 / LARGE
+    assert len(dict(Runs(view, PLACE).merged({}))[b"key"]) == 400
+
+
+def test_of_each_run_one_row_is_read_at_a_time() -> None:
+    view = MemoryView()
+    runs = Runs(view, PLACE)
+    runs.add({b"%06d" % n: [bytes(100)] for n in range(2_000)})
+    rows = [len(value) for key, value in view.scan(PLACE) if key != PLACE]
+    assert len(rows) > 10
+    assert max(rows) < ROW_BYTES + 200
+    merged = iter(runs.merged({}))
+    for _ in range(1_000):
+        next(merged)
+    left = sum(1 for key, _ in view.scan(PLACE) if key != PLACE)
+    assert abs(left - len(rows) / 2) <= 1

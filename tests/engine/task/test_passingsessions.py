@@ -1,0 +1,103 @@
+"""Sessions that begin and end in one step: the same panes, and the same rows, as if they had been in the state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from arcbeam.engine.grouping.composites import AfterWatermark, Repeatedly
+from arcbeam.engine.grouping.effects import EmitPane
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.grouping.merging import SessionMerging
+from arcbeam.engine.grouping.strategy import PaneTime, Strategy
+from arcbeam.engine.grouping.triggers import AfterCount
+from arcbeam.engine.protocol.stagekinds import Grouped
+from arcbeam.engine.task.bundles import CallResult
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Duration, Timestamp
+from arcbeam.model.windows import NO_PANE, IntervalWindow
+from tests.engine.task.world import DECODE, World
+
+GAP = 7
+SESSIONS = [
+    Strategy(Repeatedly(AfterWatermark()), SessionMerging()),
+    Strategy(AfterWatermark(), SessionMerging()),
+    Strategy(Repeatedly(AfterWatermark()), SessionMerging(), lateness=Duration(15)),
+    Strategy(AfterWatermark(late=AfterCount(1)), SessionMerging(), lateness=Duration(4), accumulating=True),
+    Strategy(Repeatedly(AfterWatermark()), SessionMerging(), empty_last=True),
+    Strategy(Repeatedly(AfterWatermark()), SessionMerging(), pane_time=PaneTime.EARLIEST),
+    Strategy(AfterWatermark(early=AfterCount(3)), SessionMerging(), accumulating=True),
+]
+
+
+def in_sessions(chance: random.Random, step: int) -> list[tuple[bytes, list[WindowedElement]]]:
+    """What comes in a step: each element in a window of its own, or in two."""
+    found = []
+    for n in range(chance.choice([0, 3, 12])):
+        elements: list[WindowedElement] = []
+        for i in range(chance.choice([1, 2, 5])):
+            time = 10 * step + chance.randrange(-25, 25)
+            starts = [time] if chance.random() < 0.9 else [time, time - 30]
+            windows = tuple(IntervalWindow(Timestamp(start), Timestamp(start + GAP)) for start in starts)
+            elements.append((b"%d.%d.%d" % (step, n, i), Timestamp(time), windows, NO_PANE))
+        found.append((chance.choice([b"a", b"b", b"c", b"d"]), elements))
+    return found
+
+
+class Told(World):
+    """Tells of panes all there is."""
+
+    def panes(self, panes: Sequence[EmitPane]) -> CallResult:
+        self.story += [
+            f"{pane.key!r} {pane.window} {sorted(pane.contents)} {pane.timestamp} {pane.pane}" for pane in panes
+        ]
+        return CallResult(len(panes))
+
+
+@pytest.mark.contract("ENG-02", "ENG-08")
+@pytest.mark.parametrize("seed", range(100))
+def test_sessions_that_pass_are_what_would_have_come_of_the_state(seed: int) -> None:
+    chance = random.Random(seed)
+    strategy = chance.choice(SESSIONS)
+    there, here = Told(Grouped(strategy, DECODE)), Told(Grouped(strategy, DECODE))
+    watermark = -100
+    for step in range(8):
+        coming = in_sessions(chance, step)
+        before, watermark = watermark, max(watermark, chance.choice([10 * step - 25, 10 * step + 5, 10 * step + 40]))
+        late = there.run(before, coming).counts.late
+        expected = there.run(watermark, [])
+        report = here.run(watermark, coming)
+        assert sorted(here.told()) == sorted(there.told())
+        assert list(here.view.scan(b"")) == list(there.view.scan(b""))
+        assert (report.next_event, report.local, report.counts.late) == (
+            expected.next_event, expected.local, late + expected.counts.late,
+        )  # fmt: skip
+    assert sorted(here.drops, key=repr) == sorted(there.drops, key=repr)
+
+
+def test_nothing_of_sessions_that_pass_is_written_and_what_is_withdrawn_is_stored() -> None:
+    def element(start: int) -> WindowedElement:
+        return b"%d" % start, Timestamp(start), (IntervalWindow(Timestamp(start), Timestamp(start + GAP)),), NO_PANE
+
+    world = World(Grouped(SESSIONS[0], DECODE))
+    written = world.view.written
+    world.looks = 0
+    report = world.run(50, [(b"a", [element(0), element(20)]), (b"b", [element(3)]), (b"a", [element(5)])])
+    assert sorted(world.told()) == ["pane 0 5", "pane 20", "pane 3"]
+    assert (report.leftover, report.counts.fired) == (False, 3)
+    assert world.view.written - written < 30
+    world.looks = 1000
+    # The second one keeps the first from passing: they are one.
+    world.run(70, [(b"a", [element(60)]), (b"b", [element(60)]), (b"a", [element(65)])])
+    assert world.told() == ["pane 60"]
+    world.run(80, [])
+    assert world.told() == ["pane 60 65"]
+
+
+def test_sessions_behind_the_end_of_time_are_late() -> None:
+    world = World(Grouped(SESSIONS[0], DECODE))
+    world.run(MAX_TIMESTAMP, [])
+    window = IntervalWindow(Timestamp(MAX_TIMESTAMP - 1), Timestamp(MAX_TIMESTAMP + GAP))
+    report = world.run(MAX_TIMESTAMP, [(b"a", [(b"1", Timestamp(MAX_TIMESTAMP - 1), (window,), NO_PANE)])])
+    assert (world.told(), report.counts.late) == ([], 1)

@@ -1,0 +1,89 @@
+"""A stage that wants its input stable: what comes is processed in the step after the one that made it real."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.engine.coordinator.scheduling import Ready, look
+from arcbeam.engine.grouping.strategy import Strategy
+from arcbeam.engine.grouping.triggers import AfterCount
+from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.reports import Counts, StageReport
+from arcbeam.engine.protocol.stagekinds import Grouped, Plain, Splittable, StageKind, StageSpec, Stateful
+from arcbeam.engine.task import stagerun
+from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.testing.views import MemoryView
+from tests.engine.task.world import DECODE, FAMILIES, RATES, World, end_of
+
+
+def _looks(report: StageReport) -> object:
+    layout = Layout((Placed(StageFlow("it", (), ("main",), 4), 1, 0),), 4, (1,))
+    return look(layout, {("it", 3): report}, Times(), frozenset(), Timestamp(0))
+
+
+@pytest.mark.contract("API-04", "ENG-13")
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Plain(), ["process 7 3 5"]),
+        (Stateful(FAMILIES, DECODE, end_of), ["process 7 3 5"]),
+        (Splittable(), ["resume 7", "resume 3", "resume 5"]),
+    ],
+)
+def test_what_comes_waits_for_its_commit_with_its_hold_and_in_order(kind: StageKind, told: list[str]) -> None:
+    world = World(kind, stable=True)
+    report = world.step(MAX_TIMESTAMP, 7, 3, 5)
+    assert world.told() == []
+    assert (report.input, report.uncommitted, report.leftover, report.awaited) == (3, True, False, ())
+    assert _looks(report) == Ready()
+    committed = world.view.snapshot()
+    for _ in range(2):
+        world.view = MemoryView(committed)
+        report = world.step(MAX_TIMESTAMP)
+        assert sorted(world.told()) == sorted(told)
+        assert (report.input, report.uncommitted, report.counts.unparked) == (MAX_TIMESTAMP, False, 3)
+
+
+@pytest.mark.contract("API-04")
+def test_what_comes_while_others_go_on_waits_for_its_own_commit() -> None:
+    world = World(Plain(), stable=True)
+    world.step(0, 1)
+    report = world.step(5, 2)
+    assert world.told() == ["process 1"]
+    assert report.counts == Counts(read=1, written=1, unparked=1)
+    assert report.input == 2
+    world.step(5)
+    assert world.told() == ["process 2"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_many_that_waited_are_handed_over_in_parts_each_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(stagerun, "_TOGETHER", 2)
+    world = World(Plain(), stable=True)
+    world.step(0, *range(count))
+    report = world.step(5)
+    calls = [line.split()[1:] for line in world.told()]
+    assert [int(value) for call in calls for value in call] == list(range(count))
+    assert max(map(len, calls)) <= 2
+    assert report.counts.unparked == count
+
+
+@pytest.mark.contract("API-04", "ENG-05")
+def test_it_waits_for_side_inputs_when_it_is_committed() -> None:
+    world = World(Plain(), (("rates", RATES),), stable=True)
+    assert world.step(MAX_TIMESTAMP, 7).awaited == ()
+    report = world.step(MAX_TIMESTAMP)
+    assert len(report.awaited) == 1
+    assert not report.uncommitted
+    world.committed_outputs[RATES] = MAX_TIMESTAMP
+    assert world.step(MAX_TIMESTAMP).input == MAX_TIMESTAMP
+    assert world.told() == ["process 7"]
+
+
+def test_what_cannot_be_parked_is_refused_by_name() -> None:
+    placed = Placed(StageFlow("write", (), ("main",)), 1, 0)
+    with pytest.raises(ValueError, match="'write' groups, and wants stable input"):
+        StageSpec(placed, Grouped(Strategy(AfterCount(1)), DECODE), DECODE, stable=True)
+    with pytest.raises(ValueError, match="'write' wants stable input, so its windows must be known"):
+        StageSpec(placed, Plain(), stable=True)

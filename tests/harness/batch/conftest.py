@@ -1,0 +1,14 @@
+"""What splittable DoFns under test have noted is gone before the next test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.harness.batch.splittables import calls, found, gates
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_of_other_tests() -> None:
+    found.clear()
+    calls.clear()
+    gates.clear()

@@ -1,0 +1,249 @@
+"""Restrictions that are split while they run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.iobase import RestrictionProgress, RestrictionTracker
+from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
+from apache_beam.utils.timestamp import Duration
+
+from arcbeam.harness.operations.taskcontext import Settings
+from tests.harness.batch.splittables import SHARDS, Claimed, Numbers, calls, drive, expected, found, gates, note
+
+
+class ClaimedNumbers(Numbers):
+    tracker = Claimed
+
+
+class Lagging(beam.DoFn):
+    """Waits, behind the second claim, until it was checkpointed."""
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(ClaimedNumbers())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        calls.append(("start", at))
+        while tracker.try_claim(at):
+            yield element, at
+            if at == 2:
+                assert gates["split"].wait(5)
+            at += 1
+
+
+@pytest.mark.contract("SDF-06", "SDF-07")
+def test_a_lagging_restriction_is_split_for_all_shards() -> None:
+    gates["split"] = threading.Event()
+    settings = Settings(shards=SHARDS, sdf_round_seconds=0.02)
+    driven = drive(lambda p: p | beam.Create([100], reshuffle=False) | beam.ParDo(Lagging()) | beam.Map(note), settings)
+    assert sorted(found) == expected(100)
+    assert [fraction for what, fraction in calls if what == "split"][:3] == [2 / 3, 1 / 2, 0]
+    assert len(driven.residuals[0]) == 3
+    assert sum(entry.size for entry in driven.residuals[0]) == 97
+    assert len(driven.tasks) == SHARDS, "the pieces went to all shards"
+
+
+class LaggingOnce(beam.DoFn):
+    """The first element lags; the others are never started before it was split."""
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(ClaimedNumbers())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        while tracker.try_claim(at):
+            yield element, at
+            if at == 2 and element == 50:
+                assert gates["split"].wait(5)
+            at += 1
+
+
+@pytest.mark.contract("SDF-05", "SDF-07")
+def test_with_enough_left_for_all_shards_a_lagging_restriction_is_only_stopped() -> None:
+    gates["split"] = threading.Event()
+    settings = Settings(shards=2, sdf_round_seconds=0.02)
+    driven = drive(
+        lambda p: p | beam.Create([50, 49, 49, 49], reshuffle=False) | beam.ParDo(LaggingOnce()) | beam.Map(note),
+        settings,
+    )
+    assert sorted(found) == expected(50, 49, 49, 49)
+    assert [fraction for _, fraction in calls][:1] == [0]
+    assert sum(entry.fresh for entry in driven.residuals[0]) == 1, "the other one of its shard was handed back"
+    assert driven.residuals[0][-1].size <= 47 or driven.residuals[0][0].size <= 47
+
+
+class SplitAndDefer(beam.DoFn):
+    """Is split while it runs, and then defers what it was left with."""
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+        restriction = tracker.current_restriction()
+        at = restriction.start
+        calls.append((restriction.start, restriction.stop, time.time()))
+        while tracker.try_claim(at):
+            yield element, at
+            if at == 2 and restriction.stop == 40:
+                for _ in range(5000):
+                    if tracker.current_restriction().stop < 40:
+                        break
+                    threading.Event().wait(0.001)
+                tracker.defer_remainder(Duration(micros=3_000))
+                return
+            at += 1
+
+
+class HalvesTracker(OffsetRestrictionTracker):  # type: ignore[misc]
+    """Lets the runner split it once, in the middle."""
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        if threading.current_thread().name == "splitter" and (fraction_of_remainder != 0.5 or self._range.stop < 40):
+            return None
+        return super().try_split(fraction_of_remainder)
+
+
+class HalvesOfNumbers(Numbers):
+    tracker = HalvesTracker
+
+
+class SplitAndDeferHalves(SplitAndDefer):
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(HalvesOfNumbers())) -> Iterator[Any]:
+        yield from super().process(element, tracker)
+
+
+@pytest.mark.contract("SDF-05")
+def test_the_split_and_the_deferral_of_one_bundle_are_both_processed_once() -> None:
+    settings = Settings(shards=2, sdf_round_seconds=0.02)
+    driven = drive(
+        lambda p: p | beam.Create([40], reshuffle=False) | beam.ParDo(SplitAndDeferHalves()) | beam.Map(note),
+        settings,
+    )
+    assert sorted(found) == expected(40)
+    dues = [entry.due for entry in driven.residuals[0]]
+    assert dues.count(0) == 1, "the split's residual may go on at once"
+    assert any(dues), "the deferral's has its time"
+    first, deferred = calls[0], next(call for call in calls if call[0] == 3)
+    assert deferred[2] - first[2] >= 0.003
+
+
+class Plain(RestrictionTracker):  # type: ignore[misc]
+    """As little as a tracker can have: no progress, no splits."""
+
+    def __init__(self, restriction: OffsetRange) -> None:
+        self._restriction, self._claimed = restriction, restriction.start
+
+    def current_restriction(self) -> OffsetRange:
+        return self._restriction
+
+    def try_claim(self, position: int) -> bool:
+        if position < self._restriction.stop:
+            self._claimed = position + 1
+            return True
+        return False
+
+    def check_done(self) -> bool:
+        if self._claimed < self._restriction.stop:
+            raise ValueError("not done")
+        return True
+
+    def is_bounded(self) -> bool:
+        return True
+
+
+class PlainNumbers(Numbers):
+    tracker = Plain
+
+
+class Unhelpful(Plain):
+    """Splits nothing and says so; breaks when it is asked for its progress."""
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        calls.append((fraction_of_remainder,))
+        if len(calls) > 10:
+            gates["asked"].set()
+
+    def current_progress(self) -> RestrictionProgress:
+        raise ZeroDivisionError
+
+
+class UnhelpfulNumbers(Numbers):
+    tracker = Unhelpful
+
+
+class Slow(beam.DoFn):
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(PlainNumbers())) -> Iterator[Any]:
+        for at in range(element):
+            assert tracker.try_claim(at)
+            yield element, at
+            threading.Event().wait(0.01)
+
+
+class SlowUnhelpful(beam.DoFn):
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UnhelpfulNumbers())) -> Iterator[Any]:
+        for at in range(element):
+            assert tracker.try_claim(at)
+            yield element, at
+            assert gates["asked"].wait(5)
+
+
+@pytest.mark.contract("SDF-12")
+def test_a_tracker_without_progress_and_splits_runs_to_its_end() -> None:
+    settings = Settings(shards=2, sdf_round_seconds=0.001)
+    drive(lambda p: p | beam.Create([3], reshuffle=False) | beam.ParDo(Slow()) | beam.Map(note), settings)
+    assert sorted(found) == expected(3)
+
+
+@pytest.mark.contract("SDF-12")
+def test_a_tracker_that_never_splits_is_asked_less_and_less_often() -> None:
+    gates["asked"] = threading.Event()
+    settings = Settings(shards=2, sdf_round_seconds=0.001)
+    drive(lambda p: p | beam.Create([2], reshuffle=False) | beam.ParDo(SlowUnhelpful()) | beam.Map(note), settings)
+    assert sorted(found) == expected(2)
+    assert set(calls) == {(1 / 2,), (0.0,), (1 / 64,), (1 / 8,)}
+
+
+class Broken(OffsetRestrictionTracker):  # type: ignore[misc]
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        gates["asked"].set()
+        raise KeyError("halfway")
+
+
+class BrokenNumbers(Numbers):
+    tracker = Broken
+
+
+class WaitsForSplit(beam.DoFn):
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(BrokenNumbers())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        while tracker.try_claim(at):
+            yield element, at
+            at += 1
+            assert gates["asked"].wait(5)
+
+
+def test_a_split_that_breaks_fails_with_the_name_of_the_step() -> None:
+    gates["asked"] = threading.Event()
+    settings = Settings(shards=2, sdf_round_seconds=0.001)
+    with pytest.raises(RuntimeError, match=r"KeyError in a split: 'halfway' .*while running 'Breaks'"):
+        drive(lambda p: p | beam.Create([9], reshuffle=False) | "Breaks" >> beam.ParDo(WaitsForSplit()), settings)
+
+
+class Endless(beam.DoFn):
+    """Does not return until it is stopped; waits before its first claim for longer than its task may take."""
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Numbers())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        calls.append((at,))
+        threading.Event().wait(0.01)
+        while tracker.try_claim(at):
+            yield element, at
+            at += 1
+            if at > 3:
+                threading.Event().wait(0.0005)
+
+
+@pytest.mark.contract("SDF-06")
+def test_a_process_that_never_returns_goes_on_in_rounds() -> None:
+    settings = Settings(shards=1, sdf_round_seconds=0.005)
+    driven = drive(lambda p: p | beam.Create([60], reshuffle=False) | beam.ParDo(Endless()) | beam.Map(note), settings)
+    assert sorted(found) == expected(60)
+    assert driven.rounds > 2
+    assert len({at for (at,) in calls}) == len(calls), "no round was stopped before it had claimed anything"

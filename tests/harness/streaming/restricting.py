@@ -1,0 +1,60 @@
+"""Steps with restrictions, for tests: the budget is exhausted from the start, or when the DoFn under test says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from apache_beam.io.restriction_trackers import OffsetRestrictionTracker
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.protocol.reports import StageReport
+from arcbeam.model.timestamps import MAX_TIMESTAMP
+from tests.harness.batch.splittables import Numbers, gates
+from tests.harness.streaming.microbatches import Shard, Step
+
+WAIT = 30
+"""Seconds at most; what is waited for comes at once, or never."""
+
+
+class FirstOf:
+    """Runs steps as they are, and keeps the report of each."""
+
+    def __init__(self, *steps: Callable[[list[Any]], Step]) -> None:
+        self.steps = steps
+        self.reports: list[StageReport] = []
+
+    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        for step in self.steps:
+            self.reports.append(shard.run(step([(key, [one]) for key, one in came])))
+            came = []
+
+
+def exhausted(**more: Any) -> Callable[[list[Any]], Step]:
+    return lambda came: Step(came, MAX_TIMESTAMP, looks=1, **more)
+
+
+def exhausted_when_told(**more: Any) -> Callable[[list[Any]], Step]:
+    def step(came: list[Any]) -> Step:
+        gates["exhausted"], gates["split"] = threading.Event(), threading.Event()
+        return Step(came, MAX_TIMESTAMP, until=gates["exhausted"], **more)
+
+    return step
+
+
+def stop() -> None:
+    """The budget is exhausted; returns when what is left was split off."""
+    gates["exhausted"].set()
+    assert gates["split"].wait(WAIT)
+
+
+class UnsplitTracker(OffsetRestrictionTracker):  # type: ignore[misc]
+    """Lets only its own DoFn split it, by deferring: however slow the machine is, what is left is always the same."""
+
+    def try_split(self, fraction_of_remainder: float) -> Any:
+        return None if threading.current_thread().name == "splitter" else super().try_split(fraction_of_remainder)
+
+
+class Unsplit(Numbers):
+    tracker = UnsplitTracker

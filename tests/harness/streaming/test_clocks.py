@@ -1,0 +1,100 @@
+"""The clock of a task, whose host may have another time than the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import userstate
+from apache_beam.utils.timestamp import Duration as SdkDuration
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.harness.streaming.clocks import TaskClock
+from arcbeam.model.timestamps import Duration, Timestamp
+from tests.harness.drive import Collect
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.offsets import UpTo
+
+SECOND = 1_000_000
+
+
+@dataclass
+class Host:
+    """What a host's clocks show."""
+
+    wall: int = 100 * SECOND
+    running: int = 7_000
+
+    def passes(self, seconds: int) -> None:
+        self.wall += seconds * SECOND
+        self.running += seconds * SECOND * 1000
+
+    def clock(self, told: int | None) -> TaskClock:
+        return TaskClock(None if told is None else Timestamp(told), lambda: Timestamp(self.wall), lambda: self.running)
+
+
+@pytest.mark.contract("ENG-07")
+def test_a_host_whose_clock_is_behind_the_jobs_has_that_of_the_job() -> None:
+    host = Host()
+    clock = host.clock(told=160 * SECOND)
+    assert (clock.now(), clock.behind()) == (160 * SECOND, 60 * SECOND)
+    host.passes(5)
+    assert (clock.now(), clock.behind()) == (165 * SECOND, 60 * SECOND)
+    host.wall -= 3600 * SECOND
+    assert (clock.now(), clock.behind()) == (165 * SECOND, 3660 * SECOND)
+
+
+@pytest.mark.parametrize("told", [None, 99 * SECOND, 100 * SECOND])
+def test_a_host_whose_clock_is_not_behind_is_believed(told: int | None) -> None:
+    host = Host()
+    clock = host.clock(told)
+    host.passes(5)
+    assert (clock.now(), clock.behind()) == (105 * SECOND, 0)
+    host.wall += 86_400 * SECOND
+    assert (clock.now(), clock.behind()) == (86_505 * SECOND, 0)
+
+
+class InTenSeconds(beam.DoFn):
+    """Wants to go on then."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpTo())) -> Iterator[int]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield at
+            tracker.defer_remainder(SdkDuration(10))
+
+
+class FiresInTenSeconds(beam.DoFn):
+    """By the clock of a host that is an hour behind that of the job, which begins at 0."""
+
+    FIRE = userstate.TimerSpec("fire", userstate.TimeDomain.REAL_TIME)
+
+    def process(self, element: Any, fire: Any = beam.DoFn.TimerParam(FIRE)) -> None:
+        fire.set(SdkTimestamp(10 - 3600))
+
+    @userstate.on_timer(FIRE)
+    def fired(self) -> Iterator[int]:
+        yield 0
+
+
+@pytest.mark.contract("SDF-04", "ENG-12")
+@pytest.mark.parametrize(("element", "dofn"), [(2, InTenSeconds), ((1, 2), FiresInTenSeconds)])
+def test_what_is_due_in_ten_seconds_by_a_clock_that_is_behind_is_due_in_ten_seconds(element: Any, dofn: Any) -> None:
+    due: list[int] = []
+
+    def run(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        behind = Step([(key, [one]) for key, one in came], Timestamp(0), late=Duration(3600 * SECOND))
+        told = shard.run(behind).next_due
+        assert told is not None
+        due.append(told)
+
+    with Stepped(run) as p:
+        given = p | beam.Create([element], reshuffle=False)
+        _ = given | beam.ParDo(dofn()).with_output_types(int) | Collect()
+    # What has passed since the SDK was told counts.
+    assert 9 * SECOND < due[0] <= 10 * SECOND

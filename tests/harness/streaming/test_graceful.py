@@ -1,0 +1,59 @@
+"""DoFns that prepare to shut down, in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.transforms import userstate
+
+import arcbeam
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.watermarks.clocks import output_time
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP
+from tests.harness.drive import Collect
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
+
+CALLS: list[str] = []
+
+
+class Totals(beam.DoFn, arcbeam.GracefulShutdown):
+    SUM = userstate.CombiningValueStateSpec("sum", sum)
+
+    def start_bundle(self) -> None:
+        CALLS.append("start")
+
+    def process(self, element: tuple[str, int], sum: Any = beam.DoFn.StateParam(SUM)) -> Iterator[Any]:
+        sum.add(element[1])
+        yield element[0], sum.read()
+
+    def prepare_to_shutdown(self) -> list[Any]:
+        CALLS.append("prepare")
+        return [("end", len(CALLS))]
+
+    def finish_bundle(self) -> None:
+        CALLS.append("finish")
+
+
+@pytest.mark.contract("END-05")
+def test_it_is_asked_in_the_step_that_prepares_and_its_outputs_are_held_until_then() -> None:
+    CALLS.clear()
+    outputs: list[int] = []
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        for step in (
+            Step([(key, [one]) for key, one in came], MIN_TIMESTAMP),
+            Step((), MAX_TIMESTAMP, runs=2, fresh=True),
+            Step((), MAX_TIMESTAMP, runs=2, prepare=True),
+        ):
+            report = shard.run(step)
+            outputs.append(output_time(step.upstream, report.local, "main"))
+            assert report.unprepared is not step.prepare
+
+    with Stepped(cut) as p:
+        _ = p | beam.Create([("a", 1), ("a", 2)], reshuffle=False) | beam.ParDo(Totals()) | Collect()
+    assert p.values() == [("a", 1), ("a", 3), ("end", 7)], "of two runs of a step one counts"
+    assert outputs[:3] == [MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP]
+    assert CALLS[:8] == ["start", "finish", "start", "prepare", "finish", "start", "prepare", "finish"]

@@ -1,0 +1,224 @@
+"""Splittable DoFns in steps, however they are cut: all of it, once; splits, delays, watermarks, drains."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.restriction_trackers import OffsetRange
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Duration
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.watermarks.clocks import output_time
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from tests.harness.batch.splittables import Claimed, Numbers, gates
+from tests.harness.drive import Collect, Driven, _collected
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
+from tests.harness.streaming.restricting import Unsplit
+
+SECOND = 1_000_000
+
+
+class InParts(beam.DoFn):
+    """Puts out numbers with times, some at once; defers the rest, with a delay or without."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: int,
+        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+        estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        while tracker.try_claim(at):
+            yield TimestampedValue((element, at), at)
+            at += 1
+            estimator.set_watermark(beam.utils.timestamp.Timestamp(at))
+            if at % 3 == 0:
+                tracker.defer_remainder(Duration(element % 3) if element % 2 else None)
+                return
+
+
+class Cutting:
+    """Cuts by chance.
+
+    Args:
+        seed: of it.
+
+    Attributes:
+        promised: for each step, what nothing that comes later is earlier than, and how much had come by then.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.promised: list[tuple[Timestamp, int]] = []
+
+    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        chance, now = self.chance, Timestamp(0)
+        while came or shard.left_over():
+            size = chance.choice([0, 1, 5])
+            some, came = [(key, [one]) for key, one in came[:size]], came[size:]
+            now = Timestamp(now + chance.choice([0, SECOND // 2, 5 * SECOND]))
+            looks, runs, fresh = chance.choice([1, 3, 1000]), chance.choice([1, 1, 2]), chance.random() < 0.1
+            upstream = MIN_TIMESTAMP if came else MAX_TIMESTAMP
+            report = shard.run(Step(some, upstream, now, looks, runs, fresh))
+            there = output_time(upstream, report.local, "main")
+            self.promised.append((there, len(_collected[f"{shard.run_id}:"])))
+
+
+def build(p: Driven, elements: list[int], dofn: beam.DoFn) -> None:
+    p | beam.Create(elements, reshuffle=False) | beam.ParDo(dofn) | Collect()
+
+
+@pytest.mark.contract("SDF-03", "SDF-04", "SDF-11", "ENG-08")
+@pytest.mark.parametrize("seed", range(8))
+def test_restrictions_in_steps_are_processed_whole_and_once_and_promises_are_kept(seed: int) -> None:
+    elements = [random.Random(seed).randrange(12) for _ in range(6)]
+    cut = Cutting(seed)
+    with Stepped(cut) as here:
+        build(here, elements, InParts())
+    expected = sorted((element, at) for element in elements for at in range(element))
+    assert sorted(here.values()) == expected
+    assert here.left == []
+    times = [time.micros for _, time, _ in here.windowed()]
+    assert times == [at * SECOND for _, at in here.values()]
+    for promise, before in cut.promised:
+        assert all(time >= promise for time in times[before:])
+
+
+@pytest.mark.contract("ENG-01", "SDF-11")
+def test_what_an_estimator_promises_lets_the_output_watermark_move() -> None:
+    promised: list[Timestamp] = []
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        some = [(key, [one]) for key, one in came]
+        for number in range(3):
+            step = Step(some if number == 0 else (), MAX_TIMESTAMP, Timestamp(2 * number * SECOND))
+            promised.append(output_time(MAX_TIMESTAMP, shard.run(step).local, "main"))
+
+    with Stepped(cut) as p:
+        build(p, [7], InParts())
+    assert promised == [3 * SECOND, 6 * SECOND, MAX_TIMESTAMP]
+
+
+@pytest.mark.contract("ENG-01", "SDF-02")
+@pytest.mark.parametrize("promise", [MIN_TIMESTAMP + 1, -1_500, END_OF_GLOBAL_WINDOW - 1])
+def test_a_promise_may_be_of_any_time_that_there_is(promise: int) -> None:
+    promised: list[Timestamp] = []
+
+    class Promising(beam.DoFn):
+        def process(
+            self,
+            element: int,
+            tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+            estimator: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+        ) -> None:
+            tracker.try_claim(tracker.current_restriction().start)
+            estimator.set_watermark(SdkTimestamp(micros=promise))
+            tracker.defer_remainder()
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        report = shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+        promised.append(output_time(MAX_TIMESTAMP, report.local, "main"))
+
+    with Stepped(cut) as p:
+        build(p, [3], Promising())
+    assert promised == [promise]
+
+
+class Timed(beam.DoFn):
+    """Defers the rest after each number."""
+
+    def process(
+        self,
+        element: int,
+        time: Any = beam.DoFn.TimestampParam,
+        tracker: Any = beam.DoFn.RestrictionParam(Numbers()),
+    ) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        if tracker.try_claim(at):
+            yield at, time.micros
+            tracker.defer_remainder()
+
+
+@pytest.mark.contract("ENG-01", "SDF-11")
+@pytest.mark.parametrize("micros", [MIN_TIMESTAMP + 1, -1_500, -1, 1_234_567, END_OF_GLOBAL_WINDOW - 1])
+def test_what_is_left_of_an_element_has_its_time_to_the_microsecond(micros: int) -> None:
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP))
+
+    with Stepped(cut) as p:
+        timed = (
+            p | beam.Create([3], reshuffle=False) | beam.Map(lambda x: TimestampedValue(x, SdkTimestamp(micros=micros)))
+        )
+        timed | beam.ParDo(Timed()) | Collect()
+    assert [(value, time.micros) for value, time, _ in p.windowed()] == [((at, micros), micros) for at in range(3)]
+
+
+class Endless(beam.DoFn):
+    """Does not return before it was split."""
+
+    class Provider(Numbers):
+        tracker = Claimed
+
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(Provider())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        while tracker.try_claim(at):
+            yield element, at
+            if at == 2:
+                assert gates["split"].wait(5)
+            at += 1
+
+
+@pytest.mark.contract("SDF-05", "SDF-06")
+def test_when_the_budget_is_exhausted_the_rest_of_what_runs_is_split_off() -> None:
+    gates["split"] = threading.Event()
+    reports: list[Any] = []
+
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        reports.append(shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1)))
+
+    with Stepped(cut) as p:
+        build(p, [100], Endless())
+    assert (reports[0].restrictions.live, reports[0].restrictions.size) == (1, 97)
+    assert sorted(p.values()) == [(100, at) for at in range(100)]
+    assert p.left == []
+
+
+class UpToTen(Unsplit):
+    def truncate(self, element: int, restriction: OffsetRange) -> OffsetRange | None:
+        if restriction.start >= 10:
+            return None
+        return OffsetRange(restriction.start, min(10, restriction.stop))
+
+
+class Truncated(beam.DoFn):
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: int, tracker: Any = beam.DoFn.RestrictionParam(UpToTen())) -> Iterator[Any]:
+        at = tracker.current_restriction().start
+        while tracker.try_claim(at):
+            yield element, at
+            at += 1
+            if at % 4 == 0:
+                tracker.defer_remainder()
+                return
+
+
+@pytest.mark.contract("END-02", "SDF-12", "PLAN-03")
+@pytest.mark.parametrize(("drain", "expected"), [(0, 10), (1, 10), (2, 10), (3, 12)])
+def test_a_drain_truncates_what_waits_though_the_plan_has_no_truncation(drain: int, expected: int) -> None:
+    def cut(shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        shard.run(Step([(key, [one]) for key, one in came], MAX_TIMESTAMP, looks=1, drain=drain == 0))
+        for number in range(1, 4):
+            shard.run(Step((), MAX_TIMESTAMP, looks=1, drain=number >= drain))
+
+    with Stepped(cut) as p:
+        build(p, [40], Truncated())
+    assert sorted(p.values()) == [(40, at) for at in range(expected)]

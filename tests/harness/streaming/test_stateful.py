@@ -1,0 +1,459 @@
+"""Random stateful pipelines in steps, however they are cut, against their bounded run.
+
+The pipeline is real, and so is everything of the SDK; there is no Spark. What a DoFn does with an element is said by
+the element, so a seed makes one: it reads and changes state of every kind, sets and clears timers of both clocks, and
+sets them again from their callbacks.
+
+So that results do not depend on how things are cut, all data of a window comes before the watermark is in it, and the
+clock stands until all its timers of event time have fired: that is the bounded run's order of a key.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import Coder, PickleCoder, VarIntCoder
+from apache_beam.transforms import window
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    CombiningValueStateSpec,
+    OrderedListStateSpec,
+    ReadModifyWriteStateSpec,
+    SetStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.utils.timestamp import Timestamp as SdkTimestamp
+
+from arcbeam.engine.grouping.groupings import WindowedElement
+from arcbeam.engine.task.bundles import BundleResult
+from arcbeam.engine.task.stagerun import StageStep
+from arcbeam.harness.streaming.runner import StepRunner
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from simulator.playing.buffered import Buffered
+from tests.harness.batch.statefulplans import NOW, VirtualClock, require_time_sorted
+from tests.harness.drive import Collect, Driven
+from tests.harness.streaming.microbatches import Shard, Step, Stepped
+
+SECOND = 1_000_000
+KEYS = (1, 1.0, True, "a", ("b", 2), b"\0\xff")
+"""The first three are equal, and three keys nonetheless."""
+KINDS = ("bag", "value", "sum", "set", "list")
+TIMERS = ("event", "clock")
+APART = 1009
+"""Timers are at least so much apart, in microseconds; what timers set is less beside them."""
+
+
+class Halves(window.NonMergingWindowFn):  # type: ignore[misc]  # Beam is untyped
+    """Windows of a type of their own."""
+
+    def assign(self, context: Any) -> list[Any]:
+        return [Half(context.timestamp.micros // (15 * SECOND))]
+
+    def get_window_coder(self) -> Any:
+        return HalfCoder()
+
+
+class Half(window.BoundedWindow):  # type: ignore[misc]
+    def __init__(self, number: int) -> None:
+        super().__init__(at((number + 1) * 15 * SECOND))
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Half) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __repr__(self) -> str:
+        return f"Half({self.number})"
+
+
+class HalfCoder(Coder):  # type: ignore[misc]
+    def encode(self, value: Half) -> bytes:
+        return bytes((value.number,))
+
+    def decode(self, encoded: bytes) -> Half:
+        return Half(encoded[0])
+
+    def is_deterministic(self) -> bool:
+        return True
+
+
+def at(micros: int) -> SdkTimestamp:
+    return SdkTimestamp(micros=micros)
+
+
+def _end(window: Any) -> int:
+    """The last moment of a window; of the global one, one like the others'."""
+    return min(int(window.max_timestamp().micros), 40 * SECOND)
+
+
+def _clock(end: int) -> int:
+    """When the clock's timers of a window are due, at the earliest: before those of one that ends later."""
+    return NOW * SECOND + 1000 * end
+
+
+class Interpreter(beam.DoFn):
+    """Does what elements say: (what, where, with what)."""
+
+    BAG = BagStateSpec("bag", PickleCoder())
+    # Not for None: a value that was cleared is not written as one.
+    VALUE = ReadModifyWriteStateSpec("value", VarIntCoder())
+    SUM = CombiningValueStateSpec("sum", PickleCoder(), sum)
+    SET = SetStateSpec("set", VarIntCoder())
+    LIST = OrderedListStateSpec("list", PickleCoder())
+    EVENT = TimerSpec("event", TimeDomain.WATERMARK)
+    CLOCK = TimerSpec("clock", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: Any,
+        window: Any = beam.DoFn.WindowParam,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        value: Any = beam.DoFn.StateParam(VALUE),
+        sum: Any = beam.DoFn.StateParam(SUM),
+        set: Any = beam.DoFn.StateParam(SET),
+        list: Any = beam.DoFn.StateParam(LIST),
+        event: Any = beam.DoFn.TimerParam(EVENT),
+        clock: Any = beam.DoFn.TimerParam(CLOCK),
+    ) -> Iterator[Any]:
+        key, orders = element
+        states = {"bag": bag, "value": value, "sum": sum, "set": set, "list": list}
+        for order in orders:
+            yield from _obey(repr(key), order, window, states, {"event": event, "clock": clock})
+
+    @on_timer(EVENT)
+    def on_event(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        tag: Any = beam.DoFn.DynamicTimerTagParam,
+        window: Any = beam.DoFn.WindowParam,
+        time: Any = beam.DoFn.TimestampParam,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        value: Any = beam.DoFn.StateParam(VALUE),
+        sum: Any = beam.DoFn.StateParam(SUM),
+        set: Any = beam.DoFn.StateParam(SET),
+        list: Any = beam.DoFn.StateParam(LIST),
+        event: Any = beam.DoFn.TimerParam(EVENT),
+        clock: Any = beam.DoFn.TimerParam(CLOCK),
+    ) -> Iterator[Any]:
+        states = {"bag": bag, "value": value, "sum": sum, "set": set, "list": list}
+        yield repr(key), "event", tag, time.micros
+        yield from _fired(repr(key), tag, time.micros, window, states, {"event": event, "clock": clock})
+
+    @on_timer(CLOCK)
+    def on_clock(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        tag: Any = beam.DoFn.DynamicTimerTagParam,
+        window: Any = beam.DoFn.WindowParam,
+        time: Any = beam.DoFn.TimestampParam,
+        bag: Any = beam.DoFn.StateParam(BAG),
+        value: Any = beam.DoFn.StateParam(VALUE),
+        sum: Any = beam.DoFn.StateParam(SUM),
+        set: Any = beam.DoFn.StateParam(SET),
+        list: Any = beam.DoFn.StateParam(LIST),
+    ) -> Iterator[Any]:
+        states = {"bag": bag, "value": value, "sum": sum, "set": set, "list": list}
+        yield repr(key), "clock", tag, time.micros
+        yield from _fired(repr(key), tag, time.micros, window, states, {})
+
+
+def _fired(key: str, tag: str, micros: int, window: Any, states: Any, timers: Any) -> Iterator[Any]:
+    """A timer reads all, changes something, and sets itself again as often as its tag says; it may change another."""
+    for what in KINDS:
+        yield from _obey(key, ("read", what, 0), window, states, timers)
+    changed = KINDS[micros % len(KINDS)]
+    for act in (("add",), ("clear", "add"), ("add", "read", "clear", "read"))[micros % 3]:
+        yield from _obey(key, (act, changed, micros % 7), window, states, timers)
+    number, _, again = tag.partition("+")
+    other = str((int(number) + 1) % 4)
+    left = _end(window) - micros - SECOND // 2 - 13
+    if "event" in timers and left > 0:
+        # It may be pending, and earlier or later than that.
+        for value in ((None,), (left,), (left, None), (None, left - 7, left), ())[micros % 5]:
+            yield from _obey(key, ("event", other, value), window, states, timers)
+    if again and "event" in timers:
+        later = f"{number}{again[:-1] and '+'}{again[:-1]}"
+        left = _end(window) - micros - SECOND
+        if left > 0:
+            yield from _obey(key, ("event", later, left), window, states, timers)
+
+
+def _obey(key: str, order: tuple[str, str, Any], window: Any, states: Any, timers: Any) -> Iterator[Any]:
+    what, where, value = order
+    if what in timers:
+        if value is None:
+            timers[what].clear(dynamic_timer_tag=where)
+        else:
+            end = _end(window)
+            timers[what].set(at(end - value if what == "event" else _clock(end) + value), dynamic_timer_tag=where)
+        return
+    state = states[where]
+    match what, where:
+        case "read", "list":
+            yield key, where, [(time.micros, value) for time, value in state.read()]
+        case "read", "bag":
+            # As it is now, though it is looked at much later.
+            yield key, where, state.read()
+        case "read", "set":
+            yield key, where, sorted(state.read())
+        case "read", _:
+            yield key, where, state.read()
+        case "clear", _:
+            state.clear()
+        case "clear range", _:
+            state.clear_range(at(value), at(value + 3))
+        case "add", "value":
+            state.write(value)
+        case "add", "list":
+            state.add((at(value), str(value)))
+        case _:
+            state.add(value)
+
+
+class Pipeline:
+    """A random one.
+
+    Attributes:
+        elements: (key, orders, time in seconds), in the order in which they come.
+        windowing: of the input.
+        settings: of the run.
+        clocks: whether it has timers of the clock.
+
+    Args:
+        seed: of all chance.
+        in_order: its input is to be in order of time.
+    """
+
+    def __init__(self, seed: int, in_order: bool = False) -> None:
+        self.chance = random.Random(seed)
+        self._in_order = in_order
+        chance = self.chance
+        self.windowing = chance.choice(
+            [window.GlobalWindows(), window.FixedWindows(10), window.SlidingWindows(10, 5), Halves()]
+        )
+        keys = chance.sample(KEYS, chance.randint(1, len(KEYS)))
+        # Half of them are run by the SDK's own operation, not by ours.
+        self.settings = {"value_chains": chance.random() < 0.5}
+        self.clocks = chance.random() < 0.6
+        self._timers = 0
+        self.elements = [self._element(chance.choice(keys)) for _ in range(chance.choice([3, 10, 30]))]
+
+    def _element(self, key: Any) -> tuple[Any, Any, float]:
+        chance = self.chance
+        orders = [self._order() for _ in range(chance.randint(1, 5))]
+        # Most mistakes are in what is done to something for the second time.
+        for order in orders[: chance.choice([0, 1, 2])]:
+            orders += self._again(order)
+        return key, orders, chance.randrange(30)
+
+    def _again(self, order: tuple[str, str, Any]) -> list[tuple[str, str, Any]]:
+        """More that is done to the same timer or state, by the same element."""
+        chance, (what, where, _) = self.chance, order
+        if what in ("event", "clock"):
+            return [(what, where, chance.choice([self._moment(), self._moment(), None])) for _ in range(3)]
+        return [(chance.choice(["read", "clear", "add", "add"]), where, chance.randrange(10)) for _ in range(3)]
+
+    def _moment(self) -> int:
+        # No two timers of a window are of one moment: the order of those is not defined.
+        self._timers += 1
+        return self.chance.randrange(5) * SECOND + self._timers * APART
+
+    def _order(self) -> tuple[str, str, Any]:
+        chance = self.chance
+        moment = self._moment()
+        tag = str(chance.randrange(4))
+        # In order of time, timers come between elements: in steps only. So there are none.
+        match chance.choice([0, 1, 2, 3, 8, 9]) if self._in_order else chance.randrange(10):
+            case 0 | 1:
+                return "read", chance.choice(KINDS), 0
+            case 2:
+                return "clear", chance.choice(KINDS), 0
+            case 3:
+                return "clear range", "list", chance.randrange(10)
+            case 4 | 5:
+                return "event", tag + chance.choice(["", "+x", "+xx"]), moment
+            case 6 if self.clocks:
+                return "clock", tag, moment
+            case 7:
+                return chance.choice(["event", "clock"] if self.clocks else ["event"]), tag, None
+            case _:
+                return "add", chance.choice(KINDS), chance.randrange(10)
+
+    def build(self, p: Driven) -> None:
+        """Makes it."""
+        came = p | beam.Create(self.elements, reshuffle=False)
+        timed = came | beam.Map(lambda e: window.TimestampedValue(e[:2], e[2])).with_output_types(tuple[Any, Any])
+        keyed = timed | beam.WindowInto(self.windowing)
+        keyed | beam.ParDo(Interpreter()) | Collect()
+
+
+class Cutting:
+    """Cuts by chance.
+
+    Args:
+        seed: of it.
+        honest: how far the watermark may move before an element has come.
+        jumps: the watermark may pass windows in the step in which their last elements come.
+    """
+
+    def __init__(self, seed: int, honest: Callable[[WindowedElement], Timestamp], jumps: bool) -> None:
+        self.chance = random.Random(seed)
+        self._honest, self._jumps = honest, jumps
+
+    def __call__(self, shard: Shard, came: list[tuple[bytes, WindowedElement]]) -> None:
+        chance = self.chance
+        self._ends = sorted({window.max_timestamp for _, (_, _, windows, _) in came for window in windows})
+        self._watermark, self._now = MIN_TIMESTAMP, Timestamp(NOW * SECOND)
+        while came:
+            size = chance.choice([1, 2, 5, len(came)])
+            now, came = came[:size], came[size:]
+            # Nothing of a window's own time has come before all its elements are there.
+            honest = min((self._honest(one) for _, one in came), default=MAX_TIMESTAMP)
+            if self._jumps:
+                self._watermark = max(self._watermark, honest)
+            self._settle(shard, [(key, [one]) for key, one in now])
+            if not self._jumps and chance.random() < 0.5:
+                self._advance(shard, honest)
+        self._advance(shard, MAX_TIMESTAMP)
+
+    def _advance(self, shard: Shard, to: Timestamp) -> None:
+        """The watermark moves; before it passes a window, all timers of that fire."""
+        self._ends = [end for end in self._ends if end >= self._watermark]
+        for end in [end for end in self._ends if end < to]:
+            self._ends.remove(end)
+            for _ in range(self.chance.randrange(3)):
+                begin = max(self._watermark, -SECOND)
+                behind = end if end < END_OF_GLOBAL_WINDOW else max(begin, 50 * SECOND)
+                self._watermark = Timestamp(self.chance.randint(begin, behind))
+                self._settle(shard)
+            self._watermark = end
+            self._settle(shard)
+            self._now = Timestamp(_clock(min(end, 40 * SECOND)) + 10 * SECOND)
+            self._settle(shard)
+        if to > self._watermark:
+            self._watermark = to
+            self._settle(shard)
+
+    def _settle(self, shard: Shard, came: Any = ()) -> None:
+        chance = self.chance
+        looks, runs = chance.choice([1, 3, 1000]), chance.choice([1, 1, 1, 2])
+        shard.settle(Step(came, self._watermark, self._now, looks, runs, chance.random() < 0.05))
+
+
+def _begin(one: WindowedElement) -> Timestamp:
+    """Before that there are no timers of an element's windows."""
+    return Timestamp(min(min(window.max_timestamp, 40 * SECOND) for window in one[2]) - 10 * SECOND)
+
+
+def told(p: Driven) -> dict[tuple[str, Any], list[Any]]:
+    """What each key has put out in each window, in order."""
+    found: dict[tuple[str, Any], list[Any]] = defaultdict(list)
+    for (key, *rest), time, in_window in p.windowed():
+        rest = [list(part) if isinstance(part, Iterable) and not isinstance(part, str) else part for part in rest]
+        found[key, in_window].append((rest, time.micros))
+    return dict(found)
+
+
+def bounded(pipeline: Pipeline, edit: Any = lambda proto: None) -> Driven:
+    """The bounded run."""
+    with Driven(shards=1, prepare=VirtualClock().install, edit=edit, **pipeline.settings) as p:
+        pipeline.build(p)
+    return p
+
+
+def stepped(pipeline: Pipeline, seed: int, edit: Any = lambda proto: None, honest: Any = None) -> Stepped:
+    """The same in steps."""
+    with Stepped(Cutting(seed, honest or _begin, not pipeline.clocks), edit=edit, **pipeline.settings) as p:
+        pipeline.build(p)
+    return p
+
+
+SEEDS = range(25)
+
+
+@pytest.mark.contract("ENG-08", "ENG-12")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stateful_pipeline_in_steps_is_its_bounded_run_and_leaves_nothing(seed: int) -> None:
+    pipeline = Pipeline(seed)
+    there, here = bounded(pipeline), stepped(pipeline, seed)
+    assert told(here) == told(there)
+    assert here.left == []
+    assert here.drops == []
+
+
+def test_pipelines_do_things_twice_to_the_same_timer_or_state() -> None:
+    seen: Counter[str] = Counter()
+    for seed in SEEDS:
+        for _, orders, _ in Pipeline(seed).elements:
+            for n, (what, where, value) in enumerate(orders):
+                before = [
+                    order for order in orders[:n] if order[1] == where and (order[0] in TIMERS) == (what in TIMERS)
+                ]
+                if before:
+                    now, then = (_kind(each) for each in ((what, where, value), before[-1]))
+                    seen[f"{then}, {now}"] += 1
+    wanted = [f"{then}, {now}" for then in ("add", "clear", "read") for now in ("add", "clear", "read")]
+    wanted += [f"{then}, {now}" for then in ("set", "unset") for now in ("set", "unset")]
+    assert {each: seen[each] for each in wanted if seen[each] < 10} == {}
+
+
+def _kind(order: tuple[str, str, Any]) -> str:
+    what, _, value = order
+    return what if what not in TIMERS else "unset" if value is None else "set"
+
+
+@pytest.mark.contract("ENG-13")
+@pytest.mark.parametrize("seed", range(8))
+def test_input_in_order_of_time_is_in_order_however_it_comes(seed: int) -> None:
+    pipeline = Pipeline(seed, in_order=True)
+    there = bounded(pipeline, require_time_sorted)
+    here = stepped(pipeline, seed, require_time_sorted, lambda came: came[1])
+    assert told(here) == told(there)
+    assert here.left == []
+    assert here.drops == []
+
+
+def _late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted mistake: state is written when the SDK would write it, behind all that fires and expires."""
+    made, finished = StepRunner.__init__, StepRunner.finish
+
+    def make(self: Any, stage: Any, view: Any, *around: Any) -> None:
+        self.writes = Buffered(view)
+        made(self, stage, self.writes, *around)
+
+    def finish(self: Any) -> BundleResult:
+        closed = finished(self)
+        self.writes.commit()
+        return closed
+
+    monkeypatch.setattr(StepRunner, "__init__", make)
+    monkeypatch.setattr(StepRunner, "finish", finish)
+
+
+def test_state_that_is_committed_only_when_bundles_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    _late(monkeypatch)
+    with pytest.raises(ValueError, match="has written state when its bundles ended"):
+        stepped(Pipeline(0), 0)
+
+
+def test_state_that_is_committed_only_when_bundles_end_stays_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same without the engine's own check: the comparison finds it."""
+    _late(monkeypatch)
+    monkeypatch.setattr(StageStep, "_finish", _unchecked)
+    assert any(stepped(Pipeline(seed), seed).left for seed in (11, 17))
+
+
+def _unchecked(self: StageStep) -> BundleResult:
+    place = self._place
+    closed = place.runner.finish()
+    place.record(closed.call)
+    return closed

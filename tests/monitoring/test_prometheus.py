@@ -1,0 +1,156 @@
+"""A job's figures in Prometheus' text form, and who answers for them."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.console.progressline import Standing
+from arcbeam.errors import InvalidPipelineError, SetupError
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.monitoring.prometheus import Counter, exposed, exposing
+from arcbeam.options import ArcbeamOptions
+from arcbeam.streaming.status.reasons import Cause
+from arcbeam.streaming.status.snapshot import Since
+from arcbeam.streaming.status.status import OutputStatus, StageStatus, Status
+
+pytestmark = pytest.mark.contract("OPS-04")
+
+_OUT = OutputStatus(
+    "out", MAX_TIMESTAMP, None, 4, 900, Timestamp(1_000_000), Timestamp(3_000_000), Timestamp(2_000_000)
+)
+_STAGE = StageStatus(
+    'a "stage"\\',
+    0,
+    MAX_TIMESTAMP,
+    Timestamp(5_000_000),
+    Since(3, Timestamp(7_000_000)),
+    (_OUT,),
+    total={"read": 5, "written": 4, "late": 1, "made": 3},
+    bytes_in=800,
+    restrictions=2,
+    backlog=1.5,
+    state_rows=11,
+    state_bytes=700,
+    next_due=Timestamp(8_500_000),
+    behind=Duration(4_000_000),
+    read_rate=20.0,
+    written_rate=15.5,
+    kept={
+        "keys": 6,
+        "windows": 2,
+        "cells": {"seen": 4},
+        "event_timers": 3,
+        "clock_timers": 1,
+        "parked": 8,
+        "ordered": 0,
+        "waiting_bytes": 90,
+    },
+)
+_CAUSE = Cause("timer", _STAGE.stage, 0, "flush", None, Timestamp(0), None, None, False, "", "", ("a", "b"))
+_STATUS = Status(
+    3,
+    "running",
+    Timestamp(9_000_000),
+    Timestamp(0),
+    Duration(9_000_000),
+    Duration(1),
+    12.5,
+    2,
+    1.5,
+    {"seconds": 0.5, "commit": 0.01},
+    (_STAGE,),
+    (_CAUSE,),
+    {1: 77},
+    {1: 2},
+)
+
+
+def test_all_figures_have_their_labels_and_each_family_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is asked for long behind the step: what it says of the clock is of now.
+    monkeypatch.setattr(time, "time", lambda: 60.0)
+    counters = [Counter("Parse", "lines", "bad", 7)]
+    lines = exposed("job-1", _STATUS, Standing((), 10, 3), counters).splitlines()
+    of = r'job="job-1",stage="a \"stage\"\\"'
+    assert {
+        'arcbeam_elements_total{job="job-1"} 10',
+        'arcbeam_step_total{job="job-1"} 3',
+        'arcbeam_source_elements_total{job="job-1"} 3',
+        'arcbeam_user_total{job="job-1",step="Parse",namespace="lines",name="bad"} 7',
+        'arcbeam_step_seconds{job="job-1",part="all"} 0.5',
+        'arcbeam_behind_seconds{job="job-1"} 60.0',
+        'arcbeam_state_bytes{job="job-1",level="1"} 77',
+        f"arcbeam_input_watermark_seconds{{{of}}} 5.0",
+        f'arcbeam_output_watermark_seconds{{{of},output="out"}} +Inf',
+        f'arcbeam_event_time_seconds{{{of},output="out",which="mean"}} 2.0',
+        f'arcbeam_stage_elements_total{{{of},direction="in"}} 5',
+        f"arcbeam_stage_late_total{{{of}}} 1",
+        f'arcbeam_stage_bytes{{{of},direction="out"}} 900',
+        f"arcbeam_restrictions{{{of}}} 2",
+        f'arcbeam_held{{{of},by="timer"}} 2',
+        f"arcbeam_stage_state_rows{{{of}}} 11",
+        f"arcbeam_stage_state_bytes{{{of}}} 700",
+        f'arcbeam_timers{{{of},domain="event"}} 3',
+        f'arcbeam_timers{{{of},domain="clock"}} 1',
+        f'arcbeam_waiting_elements{{{of},why="parked"}} 8',
+        f"arcbeam_waiting_bytes{{{of}}} 90",
+        f"arcbeam_stage_keys{{{of}}} 6",
+        f'arcbeam_stage_cells{{{of},state="seen"}} 4',
+        f'arcbeam_next_turn_seconds{{{of},domain="clock"}} 8.5',
+        f'arcbeam_stage_rate{{{of},direction="in"}} 20.0',
+        f'arcbeam_stage_rate{{{of},direction="out"}} 15.5',
+        f"arcbeam_stage_behind_seconds{{{of}}} 55.0",
+    } <= set(lines)
+    assert f"arcbeam_watermark_stands_since_seconds{{{of}}} 7.0" in lines
+    silent = replace(_STAGE, input=MIN_TIMESTAMP, behind=None)
+    at_the_beginning = exposed("job-1", replace(_STATUS, stages=(silent,)), None)
+    assert f"arcbeam_input_watermark_seconds{{{of}}} -Inf" in at_the_beginning.splitlines()
+    assert "stands_since_seconds{" not in at_the_beginning, "who says nothing of time does not stand"
+    described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert sorted(set(described)) == sorted(described)
+    for line in lines:
+        if not line.startswith("#"):
+            assert line.partition("{")[0] in described
+
+
+def test_of_a_job_that_has_not_begun_there_is_nothing_and_of_one_in_phases_its_elements() -> None:
+    assert exposed("job-1", None, None) == ""
+    assert "arcbeam_tasks_total" in exposed("job-1", None, Standing((), 10, 3))
+    quiet = replace(_STATUS, behind=None, rate=None, stages=(replace(_STAGE, input_since=None, total={}),))
+    assert "arcbeam_behind" not in exposed("job-1", quiet, None)
+    uncounted = replace(_STAGE, kept=None, behind=None, read_rate=None, written_rate=None)
+    text = exposed("job-1", replace(_STATUS, stages=(uncounted,)), None)
+    assert not any(name in text for name in ("arcbeam_timers", "stage_keys", "waiting_", "stage_rate", "stage_behind"))
+
+
+def test_it_is_told_on_the_address_that_was_asked_for_as_long_as_the_job_runs() -> None:
+    with exposing(("127.0.0.1", 0), lambda: "arcbeam_step_total 1\n") as at:
+        assert at is not None
+        host, port = at
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics") as page:
+            assert page.read() == b"arcbeam_step_total 1\n"
+            assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{host}:{port}/other")
+        with pytest.raises(SetupError, match="cannot listen on --metrics_address"), exposing(at, str):
+            pass
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://{host}:{port}/metrics")
+
+
+@pytest.mark.contract("OPS-05")
+def test_an_address_without_a_host_is_this_machine_alone() -> None:
+    def endpoint(given: str) -> tuple[str, int] | None:
+        return ArcbeamOptions([f"--metrics_address={given}"]).metrics_endpoint
+
+    assert ArcbeamOptions([]).metrics_endpoint is None
+    assert endpoint("9095") == endpoint(":9095") == ("127.0.0.1", 9095)
+    assert endpoint("0.0.0.0:9095") == ("0.0.0.0", 9095)
+    assert endpoint("[::1]:9095") == ("::1", 9095)
+    for wrong in ("here", "here:", "here:x", ":70000"):
+        with pytest.raises(InvalidPipelineError, match="is not of the form host:port"):
+            ArcbeamOptions([f"--metrics_address={wrong}"]).check()

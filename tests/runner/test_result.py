@@ -1,0 +1,74 @@
+"""What the user's program, and who tells it to end, are told of a job's end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from arcbeam.errors import RequestRefusedError
+from arcbeam.jobs.termination import TERMINATED, OnSigterm, SigtermWatch
+from arcbeam.runner import result
+from arcbeam.runner.job import Job
+from arcbeam.runner.result import ArcbeamResult
+from arcbeam.store.log.requests import Answer, Said
+from arcbeam.streaming.driver.requests import settled
+from tests.golden import check_message
+from tests.jobs.fakes import WAIT
+
+
+class Suspended:
+    """A job that is suspended so many seconds after it was told to end."""
+
+    on_sigterm, sigterm_seconds, cancelled, state = OnSigterm.SUSPEND, WAIT, False, "RUNNING"
+
+    def __init__(self, id: str, seconds: float) -> None:
+        self.id = self.name = id
+        self._seconds = seconds
+        self._over = threading.Event()
+
+    @property
+    def ended(self) -> bool:
+        return self._over.is_set()
+
+    def run(self) -> str:
+        assert self._over.wait(WAIT)
+        return "STOPPED"
+
+    def ask_to_end(self) -> None:
+        threading.Timer(self._seconds, self._over.set).start()
+
+    def cancel(self, timeout: float | None = None) -> None:
+        self._over.set()
+
+
+@pytest.mark.contract("END-03", "API-06")
+def test_a_program_ends_by_sigterm_when_all_its_jobs_have_and_whoever_waits_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(result, "SIGTERMS", SigtermWatch())
+    jobs = [Suspended("quick", 0.0), Suspended("slow", 0.3)]
+    quick, slow = (ArcbeamResult(cast(Any, None), cast(Any, job)) for job in jobs)
+    signal.raise_signal(signal.SIGTERM)
+    for each in (quick, quick, slow):
+        with pytest.raises(SystemExit) as left:
+            each.wait_until_finish()
+        assert left.value.code == TERMINATED
+        assert jobs[1].ended, "its thread would go with the process, in the middle of its end"
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.contract("END-02")
+def test_who_tells_a_job_to_end_is_told_when_its_drain_is_refused() -> None:
+    refused = settled(Answer(Said.REFUSED, "the job is suspending already"))
+    run = SimpleNamespace(draining=lambda: None, ask=lambda what, name: refused, ends=False)
+    job = SimpleNamespace(on_sigterm=OnSigterm.DRAIN, _begun_run=lambda what: run, _called=lambda: "job 'words'")
+    with pytest.raises(RequestRefusedError) as caught:
+        Job.ask_to_end(cast(Any, job))
+    check_message("drain-refused-suspending", str(caught.value))
+    run.ends = True
+    Job.ask_to_end(cast(Any, job))  # how the job ends is in its last line

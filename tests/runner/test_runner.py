@@ -1,0 +1,122 @@
+"""What a user holds while a pipeline runs, and afterwards."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics import Metrics, MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that, equal_to
+
+from arcbeam import ArcbeamRunner
+from arcbeam.errors import InvalidPipelineError, UserCodeError
+from arcbeam.runner.runner import script_name
+
+
+def _pipeline(*arguments: str) -> beam.Pipeline:
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(list(arguments)))
+
+
+class Waits(beam.DoFn):
+    """Counts its elements, and waits for a file."""
+
+    def __init__(self, gate: str) -> None:
+        self._gate = gate
+        self._seen = Metrics.counter("test", "seen")
+
+    def process(self, element: int) -> Iterator[int]:
+        self._seen.inc()
+        while not Path(self._gate).exists():
+            time.sleep(0.01)
+        yield element
+
+
+@pytest.mark.contract("API-04")
+def test_values_of_options_that_cannot_be_meant() -> None:
+    p = _pipeline("--shards=0", "--bundle_seconds=-1", "--bundle_elements=7", "--sdf_round_seconds=0")
+    _ = p | beam.Create([1])
+    with pytest.raises(InvalidPipelineError, match=r"shards=0 \(at least 1\), --bundle_seconds=-1.0 \(at least 0\)\n"):
+        p.run()
+    p = _pipeline("--spark_master=local", "--spark_remote=local")
+    _ = p | beam.Create([1])
+    with pytest.raises(InvalidPipelineError, match="are both given"):
+        p.run()
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("/jobs/nightly.py", "nightly"), ("a b.py", "a-b"), ("/jobs/report/__main__.py", "report"), (None, "")],
+)
+def test_a_job_without_a_name_is_called_as_its_script(
+    monkeypatch: pytest.MonkeyPatch, file: str | None, name: str
+) -> None:
+    main = types.ModuleType("__main__")
+    main.__file__ = file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert script_name() == name
+
+
+@pytest.mark.contract("API-06")
+@pytest.mark.usefixtures("spark")
+def test_a_result_from_running_to_done(tmp_path: Path) -> None:
+    p = _pipeline()
+    _ = p | beam.Create([1, 2, 3]) | beam.ParDo(Waits(str(tmp_path / "gate")))
+    result = p.run()
+    assert result.state == "RUNNING"
+    assert result.wait_until_finish(10) == "RUNNING"
+    (tmp_path / "gate").touch()
+    assert result.wait_until_finish() == "DONE"
+    assert result.cancel() == "DONE", "what is done cannot be cancelled"
+    (seen,) = result.metrics().query(MetricsFilter().with_name("seen"))["counters"]
+    assert (seen.attempted, seen.committed) == (3, 3)
+
+
+@pytest.mark.contract("API-06")
+@pytest.mark.usefixtures("spark")
+def test_a_failure_is_raised_as_often_as_it_is_waited_for() -> None:
+    p = _pipeline()
+    _ = p | beam.Create([1]) | "Fail" >> beam.Map(lambda x: x // 0)
+    result = p.run()
+    for _ in range(2):
+        with pytest.raises(UserCodeError, match="ZeroDivisionError"):
+            result.wait_until_finish()
+    assert result.state == "FAILED"
+
+
+@pytest.mark.contract("API-01")
+@pytest.mark.usefixtures("spark")
+def test_two_pipelines_at_once() -> None:
+    running = []
+    for step in (1, 7):
+        p = _pipeline()
+        sums = p | beam.Create([(x % 3, x * step) for x in range(99)]) | beam.CombinePerKey(sum)
+        expected = [(k, step * sum(range(k, 99, 3))) for k in range(3)]
+        assert_that(sums, equal_to(expected))
+        running.append(p.run())
+    assert [result.wait_until_finish() for result in running] == ["DONE", "DONE"]
+
+
+def test_a_key_coder_that_is_not_deterministic() -> None:
+    class Coder(beam.coders.Coder):
+        def is_deterministic(self) -> bool:
+            return False
+
+    class Key:
+        pass
+
+    beam.coders.registry.register_coder(Key, Coder)
+    try:
+        p = _pipeline()
+        keyed = p | beam.Create([1]) | beam.Map(lambda x: (Key(), x)).with_output_types(tuple[Key, int])
+        _ = keyed | "Group" >> beam.GroupByKey()
+        with pytest.raises((InvalidPipelineError, ValueError), match=r"(?i)deterministic"):
+            p.run()
+    finally:
+        beam.coders.registry._coders.pop(Key)
+        beam.coders.registry.custom_types.remove(Key)

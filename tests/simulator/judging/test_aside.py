@@ -1,0 +1,50 @@
+"""What was read of a side input is compared with what earlier micro-batches have put there."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.timestamps import Timestamp
+from simulator.judging.aside import check
+from simulator.judging.records import Broken, Out
+from simulator.scenario.kinds import MAIN, Event, Join, Source
+from simulator.scenario.plans import Pipeline, Stage
+from simulator.scenario.windowings import TENS
+
+PORT = Port("source-1", MAIN)
+
+
+def job(newest: bool) -> Pipeline:
+    source = Source((Event(b"a", b"k", 3), Event(b"b", b"k", 4)))
+    stages = Stage("source-1", 0, source), Stage("join-2", 1, Join(PORT, newest=newest), (PORT,))
+    return Pipeline(stages, 1)
+
+
+def put(*atoms: bytes) -> Out:
+    return Out("source-1", MAIN, b"k", atoms, Timestamp(3))
+
+
+def read(*atoms: bytes) -> Out:
+    (window,) = TENS.fn.assign(Timestamp(3))
+    return Out("join-2", MAIN, b"k", (b"x",), Timestamp(3), window, joined=bool(atoms), aside=atoms)
+
+
+@pytest.mark.parametrize(
+    ("newest", "steps"),
+    [
+        (False, [[read(), put(b"a")], [read(b"a"), put(b"b")], [read(b"a", b"b")]]),
+        (True, [[read(), put(b"a")], [read(b"a"), put(b"b"), put(b"c")], [read(b"b", b"c")], [read(b"b", b"c")]]),
+    ],
+)
+def test_steps_read_what_was_there_before(newest: bool, steps: list[list[Out]]) -> None:
+    check(job(newest), steps)
+
+
+@pytest.mark.parametrize(
+    ("newest", "atoms"),
+    [(False, [b"b"]), (False, [b"a", b"a", b"b"]), (False, []), (True, [b"a", b"b"]), (True, [b"a"]), (True, [])],
+)
+def test_anything_else_is_broken(newest: bool, atoms: list[bytes]) -> None:
+    with pytest.raises(Broken, match="join-2 has read"):
+        check(job(newest), [[put(b"a")], [put(b"b")], [read(*atoms)]])

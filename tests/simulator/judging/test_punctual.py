@@ -1,0 +1,81 @@
+"""A pane that comes too early or too late is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.model.windows import IntervalWindow, PaneInfo, Timing
+from simulator.judging.punctual import StepRun, check
+from simulator.judging.records import Broken, Drop, Out, Record
+from simulator.scenario.kinds import MAIN, Event, Group, Source
+from simulator.scenario.plans import Pipeline, Stage
+
+WINDOW = IntervalWindow(Timestamp(3), Timestamp(13))
+EARLY = PaneInfo(0, -1, Timing.EARLY, True, False)
+LATE = PaneInfo(1, 1, Timing.LATE, False, False)
+LAST = PaneInfo(2, 2, Timing.LATE, False, True)
+OVER, EXPIRED = 20, 40
+
+
+def came(*atoms: bytes) -> tuple[Record, ...]:
+    return tuple(Out("source-1", MAIN, b"k", (atom,), Timestamp(5)) for atom in atoms)
+
+
+def pane(info: PaneInfo, *atoms: bytes) -> Record:
+    return Out("group-2", MAIN, b"k", atoms, Timestamp(12), WINDOW, info, elements=len(atoms))
+
+
+def step(
+    *records: Record | tuple[Record, ...], time: int = 0, at: int = 0, leftover: bool = False
+) -> tuple[StepRun, Any]:
+    left = frozenset({("group-2", 0)}) if leftover else frozenset()
+    flat = [each for of in records for each in (of if isinstance(of, tuple) and not hasattr(of, "stage") else (of,))]
+    return StepRun(Timestamp(time), {"group-2": Timestamp(at)}, left), flat
+
+
+def checked(trigger: str, *steps: tuple[StepRun, Any], lateness: int = 20) -> dict[str, int]:
+    source = Stage("source-1", 0, Source((Event(b"a", b"k", 5),)))
+    group = Stage("group-2", 1, Group(trigger=trigger, count=2, lateness=lateness), (Port("source-1", MAIN),))
+    return dict(check(Pipeline((source, group), 1), steps))
+
+
+def test_panes_that_come_in_time() -> None:
+    checked("counts", step(came(b"a", b"b", b"c"), pane(EARLY, b"a", b"b")))
+    assert checked("clock", step(came(b"a")), step(pane(EARLY, b"a"), time=2000)) == {
+        "panes by the clock": 1,
+        "late panes": 0,
+    }
+    checked("early and late", step(came(b"a"), pane(LATE, b"a"), at=OVER))
+    checked("watermark", step(came(b"a"), at=OVER, leftover=True), step(pane(LAST, b"a"), at=OVER))
+    checked("never", step(came(b"a"), at=OVER), step(pane(LAST, b"a"), at=EXPIRED))
+    drop = Drop("group-2", b"k", (b"b",), Timestamp(5), WINDOW, True, Timestamp(EXPIRED))
+    checked("never", step(came(b"a"), pane(LAST, b"a")), step(came(b"b"), drop, at=int(MAX_TIMESTAMP)))
+    checked(
+        "count and clock", step(came(b"a"), time=0), step(came(b"b"), time=800), step(pane(EARLY, b"a", b"b"), time=900)
+    )
+
+
+@pytest.mark.parametrize(
+    ("trigger", "steps", "told"),
+    [
+        ("counts", [step(came(b"a", b"b"))], "2 do not"),
+        ("always", [step(came(b"a"))], "1 do not"),
+        ("clock", [step(came(b"a")), step(pane(EARLY, b"a"), time=1999)], "too early"),
+        ("clock", [step(came(b"a")), step(time=2000)], "was due at 2000"),
+        ("early by the clock", [step(came(b"a")), step(time=2000)], "was due at 2000"),
+        ("early and late", [step(came(b"a"), at=OVER)], "the window is over"),
+        ("early and late", [step(came(b"a", b"b"), pane(LATE, b"a", b"b"), at=OVER)], "comes out alone"),
+        ("never", [step(came(b"a"), at=EXPIRED)], "has expired"),
+        ("synchronized", [step(came(b"a"))], "nothing waits"),
+        ("count or clock", [step(came(b"a")), step(pane(EARLY, b"a"), time=600)], "too early"),
+        ("count and clock", [step(came(b"a", b"b")), step(time=701)], "was due at 701"),
+        ("aligned clock", [step(came(b"a")), step(time=5600)], "was due at 5600"),
+    ],
+)
+def test_panes_that_do_not(trigger: str, steps: list[tuple[StepRun, Any]], told: str) -> None:
+    with pytest.raises(Broken, match=told):
+        checked(trigger, *steps)

@@ -1,0 +1,146 @@
+"""What was asked for and does not come into being is found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from arcbeam.engine.coordinator import (
+    CancelRequested,
+    Command,
+    DrainRequested,
+    End,
+    EndState,
+    Event,
+    Propose,
+    SavepointRequested,
+    SuspendRequested,
+    TearDown,
+    Warn,
+)
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.manifest.values import JobShape, Kind, Manifest, Pin
+from simulator.judging.records import Broken
+from simulator.judging.wishes import TOLD, WHILE_COMMITTING, Wishes
+
+NOW = Timestamp(0)
+TOLD_SO = Warn("savepoint 's' is not made: the job is cancelling")
+
+
+def manifest(
+    step: int, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, opening: int = 0, progress: bytes = b""
+) -> Manifest:
+    """A manifest of epoch 1, or an opening of another epoch."""
+    kind = Kind.OPENING if opening else Kind.STEP
+    shape = JobShape("p", 1, ())
+    before = (step, opening or 1, f"t{step}", f"t{step - 1}", kind, mode, NOW, b"", shape, (), (), (), (), (), ())
+    return Manifest("job", *before, progress, pins, ())
+
+
+def pin(name: str, step: int) -> Pin:
+    return Pin(name, step, NOW)
+
+
+class Played:
+    """A driver of epoch 1."""
+
+    def __init__(self, *events: Event) -> None:
+        self.happened: Counter[str] = Counter()
+        self.wishes = Wishes(lambda what: self.happened.update([what]))
+        self.wishes.opened(None, None, manifest(0, opening=1))
+        self.head = manifest(0, opening=1)
+        self.hears(*events)
+
+    def hears(self, *events: Event, says: tuple[Command, ...] = ()) -> Played:
+        for event in events:
+            self.wishes.handled(1, event, says)
+        return self
+
+    def proposes(self, step: int = 1) -> Played:
+        command = Propose(step, NOW, CommitMode.RUNNING, Times(), b"", ())
+        self.wishes.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), command))
+        return self
+
+    def commits(self, *pins: Pin, mode: CommitMode = CommitMode.RUNNING, step: int = 1) -> Played:
+        made = manifest(step, *pins, mode=mode)
+        self.wishes.real(self.head, made)
+        self.head = made
+        return self
+
+    def ends(self, state: EndState, *says: Command) -> Played:
+        self.wishes.handled(1, SavepointRequested(NOW, "unheard"), (Warn("'unheard'"), *says, End(state)))
+        return self
+
+
+SAVE, DRAIN, SUSPEND = (of(NOW, "s") for of in (SavepointRequested, DrainRequested, SuspendRequested))
+MADE = pin("s", 1)
+
+
+def test_what_comes_into_being() -> None:
+    Played(SAVE).proposes().commits(MADE).ends(EndState.FAILED)
+    Played(SUSPEND).proposes().commits(MADE, mode=CommitMode.SUSPENDED).ends(EndState.STOPPED)
+    Played(DRAIN).proposes().commits(mode=CommitMode.DRAINING).proposes(2).commits(
+        pin("s", 2), mode=CommitMode.DRAINED, step=2
+    )
+    waiting = Played().proposes().hears(SAVE).commits().proposes(2).commits(pin("s", 2), step=2).ends(EndState.DONE)
+    assert waiting.happened == {WHILE_COMMITTING: 1}
+    told = Played(SAVE).hears(CancelRequested(NOW), says=(TOLD_SO, TearDown((), NOW))).ends(EndState.CANCELLED)
+    assert told.happened == {TOLD: 1}
+
+
+@pytest.mark.parametrize(
+    ("play", "told"),
+    [
+        (lambda: Played(SAVE).proposes().commits(), "has not the savepoints ['s'], which were asked for"),
+        (lambda: Played().proposes().commits(MADE), "for which nobody has asked"),
+        (lambda: Played(SUSPEND).proposes().commits(), "was proposed when SuspendRequested had been heard"),
+        (lambda: Played(SUSPEND).proposes().commits(mode=CommitMode.SUSPENDED), "has not the savepoints"),
+        (lambda: Played().proposes().commits(mode=CommitMode.SUSPENDED), "was proposed when None"),
+        (lambda: Played(DRAIN).proposes().commits(mode=CommitMode.DRAINED), "has not the savepoints"),
+        (lambda: Played(DRAIN, SUSPEND), "heading elsewhere"),
+        (lambda: Played(SAVE).ends(EndState.DONE), "neither made nor told"),
+        (lambda: Played().ends(EndState.STOPPED), "nobody has asked for that"),
+        (lambda: Played(CancelRequested(NOW)).ends(EndState.DONE), "was cancelled"),
+        (lambda: Played(SAVE).proposes().commits(MADE).proposes(2).commits(step=2), "nobody has given them up"),
+    ],
+    ids=[
+        "lost",
+        "strange",
+        "not-suspended",
+        "no-name",
+        "suspended",
+        "no-last",
+        "both",
+        "unseen",
+        "stopped",
+        "ran-on",
+        "gone",
+    ],
+)
+def test_what_does_not(play: Callable[[], Played], told: str) -> None:
+    with pytest.raises(Broken) as broken:
+        play()
+    assert told in str(broken.value)
+
+
+def test_a_savepoint_that_is_given_up_is_gone_and_stays_gone() -> None:
+    played = Played(SAVE).proposes().commits(MADE)
+    played.wishes.release(1, "s")
+    with pytest.raises(Broken, match="which were given up"):
+        played.proposes(2).commits(MADE, step=2)
+    played.commits(step=2)
+
+
+def test_an_opening_has_the_savepoints_that_there_were_and_what_it_goes_on_from() -> None:
+    wishes, head, origin = Wishes(print), manifest(5, pin("s", 2), pin("t", 4)), manifest(2, pin("s", 2))
+    wishes.opened(head, origin, manifest(6, *head.pins, opening=2))
+    with pytest.raises(Broken, match="opens with savepoints"):
+        wishes.opened(head, origin, manifest(6, *origin.pins, opening=2))
+    with pytest.raises(Broken, match="has other progress"):
+        wishes.opened(head, origin, manifest(6, *head.pins, opening=2, progress=b"x"))
+    with pytest.raises(Broken, match="was to go on from s"):
+        wishes.resumed(head, "s")

@@ -1,0 +1,88 @@
+"""Whole systems from seeds: 200 in every run of the tests, with faults of every kind.
+
+A seed that fails is played again by `python -m simulator --seed N`, which looks for the shortest story.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from simulator import Failure, FaultKind, RequestKind, Scenario, World, scenario_of, shrunk
+from simulator.__main__ import main
+from simulator.judging.wishes import TOLD, WHILE_COMMITTING
+from simulator.shrinking import played
+
+SEEDS = range(200)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[int, World | Failure]:
+    """The worlds of all seeds as they were in the end, or how they failed."""
+    return {seed: played(scenario_of(seed)) for seed in SEEDS}
+
+
+@pytest.fixture(scope="module")
+def happened(found: dict[int, World | Failure]) -> Counter[str]:
+    """How often what happened, in all of them."""
+    return sum((world.happened for world in found.values() if isinstance(world, World)), Counter())
+
+
+@pytest.mark.contract(
+    "ENG-01", "ENG-02", "ENG-03", "ENG-04", "ENG-05", "ENG-06", "ENG-08", "ENG-10", "ENG-11", "ENG-12"
+)
+@pytest.mark.contract("ENG-13", "STORE-01", "STORE-02", "STORE-03", "STORE-04", "STORE-05", "STORE-07")
+@pytest.mark.contract("SDF-02", "SDF-04", "SDF-05", "SDF-08", "SDF-10", "SDF-11")
+@pytest.mark.contract("END-01", "END-02", "END-03", "END-04", "WM-03", "WM-09")
+def test_nothing_is_lost_doubled_or_late_whatever_goes_wrong(found: dict[int, World | Failure]) -> None:
+    failures = [failure for failure in found.values() if isinstance(failure, Failure)]
+    if failures:
+        seeds = ", ".join(str(failure.scenario.seed) for failure in failures)
+        pytest.fail(f"seeds {seeds} fail; the first:\n{shrunk(failures[0], tries=100)}")
+
+
+@pytest.mark.parametrize("kind", [*FaultKind, *RequestKind], ids=lambda kind: kind.name)
+def test_it_did_happen(kind: FaultKind | RequestKind, happened: Counter[str]) -> None:
+    assert happened[kind.value]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "CommitUnknown",
+        "CommitRefused",
+        "CommitConflicted",
+        "an ended job was finished",
+        "could not take over",
+        "preparing made new work",
+        "sweeps",
+        "tasks were rescaled",
+        "state was moved to other levels",
+        "what was not published was taken over",
+        "late panes",
+        "panes by the clock",
+        WHILE_COMMITTING,
+        TOLD,
+    ],
+)
+def test_this_did_happen_too(what: str, happened: Counter[str]) -> None:
+    assert happened[what]
+
+
+def test_a_seed_gives_the_same_story_again() -> None:
+    stories = [_story(scenario_of(7)) for _ in range(2)]
+    assert stories[0] == stories[1]
+
+
+def _story(scenario: Scenario) -> list[str]:
+    world = played(scenario)
+    assert isinstance(world, World)
+    return world.story
+
+
+@pytest.mark.parametrize("seeds", ["5", "x..3", "5..3", ".."])
+def test_seeds_that_are_none_are_refused(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--seeds", seeds])
+    assert "is not of the form A..B" in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""Bad input of a streaming job on Spark: what is wrong with it waits, is told, and holds up nobody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms import trigger, window
+from apache_beam.utils.timestamp import Timestamp
+from click.testing import CliRunner
+
+from arcbeam.cli import main
+from tests.notes import note, noted
+from tests.offsets import Endless
+from tests.spark.streaming.days.jobs import in_fives, panes, pipeline, ticks
+from tests.spark.streaming.fed import fed, feed
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def test_an_event_of_the_far_future_waits_and_holds_nobody_up(tmp_path: Path) -> None:
+    with pipeline() as p:
+        far = Timestamp.from_rfc3339("9999-01-01T00:00:00Z")
+        times = ticks(p, 12) | beam.Map(lambda n: window.TimestampedValue((0, n), far if n == 3 else n))
+        counts = times | beam.WindowInto(window.FixedWindows(4)) | beam.GroupByKey()
+        _ = counts | beam.Map(lambda pair, folder: note(sorted(pair[1]), folder), str(tmp_path))
+    (written,) = (file.read_text().splitlines() for file in sorted(tmp_path.iterdir()) if "[3]" in file.read_text())
+    assert written[-1] == "[3]"
+    assert sorted(noted(tmp_path)) == [[0, 1, 2], [3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+@pytest.mark.contract("ENG-02", "END-04")
+def test_a_source_that_stalls_holds_its_windows_and_nobody_else_and_goes_on_when_it_can(tmp_path: Path) -> None:
+    alone, both, state, mended = (tmp_path / name for name in ("alone", "both", "state", "mended"))
+    alone.mkdir()
+    both.mkdir()
+
+    def submit() -> Any:
+        p = pipeline(f"--checkpoint_dir={state}")
+        steady, stalled = ticks(p, 15, "Steady"), ticks(p, 15, "Stalled", stalls_at=7, until=str(mended))
+        for folder, name, of in ((alone, "Alone", steady), (both, "Both", (steady, stalled) | beam.Flatten())):
+            keyed = of | f"{name} keyed" >> beam.Map(lambda n: (0, n))
+            grouped = keyed | f"{name} windows" >> beam.WindowInto(window.FixedWindows(5)) | name >> beam.GroupByKey()
+            _ = grouped | f"{name} noted" >> beam.Map(lambda pair, to: note(sorted(pair[1]), to), str(folder))
+        return p.run()
+
+    result = submit()
+    while len(panes(alone)) < 3:
+        assert result.wait_until_finish(50) == "RUNNING"
+    assert any("Stalled" in cause.stage for cause in result.status().causes)
+    result.cancel()
+    result.wait_until_finish()
+    twice = [tuple(sorted(pane * 2)) for pane in in_fives(15)]
+    assert panes(alone) == in_fives(15)
+    assert panes(both) == twice[:1]
+    mended.touch()
+    assert submit().wait_until_finish() == "DONE"
+    assert panes(alone) == in_fives(15)
+    assert panes(both) == twice
+
+
+def test_one_key_has_half_of_the_data() -> None:
+    with pipeline() as p:
+        made = p | beam.Impulse() | beam.FlatMap(lambda _: range(40_000))
+        keyed = made | beam.Map(lambda n: window.TimestampedValue((n % 1000 if n % 2 else -1, n), n // 10_000))
+        sizes = (
+            keyed
+            | beam.WindowInto(window.FixedWindows(2))
+            | beam.GroupByKey()
+            | beam.MapTuple(lambda key, values: (key == -1, len(list(values))))
+        )
+        assert_that(sizes | beam.combiners.Count.PerElement(), equal_to([((True, 10_000), 1), ((False, 20), 500)] * 2))
+
+
+class Silent(beam.DoFn):
+    """Numbers below what a folder says, of a source that knows no watermark, and no end."""
+
+    @beam.DoFn.unbounded_per_element()
+    def process(self, element: str, tracker: Any = beam.DoFn.RestrictionParam(Endless())) -> Iterator[Any]:
+        until = int(Path(element, "fed").read_text().split()[0])
+        for n in range(tracker.current_restriction().start, until):
+            if not tracker.try_claim(n):
+                return
+            yield window.TimestampedValue(n, n)
+        tracker.defer_remainder(Timestamp.of(time.time() + 0.05))
+
+
+def keyed_by_two(n: int, read: str) -> tuple[int, int]:
+    if n % 100 == 99:
+        note(n, read)
+    return n % 2, n
+
+
+@pytest.mark.contract("END-02", "END-03", "WM-06")
+def test_windows_that_never_close_wait_in_state_are_told_and_come_out_with_a_drain(tmp_path: Path) -> None:
+    """One is the global one of a source without an end, the others are of a source that reports no watermark."""
+    source, state, read = (tmp_path / name for name in ("source", "state", "read"))
+    outs = {name: tmp_path / name for name in ("global", "held")}
+    for folder in (read, *outs.values()):
+        folder.mkdir()
+
+    def submit() -> Any:
+        p = pipeline(f"--checkpoint_dir={state}")
+        silent = p | "Who" >> beam.Create([str(source)]) | "Silent" >> beam.ParDo(Silent())
+        held = silent | "Tens" >> beam.WindowInto(window.FixedWindows(10))
+        endless = fed(p, source) | "Endless" >> beam.WindowInto(
+            window.GlobalWindows(),
+            trigger=trigger.AfterWatermark(),
+            accumulation_mode=trigger.AccumulationMode.DISCARDING,
+        )
+        for name, numbers in (("global", endless), ("held", held)):
+            keyed = numbers | f"Key {name}" >> beam.Map(keyed_by_two, str(read))
+            grouped = keyed | f"Group {name}" >> beam.GroupByKey()
+            _ = grouped | f"Note {name}" >> beam.Map(
+                lambda pair, to: note((pair[0], sorted(pair[1])), to), str(outs[name])
+            )
+        return p.run()
+
+    def kept(result: Any, least: int) -> int:
+        """Waits until both groupings have kept as much, and the job tells of both; bytes of their state."""
+        while True:
+            status = result.status()
+            groups = [] if status is None else [each for each in status.stages if "Group" in each.stage]
+            told = bool(groups) and all(stage.state_bytes > least for stage in groups)
+            if told and any("Silent" in cause.stage for cause in status.causes):
+                return min(stage.state_bytes for stage in groups)
+            assert result.wait_until_finish(50) == "RUNNING"
+
+    feed(source, 200)
+    first = submit()
+    before = kept(first, 0)
+    (said,) = (message.text for message in first.messages() if "puts out nothing before" in message.text)
+    assert "Group global" in said
+    assert first.suspend() is not None
+    assert "reports no watermark" in CliRunner().invoke(main.main, ["status", str(state)]).output
+    feed(source, 20_000)
+    second = submit()
+    assert kept(second, before) > before, "it is in the state, and not in somebody's memory"
+    assert [noted(out) for out in outs.values()] == [[], []], "nothing fires for it"
+    while noted(read).count(19_999) < 2:
+        assert second.wait_until_finish(50) == "RUNNING"
+    second.drain()
+    assert second.wait_until_finish() == "DRAINED"
+    assert sorted(noted(outs["global"])) == [(key, list(range(key, 20_000, 2))) for key in (0, 1)]
+    assert sorted(n for _, pane in noted(outs["held"]) for n in pane) == list(range(20_000))

@@ -1,0 +1,37 @@
+"""A streaming job whose transform kills its worker each time: it ends soon, and says why meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+
+from arcbeam.errors import WorkerLostError
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log.chain import read_newest
+from arcbeam.store.log.troublenote import trouble_of
+from arcbeam.store.manifest.values import Manifest
+from tests.spark.deaths import WAYS, dies_at, same
+from tests.spark.streaming.days.jobs import pipeline
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.mark.contract("BAT-06")
+@pytest.mark.parametrize("way", ["segfault", *(pytest.param(way, marks=pytest.mark.long) for way in ("exit", "kill"))])
+def test_job_gives_up_after_few_tries_and_status_has_shown_them(tmp_path: Path, way: str) -> None:
+    p = pipeline(f"--checkpoint_dir={tmp_path / 'state'}")
+    fused = p | beam.Create(range(2_000), reshuffle=False) | "First" >> beam.Map(same)
+    _ = fused | "Culprit" >> beam.Map(dies_at, 700, way) | "Last" >> beam.Map(same)
+    with pytest.raises(WorkerLostError) as caught:
+        p.run().wait_until_finish()
+    error = caught.value
+    assert (error.step, error.how, error.tries) == ("Culprit", WAYS[way], 3)
+    blobs = FolderBlobs(tmp_path / "state")
+    head = read_newest(blobs)
+    assert isinstance(head, Manifest)
+    trouble = trouble_of(blobs, head)
+    assert trouble is not None
+    assert (trouble.stage, trouble.step) == ("Culprit", head.step + 1)
+    assert trouble.why == f"a worker died in try 2 of 3, in transform 'Culprit', {WAYS[way]}"

@@ -1,0 +1,115 @@
+"""What DoFns may do at the end of a job in steps: when they are asked, and what becomes of what they put out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from arcbeam import ArcbeamRunner
+from arcbeam.errors import UserCodeError
+from tests.ends import Tells, TellsAndCounts, called
+from tests.notes import note, noted
+from tests.spark.streaming.fed import fed, feed
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+_ALL = [f"{name} {what}" for what in ("prepares", "shuts down") for name in ("first", "second", "third")]
+
+
+def pipeline(*arguments: str) -> beam.Pipeline:
+    # One task for each level, so each is asked by one.
+    return beam.Pipeline(runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=1", *arguments]))
+
+
+class Job:
+    """A source that is fed, a DoFn, one with state, and one behind a grouping; all in the global window."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self.state, self.out, self.read = (folder / name for name in ("source", "state", "out", "read"))
+        self.calls = folder / "calls"
+        for each in (self.out, self.read):
+            each.mkdir(parents=True)
+
+    def submit(self) -> Any:
+        p = pipeline(f"--checkpoint_dir={self.state}", "--allow_unsafe_triggers")
+        numbers = fed(p, self.source) | "Read" >> beam.Map(lambda n, to: note(n, to) or n, str(self.read))
+        keyed = numbers | "First" >> beam.ParDo(Tells("first", self.calls, 1000)) | beam.Map(lambda n: ("k", n))
+        counted = keyed | "Second" >> beam.ParDo(TellsAndCounts("second", self.calls, ("k", 50_000)))
+        summed = counted | beam.CombinePerKey(sum) | "Third" >> beam.ParDo(Tells("third", self.calls, ("end", 0)))
+        _ = summed | "Out" >> beam.Map(note, str(self.out))
+        return p.run()
+
+    def submitted(self, count: int) -> Any:
+        """A job that has read so many."""
+        feed(self.source, count)
+        result = self.submit()
+        while len(noted(self.read)) < count:
+            assert result.wait_until_finish(50) == "RUNNING"
+        return result
+
+    def results(self) -> dict[str, int]:
+        return dict(noted(self.out))
+
+
+def _expected(count: int) -> dict[str, int]:
+    return {"k": sum(range(count)) + 51_000, "count of k": count + 1, "end": 0}
+
+
+@pytest.mark.contract("END-01", "END-03", "END-05")
+def test_none_is_asked_by_a_suspension_and_all_by_the_end_of_the_source(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.submitted(4).suspend()
+    assert called(job.calls) == []
+    feed(job.source, 6, end=True)
+    assert job.submit().wait_until_finish() == "DONE"
+    assert job.results() == _expected(6), "nothing of it is late"
+    lines = job.calls.read_text().splitlines()
+    assert called(job.calls) == _ALL, "from sources to sinks"
+    assert [lines.count(f"{name} prepares") for name in ("first", "second", "third")] == [1, 1, 1]
+    # Whoever finds the job ended makes the last calls again: nobody knows whether they were made.
+    job.calls.unlink()
+    assert job.submit().wait_until_finish() == "DONE"
+    assert called(job.calls) == _ALL[3:]
+
+
+@pytest.mark.contract("END-02", "END-05")
+def test_all_are_asked_by_a_drain(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    result = job.submitted(4)
+    result.drain()
+    assert result.wait_until_finish() == "DRAINED"
+    assert job.results() == _expected(4)
+    assert called(job.calls) == _ALL
+
+
+@pytest.mark.contract("END-04", "END-05")
+def test_none_is_asked_by_a_cancellation_or_an_error(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.submitted(4).cancel()
+    feed(job.source, 14, end=True)
+    with pytest.raises(UserCodeError, match="unlucky"):
+        job.submit().wait_until_finish()
+    assert called(job.calls) == []
+    assert job.results() == {}
+
+
+@pytest.mark.contract("END-05")
+def test_shutdown_that_raises_or_hangs_is_told_by_name_and_the_job_ends_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = tmp_path / "calls"
+    with caplog.at_level(logging.WARNING, "arcbeam.streaming"), pipeline("--shutdown_seconds=8") as p:
+        raises = p | beam.Create([1]) | "Raises" >> beam.ParDo(Tells("raises", calls, fails=True))
+        hangs = raises | beam.Reshuffle() | "Hangs" >> beam.ParDo(Tells("hangs", calls, hangs=120.0))
+        _ = hangs | "Again" >> beam.Reshuffle() | "Last" >> beam.ParDo(Tells("last", calls))
+    assert p.result.state == "DONE"
+    told = [record.getMessage() for record in caplog.records if "shutting down" in record.getMessage()]
+    assert any("Tells of 'Raises' has raised OSError: gone" in text for text in told), told
+    assert any("shutdown of 'Hangs' has not answered in" in text for text in told), told
+    assert any("shutdown of 'Last' is not called any more" in text for text in told), told
+    assert called(calls)[3:] == ["raises shuts down", "hangs shuts down"]

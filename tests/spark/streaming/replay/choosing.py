@@ -1,0 +1,101 @@
+"""Which seeds are replayed in every run: so few, and of small pipelines, that all that can be expressed is among them.
+
+Owns what there is to express. Must not know how it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from arcbeam.engine.grouping.strategy import PaneTime
+from simulator.scenario.kinds import TRIGGERS, Expand, Group, Join, Keep, Kind, Pass, Source
+from simulator.scenario.plans import Stage
+from simulator.scenario.special import HEAVY, WAITING
+from simulator.scenario.windowings import CALENDAR, MERGING, WINDOWINGS
+from tests.spark.streaming.replay.running import cancelled_behind, chosen, dies_behind
+
+AMONG = range(200)
+"""The seeds among which they are chosen."""
+HOW_MANY = 20
+WAYS = ("end", "clock", "each", "drawers", "order")
+"""Of keeping, as the SDK has words for them."""
+THERE_IS: Sequence[object] = (
+    *(Source, Pass, Expand, Join, Keep, Group, *PaneTime),
+    *(("trigger", trigger) for trigger in TRIGGERS),
+    *(("way", way) for way in WAYS),
+    *(("group", name) for name in WINDOWINGS),
+    *(("keep", name) for name in WINDOWINGS if name not in (*MERGING, *CALENDAR)),
+    *(("join", name) for name in ("fixed", "sliding", "global", "lanes")),
+    *((name, "side", yes) for name in ("keep", "expand") for yes in (True, False)),
+    *(("accumulating", a, "combined", c) for a in (True, False) for c in (True, False)),
+    *(
+        (name, yes)
+        for name in ("closes", "quiet", "late", "bounded", "surprising", "together")
+        for yes in (True, False)
+    ),
+    *((name, yes) for name in ("paused", "polled", "cancelled", "died") for yes in (True, False)),
+    *((name, n) for name in ("inputs", "outputs") for n in (1, 2)),
+    *(("shards", n) for n in (1, 2, 3, 4)),
+)
+"""All that can be expressed."""
+
+
+@cache
+def seeds() -> tuple[int, ...]:
+    """Each that adds most to those before it, by what it costs; what is there twice adds nothing."""
+    left = {seed: frozenset(has(seed)) for seed in AMONG if seed % HEAVY not in (WAITING, HEAVY - 1)}
+    wanted = dict.fromkeys(THERE_IS, 2)
+    found: list[int] = []
+    while len(found) < HOW_MANY:
+        worth = {seed: sum(wanted.get(what, 0) for what in of) / _cost(seed) for seed, of in left.items()}
+        best = max(worth, key=lambda seed: (worth[seed], -seed))
+        found.append(best)
+        for what in left.pop(best):
+            wanted[what] = max(0, wanted.get(what, 0) - 1)
+    return tuple(found)
+
+
+def has(seed: int) -> Iterator[object]:
+    """What a seed has of all there is."""
+    pipeline = chosen(seed).pipeline
+    yield from (("shards", pipeline.shards), ("cancelled", cancelled_behind(seed) > 0), ("died", dies_behind(seed) > 0))
+    for stage in pipeline.stages:
+        yield from _of_a_stage(stage)
+
+
+def _of_a_stage(stage: Stage) -> Iterator[object]:
+    yield from (("inputs", len(stage.inputs)), ("outputs", len(stage.outputs)), ("together", stage.together))
+    yield from _of_a_kind(stage.kind)
+
+
+def _of_a_kind(kind: Kind) -> Iterator[object]:
+    yield type(kind)
+    match kind:
+        case Group():
+            yield from (("trigger", kind.trigger), ("group", kind.windowing.name), kind.pane_time)
+            yield ("accumulating", kind.accumulating, "combined", kind.combined)
+            yield from (("closes", kind.closes), ("quiet", kind.quiet), ("late", kind.lateness > 0))
+        case Keep():
+            yield from (("way", kind.way), ("keep", kind.windowing.name), ("keep", "side", kind.side is not None))
+        case Expand():
+            yield ("expand", "side", kind.side is not None)
+        case Join():
+            yield ("join", kind.windowing.name)
+        case Source():
+            yield from (("bounded", kind.bounded), ("surprising", any(event.surprising for event in kind.events)))
+            yield from (("paused", kind.pace.pause > 0), ("polled", kind.pace.polls > 0))
+
+
+def _cost(seed: int) -> int:
+    """About how long it takes: each stage is a level of a step or two."""
+    return 2 + len(chosen(seed).pipeline.stages)
+
+
+def counted(of: Sequence[int]) -> Mapping[str, int]:
+    """How often what of these seeds was left out."""
+    found: dict[str, int] = {}
+    for seed in of:
+        for what, count in chosen(seed).left_out.items():
+            found[what] = found.get(what, 0) + count
+    return found

@@ -1,0 +1,117 @@
+"""What of a simulated pipeline the SDK can say: the same pipeline, with what it cannot say left out.
+
+Owns what is left out or told otherwise, and the scale of time. Must not know how a pipeline is built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from arcbeam.model.timestamps import END_OF_GLOBAL_WINDOW, MIN_TIMESTAMP
+from simulator.scenario.kinds import Buffer, Event, Expand, Group, Join, Keep, Kind, Pace, Pass, Source
+from simulator.scenario.plans import Pipeline
+from simulator.scenario.windowings import CALENDAR, Windowing
+
+MILLISECOND = 1000
+"""What lateness is told in: simulated microseconds become milliseconds."""
+_LONG = 10**9
+"""Sources whose events are farther apart need not be stretched."""
+_CHECKPOINTS = 3
+"""A restriction that makes more of them takes as many steps, each of which takes as long as a step does."""
+_PAUSE = 30_000
+"""No pause is longer, in microseconds."""
+
+
+@dataclass(frozen=True)
+class Expressed:
+    """A pipeline that can be built.
+
+    Attributes:
+        pipeline: the stages.
+        left_out: how often what was left out, or told otherwise.
+    """
+
+    pipeline: Pipeline
+    left_out: Counter[str]
+
+
+def expressed(pipeline: Pipeline) -> Expressed:
+    """A pipeline as the SDK can say it."""
+    left_out: Counter[str] = Counter()
+    scale = 1 if _is_long(pipeline) else MILLISECOND
+    stages = tuple(
+        replace(stage, kind=_shorter(_scaled(_said(stage.kind, left_out), scale))) for stage in pipeline.stages
+    )
+    return Expressed(Pipeline(stages, pipeline.shards), left_out)
+
+
+def _is_long(pipeline: Pipeline) -> bool:
+    """Whether events of a source are hours and days apart."""
+    sources = [stage.kind for stage in pipeline.stages if isinstance(stage.kind, Source)]
+    times = [[event.time for event in source.events] for source in sources]
+    return any(max(of) - min(of) > _LONG for of in times)
+
+
+def _said(kind: Kind, left_out: Counter[str]) -> Kind:
+    match kind:
+        case Buffer():
+            left_out["a buffer until the job prepares to shut down"] += 1
+            return Pass()
+        case Keep(way="expiration" | "clock or expiration"):
+            left_out["a callback on the expiration of a window"] += 1
+            return replace(kind, way=kind.way.removesuffix("expiration").removesuffix(" or ") or "end")
+        case Group(closes=True, quiet=False):
+            # What the SDK writes if nothing is chosen: see `harness.bundle.strategies.empty_panes`.
+            left_out["empty panes both on time and at the close of a window"] += 1
+            return replace(kind, quiet=True)
+    return kind
+
+
+def _scaled(kind: Kind, scale: int) -> Kind:
+    """The same with all event times and lengths so many times as long."""
+    if scale == 1:
+        return kind
+    match kind:
+        case Source():
+            return replace(kind, events=tuple(replace(event, time=_stretched(event, scale)) for event in kind.events))
+        case Group():
+            return replace(kind, windowing=_wider(kind.windowing, scale), lateness=kind.lateness * scale)
+        case Keep():
+            lateness, delay = kind.lateness * scale, kind.delay * scale
+            return replace(kind, windowing=_wider(kind.windowing, scale), lateness=lateness, delay=delay)
+        case Expand() | Join():
+            return replace(kind, windowing=_wider(kind.windowing, scale))
+        case Pass(delay) if delay is not None:
+            return replace(kind, delay=delay * scale, jump=None if kind.jump is None else kind.jump * scale)
+    return kind
+
+
+def _stretched(event: Event, scale: int) -> int:
+    """Away from the end of time that is near, if one is."""
+    for end in (MIN_TIMESTAMP, END_OF_GLOBAL_WINDOW):
+        if abs(event.time - end) < _LONG:
+            return int(end + (event.time - end) * scale)
+    return event.time * scale
+
+
+def _wider(windowing: Windowing, scale: int) -> Windowing:
+    return windowing if windowing.name in CALENDAR else replace(windowing, size=windowing.size * scale)
+
+
+def _shorter(kind: Kind) -> Kind:
+    """The same in fewer steps."""
+    match kind:
+        case Source(events, pace, parts):
+            return replace(kind, pace=_quicker(pace, math.ceil(len(events) / parts)))
+        case Expand(copies, pace):
+            return replace(kind, pace=_quicker(pace, copies))
+        case Keep():
+            return replace(kind, pause=min(kind.pause, _PAUSE))
+    return kind
+
+
+def _quicker(pace: Pace, positions: int) -> Pace:
+    piece = max(pace.piece, math.ceil(positions / _CHECKPOINTS))
+    return replace(pace, piece=piece, pause=min(pace.pause, _PAUSE), polls=min(pace.polls, 1))

@@ -1,0 +1,67 @@
+"""What reaches a driver from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.spark.streaming import controlrequests
+from arcbeam.spark.streaming.controlrequests import EventQueue, RequestWatch, WallClock
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import requests
+from arcbeam.store.log.requests import Answer, Said
+from arcbeam.streaming.driver.requests import RequestDesk
+from tests.store.samples import opened
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.contract("ENG-07")
+def test_a_clock_that_is_set_back_goes_on_and_one_that_is_set_forward_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall, running = 1_000 * SECOND, 50 * SECOND
+    monkeypatch.setattr(time, "time_ns", lambda: wall)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: running)
+    clock = WallClock()
+    assert clock.now() == 1_000_000_000
+    wall, running = wall - 3_600 * SECOND, running + 2 * SECOND
+    assert clock.now() == 1_002_000_000
+    wall, running = wall + SECOND, running + SECOND
+    assert clock.now() == 1_003_000_000
+    wall, running = 9_000 * SECOND, running + SECOND
+    assert clock.now() == 9_000_000_000
+
+
+def test_a_driver_begins_where_the_one_before_has_been(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 5 * SECOND)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: 0)
+    clock = WallClock()
+    clock.start_at(Timestamp(7_000_000))
+    assert clock.now() == 7_000_000
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.contract("OPS-02")
+def test_answers_that_nobody_reads_go_also_while_a_driver_lives_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controlrequests, "_LOOKS_SECONDS", 0.001)
+    monkeypatch.setattr(controlrequests, "_FORGETS_EVERY", 2)
+    blobs, clock = FolderBlobs(tmp_path, sync=False), WallClock()
+    desk = RequestDesk(EventQueue(clock), clock)
+    desk.opened(blobs, opened(blobs).head)
+    blobs.put("requests/1-bad", b"no request")
+    with RequestWatch(desk, "job"):
+        soon(lambda: not requests.waiting(blobs))
+        requests.answer(blobs, "0000000000000005-old", Answer(Said.DONE))
+        soon(lambda: not list(blobs.list("answers")))

@@ -1,0 +1,112 @@
+"""What is new in a step comes to its tasks without a plan of its own, unless it is large."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from arcbeam.harness.operations.taskcontext import Settings
+from arcbeam.model.files import FileKind, Shard, ShardFile
+from arcbeam.spark.session.versions import Versions
+from arcbeam.spark.streaming import dataframes
+from arcbeam.spark.streaming.dataframes import StepFrames
+from arcbeam.spark.streaming.finalizing import Confirmed
+from arcbeam.spark.streaming.leveltask import Given, LevelTask, StepJob, property_of
+from arcbeam.store.jobtemp.location import JobLocation
+from arcbeam.streaming.assignment import StepOrder
+from tests.streaming.jobs import plan
+from tests.streaming.test_physicalplan import at
+
+FILE = ShardFile("x" * 300, FileKind.DELTA, 1, 0, 1, 0, b"", b"", 1, 1)
+STATES = tuple(Shard(level, 0, (FILE,)) for level in range(3))
+"""Of each level, so that no two levels are given the same."""
+
+
+@pytest.mark.contract("STORE-02")
+def test_a_plan_is_built_once_and_each_step_says_what_is_new_or_has_one_of_its_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    frames, said = StepFrames(spark, job), spark.sparkContext.getLocalProperty
+    order = StepOrder(plan(2, 1), 1, "store", (), (Shard(1, 0, (FILE,)), Shard(2, 1, (FILE,))))
+    confirmed = (Confirmed(1, (b"token",)),)
+    one, other = frames.of(order, confirmed), frames.of(replace(order, epoch=2), confirmed)
+    assert one.sameSemantics(other)
+    for level in range(3):
+        own = replace(order, epoch=2).of_level(
+            level, {placed.name for placed in job.placing.layout.at(level)}, job.placing.sides_of[level]
+        )
+        assert said(property_of(level)) == Given(own, confirmed).encoded()
+    # A name that does not compress.
+    large = replace(order, shards=(Shard(1, 0, (replace(FILE, name=random.Random(1).randbytes(1 << 18).hex()),)),))
+    assert not frames.of(large, confirmed).sameSemantics(one)
+    assert [said(property_of(level)) for level in range(3)] == [None] * 3
+
+
+def test_each_step_is_a_query_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    """A data frame that is collected a second time would read the shuffle files of the first step."""
+    frames = StepFrames(spark, StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
+    order = StepOrder(plan(2, 1), 1, "store", (), ())
+    steps = [frames.of(order, ()) for _ in range(3)]
+    queries = {step._jdf.queryExecution().hashCode() for step in steps}  # type: ignore[operator]
+    assert len(queries) == 3
+
+
+def test_step_of_upper_levels_has_their_tasks_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Levels have different numbers of tasks here, and each level's property is its own or is cleared."""
+    placing = at()
+    placing = replace(placing, layout=replace(placing.layout, tasks=(2, 3, 4)))
+    job = StepJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here())
+    frames, said = StepFrames(spark, job), spark.sparkContext.getLocalProperty
+    confirmed = (Confirmed(1, (b"token",)),)
+    exchanges = []
+    for first in (0, 1, 2, 1, 0):
+        order = StepOrder(plan(2, 1, first=first), 1, "store", (), (), STATES)
+        text = frames.of(order, confirmed)._jdf.queryExecution().analyzed().toString()  # type: ignore[operator]
+        assert text.count("MapInArrow") == 3 - first
+        assert f"Range (0, {placing.layout.tasks[first]}," in text
+        exchanges.append(text.count("Repartition"))
+        for level in range(3):
+            own = order.of_level(level, {placed.name for placed in placing.layout.at(level)}, placing.sides_of[level])
+            assert said(property_of(level)) == (Given(own, confirmed).encoded() if level >= first else None)
+    assert exchanges == [2, 1, 0, 1, 2]
+
+
+def test_large_step_gives_each_level_its_own_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placing = at()
+    given: list[tuple[int, Given | None]] = []
+
+    def noted(location: JobLocation, level: int, own: Given | None) -> LevelTask:
+        given.append((level, own))
+        return LevelTask(location, level, own)
+
+    monkeypatch.setattr(dataframes, "LevelTask", noted)
+    monkeypatch.setattr(dataframes, "_MOST_TOLD", 1)
+    frames = StepFrames(spark, StepJob("job", placing, Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
+    for first in (0, 1):
+        given.clear()
+        order = StepOrder(plan(2, 1, first=first), 1, "store", (), (), STATES)
+        frames.of(order, ())
+        levels = [(level, {each.name for each in placing.layout.at(level)}) for level in range(first, 3)]
+        assert all(one != other for (_, one), (_, other) in pairwise(given))
+        assert given == [
+            (level, Given(order.of_level(level, names, placing.sides_of[level]), ())) for level, names in levels
+        ]
+
+
+def test_limit_counts_all_levels_together(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = StepFrames(spark, StepJob("job", at(), Settings(), JobLocation(str(tmp_path)), "", Versions.here()))
+    order = StepOrder(plan(2, 1), 1, "store", (), ())
+    frames.of(order, ())
+    lengths = [len(spark.sparkContext.getLocalProperty(property_of(level)) or "") for level in range(3)]
+    for limit, fits in ((sum(lengths), True), (sum(lengths) - 1, False)):
+        monkeypatch.setattr(dataframes, "_MOST_TOLD", limit)
+        frames.of(order, ())
+        assert [spark.sparkContext.getLocalProperty(property_of(level)) is not None for level in range(3)] == [fits] * 3

@@ -1,0 +1,66 @@
+"""Callbacks wait in their worker until their attempt is known to be committed."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.harness.bundle.finalization import Callbacks
+from arcbeam.spark.streaming.finalizing import TOLD, Confirmed, WaitingCallbacks
+
+
+def calling(called: list[str], name: str) -> list[Callbacks]:
+    callbacks = Callbacks()
+    callbacks._kept.append(lambda: called.append(name))
+    return [callbacks]
+
+
+@pytest.mark.contract("SDF-13")
+def test_those_of_committed_attempts_are_called_once_and_the_others_never() -> None:
+    called: list[str] = []
+    waiting = WaitingCallbacks()
+    waiting.keep("job", 1, b"a", calling(called, "first"))
+    waiting.keep("job", 1, b"b", calling(called, "of another attempt"))
+    waiting.keep("job", 2, b"c", calling(called, "second"))
+    waiting.confirm("job", Confirmed(1, (b"a",)))
+    assert called == ["first"]
+    waiting.confirm("job", Confirmed(1, (b"a", b"b")))
+    waiting.confirm("job", Confirmed(2, (b"b", b"c")))
+    waiting.confirm("job", Confirmed(2, (b"b", b"c")))
+    assert called == ["first", "second"]
+
+
+def test_those_of_two_jobs_wait_beside_each_other_and_old_ones_are_forgotten() -> None:
+    called: list[str] = []
+    waiting = WaitingCallbacks()
+    waiting.keep("one", 1, b"a", calling(called, "one"))
+    waiting.keep("two", 1, b"b", calling(called, "two"))
+    waiting.keep("two", 2, b"c", [])
+    waiting.confirm("one", Confirmed(1, (b"a",)))
+    assert called == ["one"]
+    for step in range(2, TOLD + 2):
+        waiting.keep("two", step, b"b", calling(called, f"two at {step}"))
+    waiting.confirm("two", Confirmed(1, (b"b",)))
+    waiting.confirm("two", Confirmed(2, (b"b",)))
+    assert called == ["one", "two at 2"]
+
+
+def test_a_worker_that_had_no_task_in_the_next_step_hears_of_a_commit_later() -> None:
+    called: list[str] = []
+    waiting = WaitingCallbacks()
+    waiting.keep("job", 1, b"a", calling(called, "first"))
+    waiting.keep("job", 2, b"b", calling(called, "second"))
+    for confirmed in (Confirmed(2, (b"b",)), Confirmed(1, (b"a",)), Confirmed(1, (b"a",))):
+        waiting.confirm("job", confirmed)
+    assert called == ["second", "first"]
+
+
+def test_a_job_that_goes_on_keeps_its_own_however_many_come_and_go() -> None:
+    called: list[str] = []
+    waiting = WaitingCallbacks()
+    for step in range(20):
+        waiting.keep("long", step, b"a", calling(called, f"long {step}"))
+        waiting.keep(f"short {step}", 1, b"b", calling(called, "short"))
+    waiting.confirm("long", Confirmed(0, (b"a",)))
+    waiting.forget("long")
+    waiting.confirm("long", Confirmed(1, (b"a",)))
+    assert called == ["long 0"]

@@ -1,0 +1,340 @@
+"""Pipelines that wait for something: `status` and `inspect` say what, since when, and what would free it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import userstate, window
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.utils.timestamp import Duration, Timestamp
+from click.testing import CliRunner
+
+from arcbeam import ArcbeamRunner
+from arcbeam.cli import main
+from arcbeam.streaming.status.reasons import Cause
+from arcbeam.streaming.status.status import Status
+from tests.offsets import WholeUpTo
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.contract("WM-06", "OPS-02")]
+
+WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"
+SINCE = rf"since step \d+ \({WHEN}\)"
+MANY = 1 << 40
+
+
+class Numbers(beam.DoFn):
+    """Numbers, each at its own second; after each it is asked again, soon.
+
+    Args:
+        stalls_at: the number before which it has nothing more, or none.
+        seconds: after which it wants to be asked again then.
+        tells: whether it reports a watermark.
+    """
+
+    def __init__(self, stalls_at: int | None = None, seconds: float = 0.05, *, tells: bool = True) -> None:
+        self._stalls_at, self._seconds, self._tells = stalls_at, seconds, tells
+
+    @beam.DoFn.unbounded_per_element()
+    def process(
+        self,
+        element: int,
+        tracker: Any = beam.DoFn.RestrictionParam(WholeUpTo()),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+    ) -> Iterator[Any]:
+        n = tracker.current_restriction().start
+        # The first element of several is the one that says nothing.
+        idle = not self._tells and element == MANY
+        if n == self._stalls_at or idle:
+            tracker.defer_remainder(Duration(micros=int(self._seconds * 1e6)))
+            return
+        if not tracker.try_claim(n):
+            return
+        yield window.TimestampedValue(n, n)
+        watermark.set_watermark(Timestamp(n))
+        tracker.defer_remainder(Duration(micros=50_000))
+
+
+def numbers(p: beam.Pipeline, name: str, *of: int, **how: Any) -> Any:
+    return p | f"{name} of" >> beam.Create(of or [MANY], reshuffle=False) | name >> beam.ParDo(Numbers(**how))
+
+
+def grouped(of: Any) -> Any:
+    return (
+        of
+        | "Keyed" >> beam.Map(lambda n: (0, n))
+        | "Windows" >> beam.WindowInto(window.FixedWindows(4))
+        | "Grouped" >> beam.GroupByKey()
+    )
+
+
+class Remembers(beam.DoFn):
+    """Keeps what comes, and sets two timers of event time that the watermark does not come to."""
+
+    SEEN = userstate.BagStateSpec("seen", beam.coders.VarIntCoder())
+    SUM = userstate.CombiningValueStateSpec("sum", sum)
+    FAR = userstate.TimerSpec("far", TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        pair: tuple[int, int],
+        seen: Any = beam.DoFn.StateParam(SEEN),
+        total: Any = beam.DoFn.StateParam(SUM),
+        far: Any = beam.DoFn.TimerParam(FAR),
+    ) -> None:
+        seen.add(pair[1])
+        if pair[0] % 2:
+            total.add(pair[1])
+        for tag in ("one", "other"):
+            far.set(1000, dynamic_timer_tag=tag)
+
+    @userstate.on_timer(FAR)
+    def far(self) -> None:
+        raise AssertionError("it is far away")
+
+
+def test_keys_and_timers_are_counted_and_a_driver_that_goes_on_counts_on(tmp_path: Path) -> None:
+    def until(keys: int, stalls_at: int) -> dict[str, Any]:
+        p = beam.Pipeline(
+            runner=ArcbeamRunner(),
+            options=PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={tmp_path}"]),
+        )
+        of = numbers(p, "Read", stalls_at=stalls_at)
+        _ = (
+            of
+            | "By itself" >> beam.Map(lambda n: (n, n)).with_output_types(tuple[int, int])
+            | "Keeps" >> beam.ParDo(Remembers())
+        )
+        _ = grouped(of)
+        result = p.run()
+        try:
+            while True:
+                status = result.status()
+                stages = {} if status is None else {each.stage: each.kept for each in status.stages}
+                kept = next((of for name, of in stages.items() if name.startswith("Keeps")), None)
+                if kept is not None and kept["keys"] >= keys:
+                    (group,) = (of for name, of in stages.items() if name.startswith("Grouped"))
+                    assert group is not None
+                    assert group["event_timers"] >= 1, "a window waits for its end"
+                    assert group["keys"] >= group["event_timers"]
+                    return dict(kept)
+                assert result.wait_until_finish(50) == "RUNNING"
+        finally:
+            result.cancel()
+
+    assert until(3, 3) == {
+        "keys": 3,
+        "windows": 0,
+        "cells": {"seen": 3, "sum": 1},
+        "event_timers": 6,
+        "clock_timers": 0,
+        "parked": 0,
+        "ordered": 0,
+        "waiting_bytes": 0,
+    }
+    more = until(6, 6)
+    assert (more["keys"], more["cells"], more["event_timers"]) == (6, {"seen": 6, "sum": 3}, 12)
+
+
+def stuck(folder: Path, build: Callable[[beam.Pipeline], Any], is_it: Callable[[Cause], bool]) -> Cause:
+    """Runs a pipeline until a watermark of it waits for something, and has for some steps; the same cause is told by
+    the running job, by its folder while it runs, and by the folder alone.
+    """
+    p = beam.Pipeline(
+        runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2", f"--checkpoint_dir={folder}"])
+    )
+    build(p)
+    result = p.run()
+
+    def known(status: Status | None) -> Cause | None:
+        found = None if status is None else next(filter(is_it, status.causes), None)
+        waits = found is not None and found.since is not None and found.since.step < status.step  # type: ignore[union-attr]
+        return found if waits else None
+
+    try:
+        while (cause := known(result.status())) is None:
+            assert result.wait_until_finish(50) == "RUNNING"
+        told = [_status(folder)]
+    finally:
+        result.cancel()
+    told += [_status(folder), _inspect(folder)]
+    for causes in told:
+        # Not by name: a restriction that is asked again and again is another one each time.
+        (same,) = (each for each in causes if (each["stage"], each["kind"]) == (cause.stage, cause.kind))
+        assert same["time"] == cause.time
+        assert same["since"] == {"step": cause.since.step, "time": cause.since.time}  # type: ignore[union-attr]
+    lines = _invoke("inspect", str(folder))
+    assert f"goes on when: {same['frees']}" in lines
+    assert same["text"] in lines
+    assert same["text"] in _invoke("status", str(folder))
+    return cause
+
+
+def _invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(main.main, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _status(folder: Path) -> list[Any]:
+    found: list[Any] = json.loads(_invoke("status", str(folder), "--json"))["causes"]
+    return found
+
+
+def _inspect(folder: Path) -> list[Any]:
+    found: list[Any] = json.loads(_invoke("inspect", str(folder), "--json"))["causes"]
+    return found
+
+
+def test_a_source_that_stalls(tmp_path: Path) -> None:
+    cause = stuck(
+        tmp_path,
+        lambda p: grouped(numbers(p, "Meter", stalls_at=5)),
+        lambda cause: cause.kind == "restriction" and cause.time == 4_000_000,
+    )
+    assert re.fullmatch(
+        rf"the watermark of the input of '.*Meter.*' is at 1970-01-01T00:00:04Z, {SINCE}: "
+        rf"restriction \S+ of element {MANY} in shard \d of '.*Meter.*' goes on, and reports no later watermark",
+        cause.text,
+    )
+    assert cause.frees == (
+        "its source has something later and its estimator says so, its estimator follows the clock, or it is done"
+    )
+    assert any("Grouped" in stage for stage in cause.stages)
+
+
+def test_a_restriction_that_defers_for_an_hour(tmp_path: Path) -> None:
+    def build(p: beam.Pipeline) -> None:
+        _ = grouped((numbers(p, "Late", stalls_at=5, seconds=3600), numbers(p, "Steady")) | beam.Flatten())
+
+    cause = stuck(tmp_path, build, lambda cause: "Late" in cause.stage and cause.time == 4_000_000)
+    assert re.fullmatch(
+        rf"the watermark of the input of '.*Late.*' is at 1970-01-01T00:00:04Z, {SINCE}: "
+        rf"restriction \S+ of element {MANY} in shard \d of '.*Late.*' has deferred itself until {WHEN}",
+        cause.text,
+    )
+    assert re.fullmatch(
+        rf"the clock comes to {WHEN}, when it is processed again"
+        # Until the other one has ended.
+        r"(; or 'Keyed' is told not to wait for it \(WithWatermarkPolicy with idle_after before it\))?",
+        cause.frees,
+    )
+    assert cause.by_clock
+    assert cause.due is not None
+    assert cause.since is not None
+    assert 3590e6 < cause.due - cause.since.time < 3610e6
+
+
+def test_a_side_input_that_never_comes(tmp_path: Path) -> None:
+    def build(p: beam.Pipeline) -> None:
+        rates = numbers(p, "Rates", stalls_at=0) | "Of a minute" >> beam.WindowInto(window.FixedWindows(60))
+        read = numbers(p, "Meter") | "In minutes" >> beam.WindowInto(window.FixedWindows(60))
+        _ = read | "Priced" >> beam.Map(lambda n, rate: n * rate, beam.pvalue.AsSingleton(rates))
+
+    cause = stuck(tmp_path, build, lambda cause: cause.kind == "side input")
+    assert re.fullmatch(
+        rf"the watermark of the input of '.*' is at 1970-01-01T00:00:00Z, {SINCE}: "
+        r"elements are parked in shard \d, until a side input is there: "
+        r"output '.*' of '.*Rates.*' is at the beginning of time: "
+        r"held by residual '\S+' in shard \d, which reports no watermark",
+        cause.text,
+    )
+    assert re.fullmatch(
+        r"something is put into the output '.*' of '.*Rates.*', or its watermark has passed "
+        r"1970-01-01T00:00:59\.999999Z, so that it is known to be empty",
+        cause.frees,
+    )
+
+
+def test_an_idle_partition(tmp_path: Path) -> None:
+    cause = stuck(
+        tmp_path,
+        lambda p: grouped(numbers(p, "Topic", MANY, MANY + 1, tells=False)),
+        lambda cause: cause.kind == "restriction" and "of 2 that are not done" in cause.text,
+    )
+    assert re.fullmatch(
+        rf"the watermark of the input of '.*Topic.*' is at the beginning of time, {SINCE}: "
+        rf"restriction \S+ of element {MANY} in shard \d of '.*Topic.*' \(of 2 that are not done\) "
+        r"reports no watermark",
+        cause.text,
+    )
+    assert cause.frees == (
+        "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+        "(arcbeam.io.WithWatermark behind it), or it is done"
+    )
+
+
+class Hourly(beam.DoFn):
+    """Waits an hour with what a key has had, at the time of its first element."""
+
+    SEEN = userstate.ReadModifyWriteStateSpec("seen", beam.coders.BooleanCoder())
+    FLUSH = userstate.TimerSpec("flush", TimeDomain.REAL_TIME)
+
+    def process(
+        self,
+        element: tuple[str, int],
+        seen: Any = beam.DoFn.StateParam(SEEN),
+        flush: Any = beam.DoFn.TimerParam(FLUSH),
+    ) -> None:
+        if not seen.read():
+            seen.write(True)
+            flush.set(Timestamp.of(time.time() + 3600))
+
+    @userstate.on_timer(FLUSH)
+    def flushed(self) -> Iterator[int]:
+        yield 1
+
+
+def test_a_timer_that_holds_its_output_timestamp(tmp_path: Path) -> None:
+    def build(p: beam.Pipeline) -> None:
+        keyed = numbers(p, "Meter") | "By name" >> beam.Map(lambda n: ("meter", n))
+        _ = grouped(keyed | "Hourly" >> beam.ParDo(Hourly()))
+
+    cause = stuck(tmp_path, build, lambda cause: cause.kind == "timer")
+    assert re.fullmatch(
+        rf"the watermark of the output '.*' of '.*Hourly.*' is at 1970-01-01T00:00:00Z, {SINCE}: "
+        r"timer 'flush' of key '.*meter.*' in shard \d of '.*Hourly.*' holds it at its output timestamp",
+        cause.text,
+    )
+    assert re.fullmatch(rf"the clock comes to {WHEN}, when it fires; or it is cleared", cause.frees)
+
+
+@pytest.mark.contract("OPS-03", "OPS-04")
+def test_a_job_tells_its_figures_to_whoever_scrapes_it_and_each_step_in_a_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="arcbeam"):
+        p = beam.Pipeline(
+            runner=ArcbeamRunner(), options=PipelineOptions(["--streaming", "--shards=2", "--metrics_address=0"])
+        )
+        _ = grouped(numbers(p, "Meter"))
+        result = p.run()
+        try:
+            while (status := result.status()) is None or status.watermark < 8_000_000:
+                assert result.wait_until_finish(50) == "RUNNING"
+            (address,) = (m.split()[-1] for m in caplog.messages if m.startswith("figures for Prometheus at "))
+            with urllib.request.urlopen(address) as page:
+                lines = page.read().decode().splitlines()
+        finally:
+            result.cancel()
+    (kept,) = (stage for stage in status.stages if stage.stage.endswith("Grouped"))
+    assert kept.state_rows > 0
+    assert 0 < kept.state_bytes <= sum(status.state_bytes.values())
+    assert f'arcbeam_step_total{{job="{result.plan.name}"}}' in "\n".join(lines)
+    (watermark,) = (line for line in lines if line.startswith("arcbeam_input_watermark_seconds") and "Grouped" in line)
+    assert 7 <= float(watermark.split()[-1]) < 10_000
+    steps = [json.loads(message) for message in caplog.messages if message.startswith('{"pipeline"')]
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    assert {"seconds", "plan", "spark", "user", "commit"} == steps[-1]["seconds"].keys()
+    assert any("Meter" in step["waits"] for step in steps)
+    made = [out for stage in status.stages for out in stage.outputs if out.least is not None and out.elements]
+    assert all(out.least <= out.mean <= out.most and out.bytes for out in made)  # type: ignore[operator]

@@ -1,0 +1,435 @@
+"""Commits: one driver, two, and stores that do not answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.files import Shard
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import (
+    DeterminateError,
+    FencedError,
+    IncompatibleStateError,
+    IndeterminateError,
+    InvalidManifestError,
+    StoreError,
+)
+from arcbeam.store.log.chain import read_manifest
+from arcbeam.store.log.commitlog import Committed, Conflict, Outcome, StepLog, Unknown
+from arcbeam.store.log.sweep import Sweeper
+from arcbeam.store.manifest.names import epoch_name, manifest_name
+from arcbeam.store.manifest.values import (
+    KEPT_OPENINGS,
+    Abandoned,
+    JobShape,
+    Kind,
+    Opening,
+    OutputWatermark,
+    Pin,
+    StageShape,
+    StageWatermarks,
+)
+from arcbeam.testing import Faults, UnreliableBlobs
+from tests.golden.texts import check_message
+from tests.store.samples import SHAPE, delta, opened, read_head
+
+
+def files(blobs: DurableBlobs) -> dict[str, bytes]:
+    return {info.name: blobs.get(info.name) for info in blobs.list("")}
+
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "developers" / "store.md"
+SCRIPTS = re.findall(r"```commits\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+
+
+class Script:
+    """Runs the lines of a script of docs/developers/store.md."""
+
+    def __init__(self, blobs: DurableBlobs) -> None:
+        self.blobs = blobs
+        self.store = UnreliableBlobs(blobs, 1)
+        self.stores: dict[str, UnreliableBlobs] = {}
+        self.logs: dict[str, StepLog] = {}
+
+    def run(self, who: str, verb: str, fault: str) -> str:
+        store = self.stores.get(who)
+        if store is None:
+            store = self.stores[who] = UnreliableBlobs(self.blobs, 1, beside=self.store)
+        store.faults = Faults(**({fault: 1.0} if fault else {}), landing=0.0)
+        try:
+            if verb == "opens":
+                self.logs[who] = opened(store)
+                return self.told(Committed(self.logs[who].head))
+            log = self.logs[who]
+            return self.told(log.resolve() if verb == "resolves" else log.propose(log.draft(Timestamp(0))))
+        except InvalidManifestError as e:
+            step = re.search(r"the outcome of step (\d+)", str(e))
+            assert step is not None
+            return f"refused: the outcome of step {step[1]} is open"
+        except FencedError as e:
+            found = re.search(r"step (\d+) is of epoch (\d+)", str(e))
+            assert found is not None
+            return f"fenced out by step {found[1]} of epoch {found[2]}"
+        except DeterminateError:
+            return "refused: nothing happened"
+
+    @staticmethod
+    def told(outcome: Outcome) -> str:
+        match outcome:
+            case Committed(m):
+                return f"step {m.step} of epoch {m.epoch}"
+            case Conflict(m):
+                return f"conflict with step {m.step} of epoch {m.epoch}"
+            case Unknown():
+                return "unknown"
+
+
+@pytest.mark.contract("STORE-01", "STORE-03")
+@pytest.mark.parametrize("script", SCRIPTS, ids=[f"script{i}" for i in range(len(SCRIPTS))])
+def test_the_scripts_of_the_document(blobs: DurableBlobs, script: str) -> None:
+    runner = Script(blobs)
+    for line in script.strip().splitlines():
+        if line == "time passes":
+            runner.store.settle()
+            continue
+        said = re.fullmatch(r"(\w+) (\w+)(?:, (\w+))? +-> (.*)", line)
+        assert said is not None, line
+        who, verb, fault, expected = said.groups()
+        assert runner.run(who, verb, fault or "") == expected, line
+
+
+def test_there_are_scripts() -> None:
+    assert len(SCRIPTS) >= 4
+
+
+@pytest.mark.contract("STORE-01")
+def test_what_a_step_made_real_comes_back(blobs: DurableBlobs) -> None:
+    log = opened(blobs)
+    assert log.head.kind == Kind.OPENING
+    files = Shard(1, 0, (delta(1, log.epoch),))
+    marks = StageWatermarks("count", Timestamp(3), Timestamp(2), (OutputWatermark("out", Timestamp(1)),))
+    manifest = log.draft(
+        Timestamp(5),
+        shards=(files,),
+        watermarks=(marks,),
+        committables=(Committable("write", b"part"),),
+        progress=b"machine",
+        cut=b"digest",
+    )
+    assert log.propose(manifest) == Committed(manifest)
+    assert read_head(blobs) == log.head == manifest
+    after = log.draft(Timestamp(6))
+    assert (after.shards, after.watermarks, after.progress) == ((files,), (marks,), b"machine")
+    assert (after.committables, after.cut) == ((), b""), "a step's own are not the next one's"
+
+
+@pytest.mark.contract("STORE-01")
+def test_an_opening_holds_what_may_not_have_been_published(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), committables=(Committable("write", b"part"),)))
+    assert opened(memory).head.committables == (Committable("write", b"part"),)
+
+
+@pytest.mark.contract("STORE-03")
+def test_who_is_fenced_out_is_told_by_whom(memory: DurableBlobs) -> None:
+    first = opened(memory, driver="host-a, process 7")
+    opened(memory, driver="host-b, process 9")
+    assert isinstance(first.propose(first.draft(Timestamp(1))), Conflict)
+    error = first.fenced()
+    assert error is not None
+    check_message("job-taken-over", str(error))
+    with pytest.raises(FencedError, match="host-b"):
+        first.propose(first.draft(Timestamp(1)))
+
+
+@pytest.mark.parametrize("record", [b"", b"{}", b'{"driver": "", "time": 0}', b'{"driver": "x", "time": 1e99}'])
+def test_unreadable_epoch_record_leaves_error_without_name(record: bytes, memory: DurableBlobs) -> None:
+    first = opened(memory, driver="host-a")
+    other = opened(memory, driver="host-b")
+    memory.put(epoch_name(other.epoch), record)
+    error = first.overtaken()
+    assert error is not None
+    assert "host-b" not in str(error)
+
+
+@pytest.mark.contract("STORE-03")
+def test_who_looks_whether_it_was_overtaken_believes_a_manifest_and_no_epoch(memory: DurableBlobs) -> None:
+    blobs = UnreliableBlobs(memory, 0)
+    first = opened(blobs)
+    assert first.overtaken() is None
+    memory.put(epoch_name(2), b"{}")  # of one that died before its opening
+    assert first.overtaken() is None
+    opened(memory)
+    blobs.faults = Faults(unread=1.0)
+    assert first.overtaken() is None, "the store does not say"
+    blobs.faults = Faults()
+    error = first.overtaken()
+    assert error is not None
+    assert "step 1 is of epoch 3" in str(error)
+    with pytest.raises(FencedError):
+        first.propose(first.draft(Timestamp(1)))
+
+
+@pytest.mark.contract("STORE-03")
+def test_of_two_that_open_at_once_the_later_epoch_wins(memory: DurableBlobs) -> None:
+    class Slow(UnreliableBlobs):
+        """Lets another driver open whenever a manifest is about to be created."""
+
+        def create(self, name: str, data: bytes) -> bool:
+            if name.startswith("manifests/") and not others:
+                others.append(opened(memory))
+            return super().create(name, data)
+
+    others: list[StepLog] = []
+    with pytest.raises(FencedError, match="step 0 is of epoch 2, this driver has epoch 1"):
+        opened(Slow(memory, 1))
+    assert others[0].head.step == 0
+    others.clear()
+    with pytest.raises(FencedError, match="epoch 4, this driver has epoch 3"):
+        opened(Slow(memory, 1))
+    assert [others[0].head.step, others[0].epoch] == [1, 4]
+
+
+@pytest.mark.contract("STORE-03")
+def test_an_opening_that_does_not_stand_is_no_hold(memory: DurableBlobs) -> None:
+    with pytest.raises(IndeterminateError):
+        opened(UnreliableBlobs(memory, 1, Faults(lost=1.0)))
+    assert read_head(memory) is None
+    assert opened(memory).head.step == 0
+
+
+@pytest.mark.contract("STORE-01")
+def test_a_watermark_never_falls(memory: DurableBlobs) -> None:
+    log = opened(memory)
+
+    def at(upstream: int, into: int, out: int) -> tuple[StageWatermarks, ...]:
+        output = OutputWatermark("out", Timestamp(out))
+        return (StageWatermarks("count", Timestamp(upstream), Timestamp(into), (output,)),)
+
+    log.propose(log.draft(Timestamp(1), watermarks=at(5, 5, 5)))
+    for marks, what in ((at(4, 5, 5), "upstream"), (at(5, 4, 5), "input"), (at(5, 5, 4), "output 'out'")):
+        with pytest.raises(InvalidManifestError, match=f"the {what} watermark of stage 'count' falls from 5 to 4"):
+            log.propose(log.draft(Timestamp(2), watermarks=marks))
+    with pytest.raises(InvalidManifestError, match="'count' has no watermarks any more"):
+        log.propose(log.draft(Timestamp(2), watermarks=()))
+    assert isinstance(log.propose(log.draft(Timestamp(2), watermarks=at(5, 5, 6))), Committed)
+
+
+@pytest.mark.contract("STORE-02")
+def test_a_manifest_names_the_heads_files_and_its_own(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    kept, other = delta(1, log.epoch), delta(1, log.epoch)
+    log.propose(log.draft(Timestamp(1), shards=(Shard(1, 0, (kept,)),)))
+    wrong = {
+        "neither the head's nor written for step 2": (Shard(1, 0, (kept, replace(other, first_step=2, last_step=2))),),
+        "no name that a task gives": (Shard(1, 0, (replace(kept, name="elsewhere"),)),),
+        "out of order": (Shard(1, 0, (delta(2, log.epoch), kept)),),
+        "a shard is there twice": (Shard(1, 0, (kept,)), Shard(1, 0, (kept,))),
+        "of epoch 1": (Shard(1, 0, (kept, delta(2, log.epoch + 1))),),
+    }
+    for what, shards in wrong.items():
+        with pytest.raises(InvalidManifestError, match=what):
+            log.propose(log.draft(Timestamp(2), shards=shards))
+    assert isinstance(log.propose(log.draft(Timestamp(2), shards=(Shard(1, 0, (kept, delta(2, 1))),))), Committed)
+
+
+def test_a_proposal_is_of_this_driver_and_follows_the_head(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    draft = log.draft(Timestamp(1))
+    for other in (
+        replace(draft, step=2),
+        replace(draft, epoch=2),
+        replace(draft, epoch=0),
+        replace(draft, parent="x"),
+        replace(draft, job="x"),
+        replace(draft, token=log.head.token),
+        replace(draft, time=Timestamp(-1)),
+        replace(draft, shape=replace(SHAPE, shards=5)),
+        replace(draft, abandoned=(Abandoned(1, 1),)),
+        replace(draft, pins=(Pin("x", 0, Timestamp(0)),)),
+    ):
+        with pytest.raises(InvalidManifestError, match=r"step \d+ cannot be committed"):
+            log.propose(other)
+    assert isinstance(log.propose(draft), Committed)
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_savepoint_is_resumed_and_what_came_after_is_abandoned(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    early = Shard(1, 0, (delta(1, log.epoch),))
+    log.propose(log.draft(Timestamp(1), shards=(early,), pins=(Pin("before", 1, Timestamp(1)),)))
+    log.propose(log.draft(Timestamp(2), shards=(Shard(1, 0, (*early.files, delta(2, log.epoch))),)))
+    with pytest.raises(StoreError, match=r"no savepoint 'after' in 'memory://'\n  what to do: there are: before"):
+        opened(memory, savepoint="after")
+    resumed = opened(memory, savepoint="before")
+    assert resumed.head.shards == (early,)
+    assert resumed.head.abandoned == (Abandoned(2, 2),)
+    assert [step for step in range(5) if resumed.head.contains(step)] == [0, 1, 3]
+    resumed.propose(resumed.draft(Timestamp(3)))
+    again = opened(memory, savepoint="before").head
+    assert [step for step in range(7) if again.contains(step)] == [0, 1, 5]
+    assert read_manifest(memory, 2).shards != read_head(memory).shards  # type: ignore[union-attr]
+    assert [opening.step for opening in again.openings] == [0, 5], "the one at step 3 does not lead there"
+
+
+def test_manifest_names_the_newest_openings_that_led_to_it(memory: DurableBlobs) -> None:
+    drivers = [opened(memory) for _ in range(KEPT_OPENINGS + 3)]
+    newest = tuple(Opening(each.head.step, each.head.token) for each in drivers[-KEPT_OPENINGS:])
+    assert drivers[-1].head.openings == newest
+    following = drivers[-1].draft(Timestamp(1))
+    assert following.openings == newest
+    with pytest.raises(InvalidManifestError, match="the openings are others"):
+        drivers[-1].propose(replace(following, openings=newest[1:]))
+
+
+@pytest.mark.contract("STORE-05")
+def test_savepoints_survive_a_resumption_from_an_older_one(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    for step in (1, 2, 3):
+        pins = (*log.head.pins, Pin(f"s{step}", step, Timestamp(step)))
+        log.propose(log.draft(Timestamp(step), shards=(Shard(1, 0, (delta(step, log.epoch),)),), pins=pins))
+    log.propose(log.draft(Timestamp(4), pins=tuple(pin for pin in log.head.pins if pin.name != "s2")))
+    resumed = opened(memory, savepoint="s1")
+    assert [pin.name for pin in resumed.head.pins] == ["s1", "s3"], "one that was given up stays so"
+    resumed.propose(resumed.draft(Timestamp(5)))
+    Sweeper(resumed, keep=1).sweep()
+    later = opened(memory, savepoint="s3")
+    assert later.head.pins == resumed.head.pins
+    assert later.head.shards == read_manifest(memory, 3).shards
+    assert [step for step in range(later.head.step + 1) if later.head.contains(step)] == [0, 1, 2, 3, later.head.step]
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_changed_pipeline_is_refused_by_stage(memory: DurableBlobs) -> None:
+    shape = JobShape("p", 4, tuple(StageShape(name, 1, "cells") for name in ("a", "b", "c", "d")))
+    StepLog.open(memory, shape, Timestamp(0))
+    changed = JobShape("q", 4, (StageShape("a", 2, "cells"), StageShape("b", 1, "other"), StageShape("d", 1, "cells")))
+    with pytest.raises(IncompatibleStateError) as refused:
+        StepLog.open(memory, changed, Timestamp(0))
+    assert refused.value.message.splitlines()[1:] == [
+        "  - stage 'b' has state of another kind: (cells), in the pipeline (other)",
+        "  - stage 'c' has state, and the pipeline has no such stage",
+    ]
+    with pytest.raises(IncompatibleStateError, match="it has 4 shards a level, the pipeline asks for 8"):
+        StepLog.open(memory, replace(shape, shards=8), Timestamp(0))
+    more = replace(shape, stages=(*shape.stages, StageShape("e", 1, "new"), StageShape("f", 1, "")))
+    assert StepLog.open(memory, more, Timestamp(0)).head.shape == more
+    fewer = replace(more, stages=more.stages[:-1])
+    assert StepLog.open(memory, fewer, Timestamp(0)).head.shape == fewer, "a stage without state may go"
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_drained_job_is_resumed_only_by_force(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DRAINED))
+    with pytest.raises(StoreError, match=r"has ended \(drained, step 1\)"):
+        opened(memory)
+    assert opened(memory, force=True).head.mode == CommitMode.RUNNING
+
+
+@pytest.mark.contract("END-01", "END-02")
+@pytest.mark.parametrize("mode", [CommitMode.DONE, CommitMode.DRAINED])
+def test_finishing_an_ended_job_writes_nothing(memory: DurableBlobs, mode: CommitMode) -> None:
+    log = opened(memory)
+    committables = (Committable("write", b"part"),)
+    log.propose(log.draft(Timestamp(1), mode=mode, committables=committables))
+    head, before = log.head, files(memory)
+    for _ in range(2):  # the driver that finishes it may die, too
+        log = opened(memory, finish=True, program=lambda epoch, before: "another")
+        assert (log.head, log.epoch, files(memory)) == (head, head.epoch, before)
+        assert log.head.committables == committables
+        with pytest.raises(InvalidManifestError, match="has ended"):
+            log.propose(log.draft(Timestamp(2)))
+    with pytest.raises(StoreError, match="has ended"):
+        opened(memory)
+    assert opened(memory, finish=True, force=True).head.mode == CommitMode.RUNNING, "who forces it goes on"
+
+
+def test_job_that_ends_during_opening_is_finished(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    ended = log.draft(Timestamp(1), mode=CommitMode.DONE)
+
+    def program(epoch: int, before: str) -> str:
+        """The driver before makes its last commit when this one is about to begin its epoch."""
+        if log.head is not ended:
+            log.propose(ended)
+        return ""
+
+    assert opened(memory, finish=True, program=program).head == ended
+    assert opened(memory, finish=True).head == ended
+
+
+def test_nothing_follows_the_last_step_of_a_job(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.DONE))
+    with pytest.raises(InvalidManifestError, match="nothing follows its last step"):
+        log.propose(log.draft(Timestamp(2)))
+
+
+def test_a_job_that_goes_on_is_not_finished(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), pins=(Pin("last", 1, Timestamp(1)),), mode=CommitMode.DRAINED))
+    assert opened(memory, savepoint="last", force=True).head.mode == CommitMode.RUNNING
+    assert opened(memory, finish=True).head.mode == CommitMode.RUNNING
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(2), mode=CommitMode.DRAINING))
+    assert opened(memory, finish=True).head.mode == CommitMode.DRAINING
+
+
+def test_a_suspended_job_goes_on(memory: DurableBlobs) -> None:
+    log = opened(memory)
+    log.propose(log.draft(Timestamp(1), mode=CommitMode.SUSPENDED))
+    assert opened(memory).head.mode == CommitMode.RUNNING
+
+
+@pytest.mark.contract("STORE-01")
+@pytest.mark.parametrize("why", ["shape", "savepoint", "ended", "damaged"])
+def test_who_is_refused_has_changed_nothing(memory: DurableBlobs, why: str) -> None:
+    log = opened(memory)
+    assert isinstance(log.propose(log.draft(Timestamp(1))), Committed)
+    if why == "ended":
+        log.propose(log.draft(Timestamp(2), mode=CommitMode.DONE))
+    if why == "damaged":
+        memory.put(manifest_name(1), memory.get(manifest_name(1))[:-3])
+
+    before = files(memory)
+    shape = replace(SHAPE, shards=8) if why == "shape" else SHAPE
+    with pytest.raises(StoreError):
+        StepLog.open(memory, shape, Timestamp(3), savepoint="nosuch" if why == "savepoint" else "")
+    assert files(memory) == before
+    assert log.is_newest(), "or the driver that runs would never delete anything again"
+
+
+def test_who_cannot_keep_its_program_begins_no_epoch_and_stops_nobody(memory: DurableBlobs) -> None:
+    log = opened(memory)
+
+    def fails(epoch: int, before: str) -> str:
+        raise DeterminateError("no room", "make some")
+
+    with pytest.raises(DeterminateError, match="no room"):
+        opened(memory, program=fails)
+    assert log.is_newest()
+    assert isinstance(log.propose(log.draft(Timestamp(0))), Committed)
+
+
+def test_a_program_is_kept_again_if_another_driver_came_first(memory: DurableBlobs) -> None:
+    opened(memory, program=lambda *_: "programs/first")
+    told: list[tuple[int, str]] = []
+
+    def kept(epoch: int, before: str) -> str:
+        told.append((epoch, before))
+        if len(told) == 1:
+            opened(memory, program=lambda *_: "programs/faster")
+        return f"programs/{epoch}"
+
+    assert opened(memory, program=kept).head.program == "programs/3"
+    assert told == [(2, "programs/first"), (3, "programs/faster")]
+    told.append((0, ""))
+    assert opened(memory, program=kept).head.program == "programs/4"
+    assert told[3:] == [(4, "programs/3")], "once is enough"

@@ -1,0 +1,166 @@
+"""What runs a job is kept beside its state, whole, and goes with a savepoint's copy."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.blobs.errors import DamagedFileError, NewerFormatError
+from arcbeam.store.blobs.fileheader import file_header
+from arcbeam.store.blobs.folder import FolderBlobs
+from arcbeam.store.log import jobgraphs
+from arcbeam.store.log.inspection import inspect
+from arcbeam.store.log.savepoints import copy_savepoint, path_of, pinned, split_path
+from arcbeam.store.manifest.jobgraphfile import Program, ProgramFile, decode, encode
+from arcbeam.store.manifest.names import program_epoch
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.store.samples import opened
+
+pytestmark = pytest.mark.contract("STORE-05")
+
+GOLDEN = [Path(__file__).parents[1] / "manifest" / "golden" / f"program-{version}" for version in (1, 2)]
+"""Written by `encode` of the program below when the format had that version. They must never be written anew."""
+
+FILE = ProgramFile("x.zip", "ab" * 32, 9, f"programs/files/00000003-{'ab' * 32}")
+PROGRAM = Program(
+    "words",
+    b"\x00proto\xff",
+    {"shards": 3, "spark_conf": ["a=b"]},
+    {"archives": ["x.zip"]},
+    (FILE,),
+    {"python": "3.11", "beam": "2.77.0", "arcbeam": "0.1"},
+)
+
+
+def test_a_program_comes_back_and_is_called_by_its_content_and_by_who_kept_it() -> None:
+    name, data = encode(PROGRAM, 7)
+    assert decode(data, name, "here") == PROGRAM
+    assert encode(PROGRAM, 7) == (name, data)
+    assert name.startswith("programs/00000007-")
+    assert program_epoch(name) == 7
+    assert program_epoch(FILE.blob) == 3
+    assert program_epoch("programs/" + "ab" * 16) is None
+
+
+def test_all_versions_are_read() -> None:
+    of_1, of_2 = (decode(path.read_bytes(), "p", "here") for path in GOLDEN)
+    assert of_2 == PROGRAM
+    # Files were called by their content alone.
+    assert of_1 == replace(PROGRAM, files=(replace(FILE, blob="programs/files/" + "ab" * 32),))
+
+
+def test_damage_and_newer_formats_are_told() -> None:
+    name, data = encode(PROGRAM, 1)
+    for at in range(len(data)):
+        with pytest.raises(DamagedFileError, match=f"program '{name}' in 's3://x' is damaged"):
+            decode(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], name, "s3://x")
+        with pytest.raises(DamagedFileError, match="is damaged"):
+            decode(data[:at], name, "here")
+    with pytest.raises(NewerFormatError, match="has format 3; this version of arcbeam reads up to 2"):
+        decode(file_header(b"arcprogr", 3) + struct.pack("<I", 0), name, "here")
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_program_and_its_files_are_kept_once_and_go_with_a_copy(blobs: DurableBlobs, tmp_path: Path) -> None:
+    path, empty = tmp_path / "x.zip", tmp_path / "nothing"
+    path.write_bytes(b"zip" * 5)
+    empty.write_bytes(b"")
+    files = {"x.zip": path, "nothing": empty}
+    described = tuple(jobgraphs.described(name, file) for name, file in files.items())
+    program = Program("words", b"proto", files=described)
+    name = jobgraphs.keep(blobs, program, files, 1, "")
+    path.unlink()
+    assert jobgraphs.keep(blobs, program, files, 1, "") == name, "what is there is not written again"
+    assert jobgraphs.keep(blobs, program, files, 2, name) == name, "nor by the next driver"
+    log = opened(blobs, program=lambda *_: name)
+    log.propose(pinned(log.draft(Timestamp(1)), "safe"))
+    assert opened(blobs).head.program == name, "who does not know better leaves it"
+    target = FolderBlobs(tmp_path / "copy", sync=False)
+    copy_savepoint(blobs, log.head, "safe", target, tmp_path / "scratch")
+    kept = jobgraphs.read(target, opened(target).head.program)
+    assert replace(kept, files=described) == program
+    got: list[bytes] = []
+    jobgraphs.fetch(target, kept.files[0], got.append)
+    assert b"".join(got) == b"zip" * 5
+    assert inspect(target, check=True).problems == ()
+    target.put(kept.files[0].blob, b"other")
+    with pytest.raises(DamagedFileError, match=r"is not what it was: the program's file 'x\.zip'"):
+        jobgraphs.fetch(target, kept.files[0], got.append)
+    problems = inspect(target, check=True).problems
+    assert problems is not None
+    assert [problem for problem in problems if "x.zip" in problem]
+
+
+@pytest.mark.contract("STORE-07")
+@pytest.mark.parametrize("damage", [b"", b"zip" * 6, None])
+def test_who_submits_a_script_again_mends_its_program(
+    blobs: DurableBlobs, tmp_path: Path, damage: bytes | None
+) -> None:
+    path = tmp_path / "x.zip"
+    path.write_bytes(b"zip" * 5)
+    program = Program("words", b"proto", files=(jobgraphs.described("x.zip", path),))
+    name = jobgraphs.keep(blobs, program, {"x.zip": path}, 1, "")
+    for each in (name, jobgraphs.read(blobs, name).files[0].blob):
+        blobs.delete(each) if damage is None else blobs.put(each, damage)
+        name = jobgraphs.keep(blobs, program, {"x.zip": path}, 2, name)
+        file = jobgraphs.read(blobs, name).files[0]
+        assert replace(program, files=(file,)) == jobgraphs.read(blobs, name)
+        assert blobs.get(file.blob) == b"zip" * 5
+
+
+class Metered(MemoryBlobs):
+    """Counts the bytes that are read, and those that are written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = self.wrote = 0
+
+    def get(self, name: str) -> bytes:
+        data = super().get(name)
+        self.read += len(data)
+        return data
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        data = self.data[name][start : start + length] if name in self.data else super().get(name)
+        self.read += len(data)
+        return data
+
+    def put_file(self, name: str, path: Path) -> None:
+        self.wrote += path.stat().st_size
+        super().put_file(name, path)
+
+
+def test_a_start_does_not_read_the_files_of_its_program(tmp_path: Path) -> None:
+    blobs, path = Metered(), tmp_path / "x.zip"
+    path.write_bytes(b"z" * 1_000_000)
+    program = Program("words", b"proto", files=(jobgraphs.described("x.zip", path),))
+    name = jobgraphs.keep(blobs, program, {"x.zip": path}, 1, "")
+    blobs.read = 0
+    other = jobgraphs.keep(blobs, replace(program, pipeline=b"changed"), {"x.zip": path}, 2, name)
+    assert other != name
+    assert (blobs.read < 10_000, blobs.wrote) == (True, 1_000_000)
+    # So what has changed and is as long is told who needs it, and by a check.
+    file = jobgraphs.read(blobs, name).files[0]
+    blobs.put(file.blob, b"Z" * 1_000_000)
+    assert jobgraphs.keep(blobs, program, {"x.zip": path}, 2, name) == name
+    with pytest.raises(DamagedFileError, match=r"the program's file 'x\.zip'\n.*or delete it and submit"):
+        jobgraphs.fetch(blobs, file, len)
+    blobs.delete(file.blob)
+    mended = jobgraphs.read(blobs, jobgraphs.keep(blobs, program, {"x.zip": path}, 2, name)).files[0]
+    assert blobs.get(mended.blob) == b"z" * 1_000_000
+
+
+def test_the_path_of_a_savepoint() -> None:
+    for url, path in (
+        ("/data/job", "/data/job/savepoints/a-1"),
+        ("s3://k:s@b/job?region=x", "s3://k:s@b/job/savepoints/a-1?region=x"),
+    ):
+        assert path_of(url, "a-1") == path
+        assert split_path(path) == (url, "a-1")
+        assert split_path(url) == (url, "")
+    assert split_path("/data/savepoints/a b") == ("/data/savepoints/a b", "")

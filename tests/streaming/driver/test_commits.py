@@ -1,0 +1,134 @@
+"""What event each outcome of the store is, and what becomes of savepoints' names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.engine.coordinator import CommitConflicted, CommitDecided, CommitRefused, CommitUnknown, DriverFailed
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.errors import StoreError
+from arcbeam.streaming.driver.commits import LogCommits
+from arcbeam.testing import Faults, UnreliableBlobs
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.streaming.jobs import LAYOUT, READERS, opened, plan, proposal, reported, staged
+
+_NOW = Timestamp(77)
+
+
+class Job:
+    """Commits of one driver, over a store that may fail."""
+
+    def __init__(self, blobs: MemoryBlobs | None = None) -> None:
+        self.inner = blobs or MemoryBlobs()
+        self.blobs = UnreliableBlobs(self.inner, 0)
+        self.log = opened(self.blobs)
+        self.warnings: list[str] = []
+        self.commits = LogCommits(self.log, LAYOUT, READERS, self.warnings.append)
+
+    def propose(self, **changes: object) -> object:
+        return self.commits.propose(proposal(self.log.head.step + 1, 5, **changes), _NOW)
+
+    @property
+    def savepoints(self) -> list[str]:
+        return [pin.name for pin in self.log.head.pins]
+
+
+@pytest.mark.contract("STORE-02", "STORE-03")
+def test_a_proposal_is_decided_refused_or_unknown() -> None:
+    job = Job()
+    assert job.propose() == CommitDecided(_NOW, 1)
+    job.blobs.faults = Faults(refused=1.0)
+    refused = job.propose()
+    assert isinstance(refused, CommitRefused)
+    assert "was refused" in refused.why
+    job.blobs.faults = Faults(lost=1.0)
+    unknown = job.propose()
+    assert isinstance(unknown, CommitUnknown)
+    assert unknown.step == 2
+    job.blobs.faults = Faults()
+    assert job.commits.resolve(2, _NOW) == CommitDecided(_NOW, 2)
+
+
+@pytest.mark.contract("STORE-03")
+def test_who_was_overtaken_is_told_by_whom_and_again() -> None:
+    job = Job()
+    opened(job.inner, driver="host7")
+    for _ in range(2):
+        event = job.propose()
+        assert isinstance(event, CommitConflicted)
+        assert event.who.startswith("another driver (host7, since ")
+
+
+@pytest.mark.contract("ENG-01", "STORE-02")
+def test_a_proposal_that_contradicts_the_head_fails_the_driver() -> None:
+    job = Job()
+    job.propose()
+    event = job.commits.propose(proposal(2, 4), _NOW)
+    assert isinstance(event, DriverFailed)
+    assert "falls from 5 to 4" in event.why
+
+
+@pytest.mark.contract("STORE-05", "END-03")
+def test_savepoints_are_named_and_given_up_with_commits() -> None:
+    job = Job()
+    job.propose(savepoints=("first", "second"))
+    assert job.savepoints == ["first", "second"]
+    with pytest.raises(StoreError, match="no savepoint 'third'"):
+        job.commits.release("third")
+    job.commits.release("first")
+    job.blobs.faults = Faults(lost=1.0)
+    job.propose()
+    job.blobs.faults = Faults()
+    job.commits.resolve(2, _NOW)
+    assert job.savepoints == ["second"]
+    # The name is free again, and the request is forgotten.
+    job.propose(savepoints=("first",))
+    job.propose()
+    assert job.savepoints == ["second", "first"]
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_name_that_cannot_be_given_is_told_and_the_step_is_committed() -> None:
+    job = Job()
+    job.propose(savepoints=("taken",))
+    assert job.propose(savepoints=("taken", "no/name", "good")) == CommitDecided(_NOW, 2)
+    assert job.savepoints == ["taken", "good"]
+    assert [line.split(":")[0] for line in job.warnings] == [
+        "step 2 does not become savepoint 'taken'",
+        "step 2 does not become savepoint 'no/name'",
+    ]
+
+
+def test_the_heads_committables_are_told_to_who_takes_over() -> None:
+    job = Job()
+    part = Committable("join", b"part")
+    job.commits.propose(proposal(1, 5, reported(staged("join", 0, 5), committables=(part,))), _NOW)
+    assert job.commits.unpublished() == (part,)
+    assert Job(job.inner).commits.unpublished() == (part,)
+    job.commits.propose(replace(proposal(2, 5), mode=CommitMode.SUSPENDED, owes=True), _NOW)
+    assert Job(job.inner).commits.unpublished() == (part,), "who could not publish it leaves it to the next one"
+
+
+@pytest.mark.contract("STORE-07")
+def test_stages_with_other_numbers_than_the_job_gave_them_are_refused() -> None:
+    job = Job()
+    job.propose()
+    layout = type(LAYOUT)(tuple(reversed(LAYOUT.stages[:2])), 2, (1,))
+    assert LogCommits(opened(job.inner), layout, READERS, print).order(plan(2, 2)).epoch == 2
+    (read, *others) = LAYOUT.stages
+    other = type(read)(read.flow, 9, read.level)
+    with pytest.raises(ValueError, match="stage 'read' has number 9"):
+        LogCommits(opened(job.inner), type(LAYOUT)((other, *others), 2, (1, 2)), READERS, print)
+
+
+@pytest.mark.contract("STORE-06")
+def test_what_nobody_needs_is_swept() -> None:
+    job = Job()
+    commits = LogCommits(job.log, LAYOUT, READERS, print, keep=1)
+    for step in range(1, 5):
+        commits.propose(proposal(step, 5), _NOW)
+    assert commits.sweep().manifests
+    assert commits.propose(proposal(5, 5, mode=CommitMode.SUSPENDED), _NOW) == CommitDecided(_NOW, 5)

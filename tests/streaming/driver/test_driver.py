@@ -1,0 +1,324 @@
+"""Each command of the machine goes to whoever carries it out, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from arcbeam.engine.coordinator import (
+    CancelRequested,
+    ClockTold,
+    Command,
+    DrainRequested,
+    EndState,
+    Event,
+    Finalized,
+    JobMachine,
+    Propose,
+    Published,
+    PublishFailed,
+    RunStep,
+    ShutDown,
+    StepFailed,
+    StepReported,
+    TornDown,
+)
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.timestamps import Duration, Timestamp
+from arcbeam.store.blobs.errors import IndeterminateError, StoreError
+from arcbeam.store.log.sweep import Swept
+from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.driver.commits import LogCommits
+from arcbeam.streaming.driver.driver import TAKEOVER_CHECKS, JobDriver, drive
+from arcbeam.streaming.driverstate import started
+from arcbeam.testing import Faults, UnreliableBlobs
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.engine.coordinator.script import REPORTS, SETTINGS, reported, source
+from tests.streaming.jobs import LAYOUT, READERS, opened
+
+
+class World:
+    """All that is around a driver; what it does to that is in `story`. Steps report what `reports` says, in turn."""
+
+    def __init__(self, *reports: str, blobs: MemoryBlobs | None = None, sweep_every: int = 2) -> None:
+        self.blobs = UnreliableBlobs(blobs or MemoryBlobs(), 0)
+        self.log = opened(self.blobs)
+        self.reports = list(reports)
+        self.time = Timestamp(0)
+        self.todo: list[Event] = [started(self.log.head, LAYOUT, self.time)]
+        self.story: list[str] = []
+        self.taken: list[tuple[Event, Sequence[Command]]] = []
+        self.tokens: list[Sequence[bytes]] = []
+        self.commits = LogCommits(self.log, LAYOUT, READERS, self.warn)
+        machine = JobMachine(LAYOUT, SETTINGS)
+        self.driver = JobDriver(machine, self.commits, self, self, self, self, self, sweep_every=sweep_every)
+
+    def play(self) -> list[str]:
+        drive(self.driver, self, self)
+        return self.story
+
+    # Clock, inbox.
+
+    def now(self) -> Timestamp:
+        return self.time
+
+    def put(self, event: Event) -> None:
+        self.todo.append(event)
+
+    def next(self, until: Timestamp | None) -> Event | None:
+        if self.todo:
+            self.time = Timestamp(self.time + 1)
+            return self.todo.pop(0)
+        assert until is not None
+        self.time = max(self.time, until)
+        return None
+
+    # Watch.
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        self.taken.append((event, commands))
+
+    def begins(self, command: Command) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
+        self.story.append(f"warn {text}")
+
+    def swept(self, swept: Swept | StoreError) -> None:
+        self.story.append("swept" if isinstance(swept, Swept) else "could not sweep")
+
+    # Cluster, sinks.
+
+    def run(self, order: StepOrder) -> None:
+        plan = order.plan
+        self.story.append(f"run {plan.step}")
+        what, _, extra = (self.reports.pop(0) if self.reports else "nothing left").partition(" with ")
+        of_task: dict[str, object] = {}
+        if "sink" in extra:
+            of_task["committables"] = (Committable("join", b"part"),)
+        if "callbacks" in extra:
+            of_task["finalizations"] = 1
+        change = source(5, int(what[4:])) if what.startswith("due ") else REPORTS[what]
+        reports = reported(plan, change, LAYOUT, **of_task)
+        self.put(StepReported(Timestamp(0), plan.step, plan.attempt, Duration(1), reports))
+
+    def abandon(self, step: int, attempt: int) -> None:
+        self.story.append(f"abandon {step}.{attempt}")
+
+    def finalize(self, step: int, tokens: Sequence[bytes]) -> None:
+        self.tokens.append(tokens)
+        self.story.append(f"finalize {step}")
+        self.put(Finalized(Timestamp(0), step))
+
+    def shut_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        self.story.append("shut down " + " ".join(stages))
+        self.put(ShutDown(Timestamp(0)))
+
+    def tear_down(self, stages: Sequence[str], deadline: Timestamp) -> None:
+        self.story.append("tear down " + " ".join(stages))
+        self.put(TornDown(Timestamp(0)))
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        self.story.append(f"publish {step}: {len(committables)}")
+        self.put(Published(Timestamp(0), step))
+
+
+class Failing(World):
+    """Each try of a step fails. What has failed is in `failed`."""
+
+    def __init__(self, *reports: str, blobs: MemoryBlobs) -> None:
+        self.failed: list[str] = []
+        super().__init__(*reports, blobs=blobs)
+
+    def run(self, order: StepOrder) -> None:
+        self.story.append(f"run {order.plan.step}")
+        self.failed.append("step")
+        self.put(StepFailed(Timestamp(0), order.plan.step, order.plan.attempt, "the copy is ahead", again=True))
+
+
+class Unpublished(Failing):
+    """Each try to publish fails."""
+
+    run = World.run
+
+    def publish(self, step: int, committables: Sequence[Committable]) -> None:
+        super().publish(step, committables)
+        self.failed.append("publish")
+        self.todo[-1] = PublishFailed(Timestamp(0), step, "the sink does not answer")
+
+
+def _ran(*reports: str) -> World:
+    world = World(*reports)
+    world.play()
+    return world
+
+
+@pytest.mark.contract("END-01", "STORE-02")
+def test_a_job_is_driven_to_its_end_and_each_command_is_carried_out_once() -> None:
+    world = _ran("more with sink", "more with callbacks", "more", "nothing left")
+    assert world.story == [
+        "run 1",
+        "publish 1: 1",
+        "run 2",
+        "finalize 2",
+        "run 3",
+        "swept",
+        "run 4",
+        "shut down read rates join",
+        "tear down join rates read",
+    ]
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.DONE
+    assert (world.log.head.step, world.log.head.mode) == (4, CommitMode.DONE)
+
+
+def test_the_attempts_whose_bundles_wait_for_the_commit_are_named() -> None:
+    world = _ran("more with callbacks", "nothing left")
+    (proposed,) = [each for _, commands in world.taken for each in commands if isinstance(each, Propose)][:1]
+    assert world.tokens == [[report.token for report in proposed.reports if report.finalizations]]
+    assert len(world.tokens[0]) == 1
+
+
+@pytest.mark.contract("ENG-07")
+def test_the_clock_is_told_when_it_was_asked_for_and_not_again() -> None:
+    world = World("due 500", "nothing left")
+    world.play()
+    told = [event.at for event, _ in world.taken if isinstance(event, ClockTold)]
+    assert told == [500]
+
+
+def test_an_event_is_of_when_it_is_taken_in() -> None:
+    world = World()
+    world.time = Timestamp(50)
+    world.driver.handle(world.todo.pop(0))
+    ((event, commands),) = world.taken
+    assert event.at == 50
+    (run,) = [command for command in commands if isinstance(command, RunStep)]
+    assert run.plan.time == 50
+
+
+@pytest.mark.contract("STORE-02", "END-01")
+def test_what_was_not_published_is_published_by_who_takes_over() -> None:
+    blobs = MemoryBlobs()
+    world = World("more with sink", blobs=blobs)
+    while world.log.head.step == 0:
+        world.driver.handle(world.todo.pop(0))
+    assert "publish" not in " ".join(world.story)
+    assert World(blobs=blobs).play()[:2] == ["publish 2: 1", "run 3"]
+
+
+@pytest.mark.contract("STORE-03")
+def test_an_unknown_outcome_is_asked_for_again_when_the_clock_says_so() -> None:
+    world = World("nothing left")
+    world.blobs.faults = Faults(lost=1.0)
+    while world.log.pending is None:
+        world.driver.handle(world.todo.pop(0))
+    world.driver.handle(world.todo.pop(0))
+    world.blobs.faults = Faults()
+    world.play()
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.DONE
+    (warned,) = [line for line in world.story if line.startswith("warn")]
+    assert warned.startswith("warn it is not known whether step 1 is committed")
+
+
+@pytest.mark.contract("END-04")
+def test_a_cancelled_job_abandons_its_step_and_proposes_nothing() -> None:
+    world = World()
+    world.driver.handle(world.todo.pop(0))
+    late = world.todo.pop(0)
+    world.put(CancelRequested(Timestamp(0)))
+    world.put(late)
+    assert world.play() == ["run 1", "abandon 1.0", "tear down join rates read"]
+    assert world.log.head.step == 0
+
+
+@pytest.mark.contract("END-02")
+def test_a_drained_job_ends_with_its_savepoint() -> None:
+    world = World("more", "more")
+    world.put(DrainRequested(Timestamp(0), "last"))
+    world.play()
+    assert [pin.name for pin in world.log.head.pins] == ["last"]
+    assert world.log.head.mode is CommitMode.DRAINED
+
+
+def test_a_sweep_that_fails_is_told_and_the_job_goes_on() -> None:
+    world = World("more", "more", "more", sweep_every=1)
+
+    def fails() -> Swept:
+        raise IndeterminateError("no answer")
+
+    world.commits.sweep = fails  # type: ignore[method-assign]
+    assert world.play().count("could not sweep") == 3
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.DONE
+
+
+def _overtaken(world: World, blobs: MemoryBlobs) -> str:
+    """Another driver takes the job over; why the first one ends."""
+    other = opened(blobs, driver="host7", force=True)
+    world.play()
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.FAILED
+    assert f"step {other.head.step} is of epoch 2, this driver has epoch 1" in world.driver.end.why
+    assert "host7, since" in world.driver.end.why
+    return world.driver.end.why
+
+
+@pytest.mark.contract("STORE-03")
+def test_idle_driver_notices_a_takeover_within_seconds() -> None:
+    blobs = MemoryBlobs()
+    world = World("due 3600000000", blobs=blobs)
+    while world.log.head.step == 0 or world.todo:
+        world.driver.handle(world.todo.pop(0))
+    taken = len(world.taken)
+    for _ in range(3):
+        assert world.driver.wake is not None
+        assert world.driver.wake - world.time <= TAKEOVER_CHECKS
+        world.time = world.driver.wake
+        world.driver.handle(ClockTold(world.time))
+    assert len(world.taken) == taken, "the machine did not ask for the time"
+    began = world.time
+    _overtaken(world, blobs)
+    assert world.time - began <= TAKEOVER_CHECKS + 10
+    assert world.story == ["run 1", "tear down join rates read"]
+
+
+@pytest.mark.contract("STORE-03")
+def test_driver_of_a_long_step_notices_a_takeover() -> None:
+    blobs = MemoryBlobs()
+    world = World(blobs=blobs)
+    world.driver.handle(world.todo.pop(0))
+    world.todo.clear()  # the step runs and runs
+    _overtaken(world, blobs)
+    assert world.story == ["run 1", "abandon 1.0", "tear down join rates read"]
+
+
+@pytest.mark.contract("STORE-03")
+@pytest.mark.parametrize("failures", [0, 1, SETTINGS.retry.times])
+def test_fenced_driver_tries_nothing_again(failures: int) -> None:
+    blobs = MemoryBlobs()
+    world = Failing(blobs=blobs)
+    while len(world.failed) <= failures:
+        world.driver.handle(world.next(world.driver.wake) or ClockTold(world.time))
+    runs = world.story.count("run 1")
+    _overtaken(world, blobs)
+    assert world.story.count("run 1") == runs
+
+
+@pytest.mark.contract("STORE-03")
+def test_fenced_driver_publishes_nothing_again_after_the_last_commit() -> None:
+    blobs = MemoryBlobs()
+    world = Unpublished("nothing left with sink", blobs=blobs)
+    while not world.failed:
+        world.driver.handle(world.todo.pop(0))
+    assert world.log.head.mode is CommitMode.DONE
+    _overtaken(world, blobs)
+    assert world.story.count("publish 1: 1") == 1
+
+
+def test_driving_ends_when_it_is_told_to() -> None:
+    world = World()
+    assert drive(world.driver, world, world, lambda: len(world.taken) < 2) is None
+    assert len(world.taken) == 2

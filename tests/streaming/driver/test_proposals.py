@@ -1,0 +1,109 @@
+"""What of the reports goes into a manifest, and what leaves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from arcbeam.engine.protocol.reports import Restrictions, StageReport, TaskReport
+from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.holds import Hold, HolderKind
+from arcbeam.model.files import FileKind, Shard, ShardFile, SideFile, TaskFiles
+from arcbeam.model.timestamps import MAX_TIMESTAMP, Timestamp
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.manifest.names import Written, written_name
+from arcbeam.store.manifest.values import HoldSummary, Manifest, ResidualSummary
+from arcbeam.streaming.driver.proposals import draft
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, reported, staged
+
+
+def _side(log: StepLog, step: int, until: int | None, channel: int = 7) -> SideFile:
+    name = written_name(Written(channel, 0, step, log.epoch, f"a{until}", "side"))
+    return SideFile(channel, 0, name, 1, 0, None if until is None else Timestamp(until))
+
+
+def _committed(log: StepLog, at: int, *reports: TaskReport) -> Manifest:
+    command = proposal(log.head.step + 1, at, *reports)
+    log.propose(draft(log, LAYOUT, READERS, {}, command))
+    return log.head
+
+
+@pytest.mark.contract("STORE-02", "ENG-01")
+def test_a_manifest_has_the_watermarks_of_all_stages_and_the_files_of_changed_shards() -> None:
+    log = opened(MemoryBlobs())
+
+    def shard(level: int, number: int, step: int) -> Shard:
+        name = written_name(Written(level, number, step, log.epoch, "a", "delta"))
+        return Shard(level, number, (ShardFile(name, FileKind.DELTA, 9, 0, 1, 0, b"a", b"a", step, step),))
+
+    first = reported(staged("join", 0, 5), files=TaskFiles((shard(1, 1, 1), shard(1, 0, 1))))
+    head = _committed(log, 5, first)
+    assert [(of.level, of.shard) for of in head.shards] == [(1, 0), (1, 1)]
+    assert [(of.stage, of.upstream, of.input) for of in head.watermarks] == [
+        ("read", MAX_TIMESTAMP, 5),
+        ("rates", MAX_TIMESTAMP, 5),
+        ("join", 5, 5),
+    ]
+    head = _committed(log, 6, reported(staged("join", 0, 6), files=TaskFiles((shard(1, 1, 2), shard(0, 0, 2)))))
+    assert [(of.level, of.shard, of.files[0].last_step) for of in head.shards] == [(0, 0, 2), (1, 0, 1), (1, 1, 2)]
+
+
+@pytest.mark.contract("ENG-06")
+def test_a_manifest_says_what_holds_each_stage_and_which_restrictions_are_not_done() -> None:
+    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates", key="EWR")
+    pane = Hold(Timestamp(5), HolderKind.STATE, "pane", key="LGA")
+    reports = [
+        reported(
+            staged("read", 0, 5, restrictions=Restrictions(2, 3.0), next_due=Timestamp(80)),
+            staged("read", 1, 5, restrictions=Restrictions(1, 0.5), next_due=Timestamp(60)),
+            staged("rates", 0, 5, next_due=Timestamp(1)),
+            level=0,
+        ),
+        reported(
+            replace(staged("join", 0, 5), local=Local(parked, {"main": OutputTime(parked)})),
+            replace(staged("join", 1, 5), local=Local(None, {"main": OutputTime(None, pane)})),
+        ),
+    ]
+    log = opened(MemoryBlobs())
+    head = _committed(log, 5, *reports)
+    assert head.residuals == (ResidualSummary("read", 3, 3.5, Timestamp(60)),)
+    assert head.holds == (HoldSummary("join", 2, Timestamp(5), "state 'pane' of key 'LGA' in shard 1"),)
+    # A commit without a step changes nothing of that; a step that says otherwise does.
+    head = _committed(log, 5)
+    assert len(head.holds) == len(head.residuals) == 1
+    head = _committed(log, 5, reported(staged("join", 0, 5), staged("join", 1, 5)))
+    assert head.holds == head.residuals == ()
+
+
+@pytest.mark.contract("STORE-02", "ENG-05")
+def test_a_side_file_leaves_the_manifest_when_nobody_reads_it_any_more() -> None:
+    log = opened(MemoryBlobs())
+    files = (*(_side(log, 1, until) for until in (9, 10, None)), _side(log, 1, 1, channel=8))
+    _committed(log, 5, reported(staged("join", 0, 5), files=TaskFiles((), files)))
+
+    def left(*stages: StageReport) -> list[int | None]:
+        return [file.until for file in _committed(log, 10, reported(*stages)).side_files]
+
+    everything = [9, 10, None, 1]
+    assert [file.until for file in log.head.side_files] == everything
+    assert [file.until for file in _committed(log, 10).side_files] == everything
+    busy = Restrictions(1, 1.0)
+    assert left(staged("join", 0, 10), staged("join", 1, 9)) == everything
+    assert left(staged("join", 0, 10), staged("join", 1, 10, next_event=Timestamp(9))) == everything
+    assert left(staged("join", 0, 10), staged("join", 1, 10, restrictions=busy)) == everything
+    assert left(staged("join", 0, 10), staged("join", 1, 10)) == [10, None, 1]
+    assert left(staged("join", 0, MAX_TIMESTAMP), staged("join", 1, MAX_TIMESTAMP)) == [None, 1]
+
+
+@pytest.mark.contract("STORE-02", "STORE-04")
+def test_files_of_a_side_input_that_were_made_one_leave_the_manifest_with_the_step_that_did_it() -> None:
+    log = opened(MemoryBlobs())
+    _committed(
+        log, 5, reported(staged("join", 0, 5), files=TaskFiles((), tuple(_side(log, 1, n) for n in (9, 10, 11))))
+    )
+    old, joined = log.head.side_files, replace(_side(log, 2, 12), step=1)
+    names = tuple(file.name for file in old[:2])
+    head = _committed(log, 6, reported(staged("join", 0, 6), files=TaskFiles((), (joined,), names)))
+    assert head.side_files == (old[2], joined)

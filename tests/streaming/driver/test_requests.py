@@ -1,0 +1,500 @@
+"""What becomes of requests: each is settled, by whoever runs the job, and by nobody twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from arcbeam.engine.coordinator import Command, End, EndState, Event, JobMachine, Mode, StepFailed
+from arcbeam.errors import RequestRefusedError
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.log import requests as files
+from arcbeam.store.log.endnote import EndNote, note_of
+from arcbeam.store.log.requests import Answer, Asked, Request, Said
+from arcbeam.store.log.savepoints import named_now
+from arcbeam.streaming.assignment import StepOrder
+from arcbeam.streaming.driver.driver import JobDriver
+from arcbeam.streaming.driver.requests import RequestDesk
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.engine.coordinator.script import SETTINGS
+from tests.golden import check_message
+from tests.streaming.driver.test_driver import World
+from tests.streaming.jobs import LAYOUT, opened
+
+NOW = Timestamp(1_000)
+RESUME = "resume it first: arcbeam resume memory"
+
+
+class Steered(World):
+    """A driver with a desk. `at` says what is asked when a step is run: a name, and behind a space a new one."""
+
+    def __init__(self, *reports: str, blobs: MemoryBlobs | None = None) -> None:
+        super().__init__(*reports, blobs=blobs)
+        self.desk = RequestDesk(self, self)
+        self.desk.opened(self.blobs, self.log.head)
+        self.at: dict[int, list[tuple[Asked, str]]] = {}
+        self.asked: list[Request] = []
+        self.fails = 0
+        self.driver = JobDriver(JobMachine(LAYOUT, SETTINGS), self.commits, self, self, self, self, self)
+
+    def play(self) -> list[str]:
+        super().play()
+        self.desk.close(self.driver.end)
+        return self.story
+
+    def handled(self, event: Event, commands: Sequence[Command]) -> None:
+        super().handled(event, commands)
+        self.desk.handled(event, commands, self.log.head)
+
+    def run(self, order: StepOrder) -> None:
+        step = order.plan.step
+        for what, name in self.at.pop(step, []):
+            name, _, new = name.partition(" ")
+            self.asked.append(files.ask(self.blobs, what, name, Timestamp(NOW + len(self.asked)), new))
+        self.desk.look()
+        if step == self.fails:
+            self.put(StepFailed(Timestamp(0), step, order.plan.attempt, "user error", again=False))
+        else:
+            super().run(order)
+
+    def answers(self) -> list[Answer | None]:
+        return [files.answer_to(self.blobs, request) for request in self.asked]
+
+    @property
+    def pins(self) -> list[tuple[str, int]]:
+        return [(pin.name, pin.step) for pin in self.log.head.pins]
+
+
+@pytest.mark.contract("STORE-05")
+def test_a_savepoint_is_made_by_the_next_commit_and_told_when_it_is_there() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "here")]}
+    world.play()
+    assert world.pins == [("here", 2)]
+    assert world.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
+    assert files.waiting(world.blobs) == []
+    assert world.answers() == [None], "a last answer is read once"
+
+
+@pytest.mark.contract("STORE-05", "OPS-02")
+def test_savepoints_are_renamed_and_deleted_by_the_next_commit_in_the_order_in_which_it_was_asked() -> None:
+    world = Steered("more", "more", "more", "more")
+    world.at = {
+        1: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")],
+        2: [(Asked.RENAME, "a c"), (Asked.DELETE, "b")],
+        3: [(Asked.RENAME, "c a"), (Asked.RENAME, "c b")],
+    }
+    world.play()
+    assert world.pins == [("a", 1)]
+    *made, renamed, deleted, back, late = world.answers()
+    assert [answer and answer.said for answer in made] == [Said.DONE] * 2
+    assert renamed == Answer(Said.DONE, "savepoint 'c' is step 1", 1)
+    assert deleted == Answer(Said.DONE, "there is no savepoint 'b' any more", 2)
+    assert back == Answer(Said.DONE, "savepoint 'a' is step 1", 1)
+    assert late is not None
+    assert late.said is Said.REFUSED
+    check_message("savepoint-not-renamed", late.text)
+    assert "step 3 does not become savepoint 'rename c b'" in " ".join(world.story)
+
+
+@pytest.mark.contract("STORE-04", "STORE-05")
+def test_a_name_that_was_changed_by_a_driver_that_died_before_it_could_say_so() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", "more", blobs=blobs)
+    world.at = {1: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")], 2: [(Asked.RENAME, "a c"), (Asked.DELETE, "b")]}
+    while world.pins != [("c", 1)]:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked[2:]
+    following.play()
+    assert [answer and answer.said for answer in following.answers()] == [Said.DONE] * 2
+    assert following.pins == [("c", 1)]
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_no_savepoint_is_called_as_the_one_that_a_drain_ends_with() -> None:
+    world = Steered("more", "more", "more", "more")
+    world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [(Asked.DRAIN, "last")], 3: [(Asked.RENAME, "a last")]}
+    world.play()
+    *_, refused = world.answers()
+    why = "the job drains to savepoint 'last': no step before the last one gets that name; choose another name"
+    assert refused == Answer(Said.REFUSED, why)
+    assert [name for name, _ in world.pins] == ["a", "last"]
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_nor_when_both_are_under_way() -> None:
+    rename, drain = (Asked.RENAME, "a last"), (Asked.DRAIN, "last")
+    for first, second in ((rename, drain), (drain, rename)):
+        world = Steered("more", "more", "more")
+        world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [first, second]}
+        world.play()
+        assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.DONE, Said.REFUSED]
+        assert [name for name, _ in world.pins] == (["last"] if first is rename else ["a", "last"])
+        assert (world.driver.end == End(EndState.DRAINED)) == (first is drain)
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_a_name_that_was_given_up_is_free_for_a_drain() -> None:
+    for change in ((Asked.DELETE, "a"), (Asked.RENAME, "a b")):
+        world = Steered("more", "more", "more", "more")
+        world.at = {1: [(Asked.SAVEPOINT, "a")], 2: [change], 3: [(Asked.DRAIN, "a")]}
+        world.play()
+        assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 3
+        assert world.driver.end == End(EndState.DRAINED)
+        assert world.log.head.pin("a")
+
+
+@pytest.mark.parametrize("name", ["delete a", "rename a b"])
+def test_what_changes_a_name_is_no_name(name: str) -> None:
+    world = Steered("more", "more", "more")
+    world.at = {1: [(Asked.SAVEPOINT, "a")]}
+    while not world.pins:
+        world.driver.handle(world.todo.pop(0))
+    with pytest.raises(RequestRefusedError, match="is no name for a savepoint"):
+        files.ask(world.blobs, Asked.SAVEPOINT, name, NOW)
+    with pytest.raises(RequestRefusedError, match="is no name for a savepoint"):
+        world.desk.ask(Asked.SAVEPOINT, name)
+
+
+def test_two_requests_at_once_for_one_name() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b"), (Asked.SAVEPOINT, "a")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 3
+    assert world.pins == [("a", 2), ("b", 2)]
+
+
+def test_a_name_that_is_taken_or_none_is_refused_when_it_is_asked_for() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {1: [(Asked.SAVEPOINT, "a")]}
+    while not world.pins:
+        world.driver.handle(world.todo.pop(0))
+    with pytest.raises(RequestRefusedError, match="'a' exists already, of step 1"):
+        files.ask(world.blobs, Asked.DRAIN, "a", NOW)
+    with pytest.raises(RequestRefusedError, match="is no name"):
+        world.desk.ask(Asked.SUSPEND, "a/b")
+
+
+@pytest.mark.contract("END-02")
+def test_a_drain_is_done_when_it_is_committed_and_a_suspension_behind_it_is_refused() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SUSPEND, "other"), (Asked.DRAIN, "another")]}
+    world.play()
+    done, *refused = world.answers()
+    assert done is not None
+    assert (done.said, done.step) == (Said.DONE, 2)
+    for answer, name in zip(refused, ("other", "another"), strict=True):
+        assert answer is not None
+        assert answer.said is Said.REFUSED
+        assert f"the job is draining already, to savepoint 'last': nothing comes of '{name}'" in answer.text
+    assert world.log.head.mode is CommitMode.DRAINED
+    assert [name for name, _ in world.pins] == ["last"]
+
+
+@pytest.mark.contract("END-02")
+def test_who_asks_again_for_a_drain_waits_until_it_is_committed_too() -> None:
+    world = Steered("more", "more", "more")
+    assert world.desk.draining() is None
+    first = world.desk.ask(Asked.DRAIN, "last")
+    while world.driver.machine.mode is not Mode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    assert world.desk.draining() is first
+    assert not first.settled.is_set(), "it drains, but would not if its driver died now"
+    while world.log.head.mode is not CommitMode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    world.driver.handle(world.todo.pop(0))
+    again = world.desk.draining()
+    assert again is not None
+    assert again.settled.is_set()
+    world.play()
+    assert world.desk.draining() is None
+
+
+@pytest.mark.contract("END-02", "STORE-04")
+def test_a_job_whose_driver_dies_while_it_drains_goes_on_draining_to_the_same_savepoint() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {1: [(Asked.DRAIN, "last")]}
+    while world.log.head.mode is not CommitMode.DRAINING:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("more", "nothing left", blobs=blobs)
+    following.asked = world.asked
+    following.at = {3: [(Asked.SUSPEND, "pause")]}
+    drains = following.desk.draining()
+    assert drains is not None
+    assert drains.settled.is_set()
+    following.play()
+    assert following.driver.end == End(EndState.DRAINED)
+    assert (following.log.head.mode, [name for name, _ in following.pins]) == (CommitMode.DRAINED, ["last"])
+    done, refused = following.answers()
+    assert done is not None
+    assert done.said is Said.DONE, "who asked the driver that died is told by the next one"
+    assert refused is not None
+    assert "the job is draining already, to savepoint 'last'" in refused.text
+
+
+@pytest.mark.contract("END-02", "STORE-05")
+def test_who_asks_for_the_name_of_a_drain_for_another_step_is_refused() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.SAVEPOINT, "last")], 3: [(Asked.SAVEPOINT, "last")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED, Said.REFUSED]
+    assert world.pins == [("last", world.log.head.step)]
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.DRAIN, "a")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE, Said.REFUSED]
+    assert world.driver.end == End(EndState.DONE)
+
+
+@pytest.mark.contract("END-03")
+def test_a_suspended_job_has_its_savepoint_and_takes_no_more_requests() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.SUSPEND, "pause")]}
+    world.play()
+    assert world.driver.end == End(EndState.STOPPED)
+    (answer,) = world.answers()
+    assert answer == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    with pytest.raises(RequestRefusedError, match="is suspended at micro-batch 2"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+    for what in (Asked.CANCEL, Asked.DRAIN):
+        with pytest.raises(RequestRefusedError) as caught:
+            world.desk.ask(what)
+        check_message(f"driver-refuses-{what}-suspended", str(caught.value), folder=str(world.blobs))
+
+
+@pytest.mark.contract("END-03")
+def test_who_tells_the_process_to_end_suspends_the_job_without_a_savepoint() -> None:
+    world = Steered("more", "more", "more")
+    ticket = world.desk.ask(Asked.SUSPEND)
+    world.play()
+    assert world.driver.end == End(EndState.STOPPED)
+    assert world.log.head.mode is CommitMode.SUSPENDED
+    assert ticket.answer == Answer(Said.DONE, "the job is suspended with step 1", 1)
+    assert world.pins == []
+
+
+@pytest.mark.contract("END-02", "END-03")
+def test_a_drain_behind_a_suspension_is_refused_whether_it_runs_or_is_over() -> None:
+    world = Steered("more", "more", "more")
+    world.at = {2: [(Asked.SUSPEND, "pause"), (Asked.DRAIN, "last"), (Asked.SUSPEND, "other")]}
+    world.play()
+    done, *refused = world.answers()
+    assert done == Answer(Said.DONE, "savepoint 'pause' is step 2", 2)
+    for answer, name in zip(refused, ("last", "other"), strict=True):
+        assert answer is not None
+        assert answer.said is Said.REFUSED
+        assert f"the job is suspending already, to savepoint 'pause': nothing comes of '{name}'" in answer.text
+    assert world.driver.end == End(EndState.STOPPED)
+    with pytest.raises(RequestRefusedError, match=r"is suspended at micro-batch 2\n.*resume it first"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+
+
+@pytest.mark.contract("END-02")
+def test_to_drain_a_job_that_drains_is_no_mistake_unless_another_savepoint_is_asked_for() -> None:
+    world = Steered("more", "more", "more")
+    first, second = named_now(Asked.DRAIN), named_now(Asked.DRAIN)
+    world.at = {1: [(Asked.DRAIN, first), (Asked.DRAIN, second)], 3: [(Asked.DRAIN, second), (Asked.DRAIN, "other")]}
+    world.play()
+    *drained, other = world.answers()
+    assert {answer and answer.said for answer in drained} == {Said.DONE}
+    assert other is not None
+    assert other.said is Said.REFUSED
+    assert [name for name, _ in world.pins] == [first]
+
+
+def test_a_request_to_a_job_that_is_done_by_then_is_told() -> None:
+    world = Steered("nothing left")
+    world.at = {1: [(Asked.DRAIN, "a"), (Asked.SAVEPOINT, "b")]}
+    world.play()
+    assert world.log.head.mode is CommitMode.DRAINED, "what was asked for while the last step ran is in its commit"
+    with pytest.raises(RequestRefusedError, match="is drained at micro-batch 1"):
+        files.ask(world.blobs, Asked.SAVEPOINT, "c", NOW)
+
+
+@pytest.mark.contract("STORE-04")
+@pytest.mark.parametrize("what", [Asked.SAVEPOINT, Asked.SUSPEND])
+def test_what_a_driver_made_that_died_before_it_could_say_so_is_not_made_again(what: Asked) -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {2: [(what, "here")]}
+    while not world.pins:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked
+    following.play()
+    assert following.answers() == [Answer(Said.DONE, "savepoint 'here' is step 2", 2)]
+    assert following.driver.end == End(EndState.DONE)
+    assert following.pins == [("here", 2)]
+
+
+@pytest.mark.contract("STORE-04", "END-02")
+def test_a_request_that_was_not_settled_is_the_next_drivers() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {2: [(Asked.DRAIN, "last"), (Asked.CANCEL, "")]}
+    while not world.asked:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked
+    following.play()
+    drained, cancelled = following.answers()
+    assert drained is not None
+    assert drained.said is Said.DONE
+    assert following.log.head.mode is CommitMode.DRAINED
+    assert cancelled is not None
+    assert cancelled.said is Said.REFUSED
+    check_message("cancel-refused-taken-over", cancelled.text)
+
+
+@pytest.mark.contract("STORE-03")
+def test_a_driver_that_was_fenced_out_leaves_requests_to_the_one_who_did() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("more", "more", blobs=blobs)
+    world.at = {2: [(Asked.SAVEPOINT, "here")]}
+    while not world.asked:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    following.asked = world.asked
+    world.play()
+    assert world.driver.end is not None
+    assert world.driver.end.state is EndState.FAILED
+    following.play()
+    assert [answer and answer.said for answer in following.answers()] == [Said.DONE]
+
+
+@pytest.mark.contract("STORE-03")
+def test_a_driver_that_waits_and_is_overtaken_leaves_requests_too() -> None:
+    blobs = MemoryBlobs()
+    world = Steered("due 3600000000", blobs=blobs)
+    while world.log.head.step == 0 or world.todo:
+        world.driver.handle(world.todo.pop(0))
+    following = Steered("nothing left", blobs=blobs)
+    world.play()
+    asked = files.ask(blobs, Asked.CANCEL, "", NOW)
+    world.desk.look()
+    assert files.waiting(blobs) == [asked.id]
+    following.play()
+
+
+def test_what_is_no_request_is_refused_and_what_was_withdrawn_is_nothing() -> None:
+    world = Steered("more", "more")
+    world.blobs.put("requests/1-bad", b'{"version": 1}')
+    world.blobs.put("requests/2-new", b'{"version": 2}')
+    request = files.ask(world.blobs, Asked.SUSPEND, "no", NOW)
+    files.withdraw(world.blobs, request)
+    world.play()
+    assert world.driver.end == End(EndState.DONE)
+    for id, why in (("1-bad", "it is no request"), ("2-new", "its format is 2")):
+        answer = files.answer_to(world.blobs, Request(id, Asked.CANCEL, "", 0, 0))
+        assert answer is not None
+        assert why in answer.text
+
+
+def test_who_asks_in_this_process_hears_of_it() -> None:
+    world = Steered("more", "more")
+    ticket = world.desk.ask(Asked.DRAIN, "last")
+    world.play()
+    assert ticket.heard.is_set()
+    assert ticket.settled.is_set()
+    assert ticket.answer is not None
+    assert (ticket.answer.said, ticket.filed) == (Said.DONE, False)
+    assert files.waiting(world.blobs) == []
+
+
+def test_who_asks_before_the_job_is_taken_over_is_heard_then() -> None:
+    blobs = MemoryBlobs()
+    before = Steered("more", blobs=blobs)
+    before.at = {1: [(Asked.SAVEPOINT, "there")]}
+    while not before.pins:
+        before.driver.handle(before.todo.pop(0))
+    world = Steered("more", "more", blobs=blobs)
+    world.desk = RequestDesk(world, world)
+    new, taken = world.desk.ask(Asked.SAVEPOINT, "new"), world.desk.ask(Asked.DRAIN, "there")
+    assert not new.heard.is_set()
+    world.desk.opened(world.blobs, world.log.head)
+    world.play()
+    assert taken.answer is not None
+    assert "'there' exists already" in taken.answer.text
+    assert world.driver.end == End(EndState.DONE), "what is refused is not done"
+    assert new.answer is not None
+    assert new.answer.said is Said.DONE
+
+
+def test_a_driver_that_lives_for_long_does_not_remember_every_request() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.SAVEPOINT, "b")]}
+    world.play()
+    assert [answer and answer.said for answer in world.answers()] == [Said.DONE] * 2
+    world.desk.look()
+    assert not world.desk._told
+    assert not world.desk._tickets
+
+
+def test_answers_that_nobody_reads_go_after_a_day() -> None:
+    world = Steered()
+    day = 24 * 3600 * 1_000_000
+    for at in (5, 5 + day):
+        files.answer(world.blobs, f"{at:016d}-x", Answer(Said.DONE))
+    world.time = Timestamp(6 + day)
+    world.desk.forget_old()
+    assert [info.name for info in world.blobs.list("answers")] == [f"answers/{5 + day:016d}-x"]
+
+
+def test_a_cancelled_job_says_so() -> None:
+    world = Steered("more", "more")
+    world.at = {2: [(Asked.SAVEPOINT, "a"), (Asked.CANCEL, "")]}
+    world.play()
+    unmade, cancelled = world.answers()
+    assert unmade == Answer(Said.REFUSED, "it was cancelled at micro-batch 1", remedy=RESUME)
+    assert cancelled == Answer(Said.DONE, "the job is cancelled")
+    assert world.pins == []
+    assert note_of(world.blobs, world.log.head) == EndNote(1, "CANCELLED")
+
+
+def test_a_job_that_fails_says_so() -> None:
+    world = Steered("more")
+    world.at, world.fails = {2: [(Asked.SAVEPOINT, "a")]}, 2
+    world.play()
+    (answer,) = world.answers()
+    assert answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
+    assert note_of(world.blobs, world.log.head) == EndNote(1, "FAILED", "user error")
+    with pytest.raises(RequestRefusedError, match=r"no driver runs it .* FAILED: user error\n.*resume it first"):
+        files.ask(world.blobs, Asked.DRAIN, "late", NOW)
+    again = Steered("more", blobs=world.blobs)
+    assert note_of(again.blobs, again.log.head) is None, "somebody runs it"
+    again.play()
+    assert note_of(again.blobs, again.log.head) is None, "it is done"
+
+
+@pytest.mark.contract("END-03")
+def test_request_while_the_job_fails_says_how_it_ends() -> None:
+    world = Steered("more")
+    world.fails = 2
+    while world.driver.machine.mode is not Mode.FAILING:
+        world.driver.handle(world.todo.pop(0))
+    ticket = world.desk.ask(Asked.SAVEPOINT, "late")
+    world.play()
+    assert ticket.answer == Answer(Said.REFUSED, "it failed at micro-batch 1: user error", remedy=RESUME)
+
+
+@pytest.mark.contract("STORE-03", "END-03")
+def test_request_to_a_fenced_driver_names_the_other_one() -> None:
+    world = Steered("more", "more")
+    while world.log.head.step < 1:
+        world.driver.handle(world.todo.pop(0))
+    opened(world.blobs, driver="host-b:words-7")
+    world.play()
+    with pytest.raises(RequestRefusedError) as caught:
+        world.desk.ask(Asked.SUSPEND)
+    check_message("suspend-refused-by-fenced-driver", str(caught.value))
+
+
+def test_a_driver_that_could_not_begin_says_why() -> None:
+    desk = RequestDesk(World(), World())
+    ticket = desk.ask(Asked.SAVEPOINT, "a")
+    desk.close(None, "no folder")
+    assert ticket.answer == Answer(Said.REFUSED, "no folder")

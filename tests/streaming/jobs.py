@@ -1,0 +1,66 @@
+"""A small job for tests of steps: two sources, and a stage that reads one of them and has the other as a side input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from arcbeam.engine.coordinator import Propose
+from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.microbatchplan import StepBudget, StepPlan
+from arcbeam.engine.protocol.reports import StageReport, TaskReport
+from arcbeam.engine.watermarks.clocks import Local, OutputTime, Port
+from arcbeam.engine.watermarks.stages import StageFlow, Times
+from arcbeam.model.commits import CommitMode
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.store.blobs.durable import DurableBlobs
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.manifest.values import JobShape, StageShape
+
+READ, RATES, JOIN = Port("read", "main"), Port("rates", "main"), Port("join", "main")
+LAYOUT = Layout(
+    (
+        Placed(StageFlow("read", (), ("main",), 2), 1, 0),
+        Placed(StageFlow("rates", (), ("main",), 2), 2, 0),
+        Placed(StageFlow("join", (READ,), ("main",), 2), 3, 1, (("rates", RATES),)),
+    ),
+    shards=2,
+    tasks=(1, 2),
+)
+_SHAPE = JobShape("plan", 2, tuple(StageShape(placed.name, placed.level, "") for placed in LAYOUT.stages))
+READERS = {7: ("join",)}
+
+
+def opened(blobs: DurableBlobs, now: int = 0, **options: Any) -> StepLog:
+    """A driver's hold on the job."""
+    return StepLog.open(blobs, _SHAPE, Timestamp(now), **options)
+
+
+def times(at: int) -> Times:
+    """All watermarks at one time."""
+    return Times(
+        {name: Timestamp(at) for name in ("read", "rates", "join")},
+        {port: Timestamp(at) for port in (READ, RATES, JOIN)},
+        {"read": MAX_TIMESTAMP, "rates": MAX_TIMESTAMP, "join": Timestamp(at)},
+    )
+
+
+def plan(step: int = 1, head: int = 0, **changes: Any) -> StepPlan:
+    """A step's plan."""
+    return StepPlan(step, 0, Timestamp(5), head, times(MIN_TIMESTAMP), StepBudget(Duration(1), 1, 1), **changes)
+
+
+def staged(stage: str, shard: int, at: int, **changes: Any) -> StageReport:
+    """How a stage stands in a shard, at a watermark."""
+    return StageReport(stage, shard, Timestamp(at), Local(None, {"main": OutputTime()}), **changes)
+
+
+def proposal(step: int, at: int, *reports: TaskReport, **changes: Any) -> Propose:
+    """A proposal, with all watermarks at one time."""
+    return replace(Propose(step, Timestamp(step), CommitMode.RUNNING, times(at), b"cut", reports), **changes)
+
+
+def reported(*stages: StageReport, level: int = 1, task: int = 0, **changes: Any) -> TaskReport:
+    """What a task reports."""
+    token = b"%d.%d" % (level, task)
+    return replace(TaskReport(level, task, token, b"", stages), **changes)

@@ -1,0 +1,441 @@
+"""How the stages of a job stand, as a manifest keeps it: the way there and back, and what is told of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from arcbeam.engine.protocol.reports import Awaited, Counts, Restrictions, StageReport, TaskReport
+from arcbeam.engine.state.statemetrics import Kept
+from arcbeam.engine.watermarks.clocks import Local, OutputTime
+from arcbeam.engine.watermarks.holds import Hold, HolderKind, Release
+from arcbeam.engine.watermarks.sketches import sketched, with_more
+from arcbeam.engine.watermarks.stages import Times
+from arcbeam.model.files import Shard
+from arcbeam.model.observers import Observer, Policy
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Duration, Timestamp
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.manifest.manifestfile import decode, encode
+from arcbeam.store.manifest.values import Manifest
+from arcbeam.streaming.driver.proposals import draft
+from arcbeam.streaming.driverstate import progress_of, times_of
+from arcbeam.streaming.restore.stagemapping import renamed
+from arcbeam.streaming.status.reasons import Cause
+from arcbeam.streaming.status.snapshot import Since, standing_after, standing_of
+from arcbeam.streaming.status.status import as_record, in_words, status_of, total_kept, undone
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.store.samples import delta
+from tests.streaming.jobs import JOIN, LAYOUT, RATES, READ, READERS, opened, proposal, reported, staged
+
+pytestmark = pytest.mark.contract("WM-06")
+
+_NUMBERS = {"read": 1, "rates": 2, "join": 3}
+_HOUR = Timestamp(3_600_000_000)
+
+
+def at(read: int, rates: int, join: int, out: int | None = None) -> Times:
+    """Watermarks of the three stages; `out`: of the join's output."""
+    r, s, j = map(Timestamp, (read, rates, join))
+    out = join if out is None else out
+    return Times({"read": r, "rates": s, "join": j}, {READ: r, RATES: s, JOIN: Timestamp(out)})
+
+
+def _committed(log: StepLog, times: Times, *reports: TaskReport, figures: Any = None) -> Manifest:
+    command = replace(proposal(log.head.step + 1, 0, *reports), times=times)
+    log.propose(draft(log, LAYOUT, READERS, _NUMBERS, command, figures or {}))
+    return decode(encode(log.head), "a manifest", "memory")
+
+
+def _with(stage: str, shard: int, pending: Hold | None = None, hold: Hold | None = None, **more: Any) -> StageReport:
+    local = Local(pending, {"main": OutputTime(pending, hold)}, more.pop("waits_for", None))
+    return replace(staged(stage, shard, 0, **more), local=local)
+
+
+def _all(*own: StageReport) -> tuple[TaskReport, TaskReport]:
+    """The reports of a step in which only some stages have something to say."""
+    known = {(of.stage, of.shard): of for of in own}
+    of = [known.get((name, shard)) or staged(name, shard, 0) for name in _NUMBERS for shard in (0, 1)]
+    sources, joins = ([each for each in of if (each.stage == "join") is last] for last in (False, True))
+    return reported(*sources, level=0), reported(*joins)
+
+
+def _causes(manifest: Manifest) -> list[Cause]:
+    return list(status_of(manifest).causes)
+
+
+def test_a_watermark_stands_since_the_commit_that_moved_it_last() -> None:
+    log = opened(MemoryBlobs())
+    _committed(log, at(1, 1, 1), *_all())
+    _committed(log, at(2, 1, 1), *_all())
+    head = _committed(log, at(2, 1, 1, 5), *_all())
+    read, rates, join = standing_of(head).stages
+    assert (read.input, rates.input, join.input) == (Since(2, Timestamp(2)), *[Since(1, Timestamp(1))] * 2)
+    assert [of.outputs["main"].step for of in (read, rates, join)] == [2, 1, 3]
+    # A commit without a step leaves all as it is; so does an opening.
+    assert standing_of(_committed(log, at(2, 1, 1, 5))) == standing_of(head)
+    assert opened(log._blobs, 9).head.standing == head.standing
+
+
+def test_what_is_kept_of_the_shards_explains_what_all_of_them_would() -> None:
+    log = opened(MemoryBlobs())
+    late = Hold(Timestamp(7), HolderKind.RESIDUAL, "1.0.0~ab", release=Release(_HOUR, by_clock=True), about="'EWR'")
+    later = Hold(Timestamp(9), HolderKind.RESIDUAL, "1.0.0~cd")
+    head = _committed(
+        log,
+        at(7, MAX_TIMESTAMP, 7),
+        *_all(_with("read", 0, later), _with("read", 1, late, restrictions=Restrictions(2, 3.0))),
+    )
+    (cause,) = _causes(head)
+    assert cause.text == (
+        "the watermark of the input of 'read' is at 1970-01-01T00:00:00.000007Z, since step 1 "
+        "(1970-01-01T00:00:00.000001Z): restriction 1.0.0~ab of element 'EWR' in shard 1 of 'read' "
+        "(of 2 that are not done) "
+        "has deferred itself until 1970-01-01T01:00:00Z"
+    )
+    assert cause.frees == "the clock comes to 1970-01-01T01:00:00Z, when it is processed again"
+    assert (cause.shard, cause.due, cause.by_clock, cause.stages) == (1, _HOUR, True, ("read", "join"))
+    # In a step in which it does not run, what it is of is known of the step before.
+    again = _with("read", 1, replace(late, about=""), restrictions=Restrictions(2, 3.0))
+    (same,) = _causes(_committed(log, at(7, MAX_TIMESTAMP, 7), *_all(_with("read", 0, later), again)))
+    assert same.text == cause.text
+
+
+def test_elements_that_are_parked_are_told_with_what_their_side_input_waits_for() -> None:
+    log = opened(MemoryBlobs())
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    parked = Hold(Timestamp(7), HolderKind.PARKED, "rates@00")
+    head = _committed(
+        log,
+        at(MAX_TIMESTAMP, MIN_TIMESTAMP, 7),
+        *_all(
+            _with("rates", 0, silent),
+            _with("join", 1, parked, awaited=(Awaited(RATES, Timestamp(99)),), waits_for=RATES),
+        ),
+    )
+    rates, join = _causes(head)
+    assert (rates.kind, rates.stage, rates.frees) == (
+        "restriction",
+        "rates",
+        "its DoFn reports a watermark (a watermark estimator), the times of its elements are observed "
+        "(arcbeam.io.WithWatermark behind it), or it is done",
+    )
+    assert (join.kind, join.stage, join.shard, join.name) == ("side input", "join", 1, "output 'main' of 'rates'")
+    assert join.text.endswith(
+        "elements are parked in shard 1, until a side input is there: output 'main' of 'rates' is at the beginning of "
+        "time: held by residual '1.0.0~ab' in shard 0, which reports no watermark"
+    )
+
+
+@pytest.mark.parametrize(
+    ("hold", "kind", "frees"),
+    [
+        (
+            Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a", release=Release(_HOUR, by_clock=True)),
+            "timer",
+            "the clock comes to 1970-01-01T01:00:00Z, when it fires; or it is cleared",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a", release=Release(Timestamp(8), by_clock=False)),
+            "timer",
+            "the input watermark of 'join' passes 1970-01-01T00:00:00.000008Z, when it fires (it is at "
+            "1970-01-01T00:00:00.000006Z); or it is cleared",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.TIMER, "flush", key="a"),
+            "timer",
+            "it fires, is cleared, or is set with a later output timestamp",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.STATE, "pane", key="a"),
+            "state",
+            "the window's pane comes out, or its trigger finishes: it is at 1970-01-01T00:00:00.000006Z",
+        ),
+        (
+            Hold(Timestamp(5), HolderKind.GATHERED, ""),
+            "elements",
+            "the input watermark of 'join' passes 1970-01-01T00:00:00.000005Z: it is at 1970-01-01T00:00:00.000006Z",
+        ),
+        (Hold(Timestamp(5), HolderKind.SCRIPT, ""), "script", "its next event that moves the watermark"),
+    ],
+)
+def test_each_sort_of_hold_says_what_would_free_it(hold: Hold, kind: str, frees: str) -> None:
+    log = opened(MemoryBlobs())
+    head = _committed(log, at(MAX_TIMESTAMP, MAX_TIMESTAMP, 6, 5), *_all(_with("join", 0, hold=hold)))
+    found = {cause.kind: cause for cause in _causes(head)}
+    assert found[kind].frees == frees
+    assert found[kind].text.startswith("the watermark of the output 'main' of 'join' is at 1970-01-01T00:00:00.000005Z")
+
+
+@pytest.mark.contract("WM-04", "WM-06")
+def test_what_an_observer_does_not_believe_is_counted_and_named_and_so_is_what_frees_it() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(0), max_jump=Duration(9_000_000), confirmed_by=5)
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    doubted = {"clicks": (Timestamp(50_000_000), Timestamp(70_000_000))}
+    times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(5)}, doubted=doubted)
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    head = decode(encode(log.head), "a manifest", "memory")
+    assert times_of(head).doubted == doubted
+    assert standing_of(head).stages[0].observed == {"main": (clicks,)}
+    (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
+    assert "there are 2 time(s) that it does not believe: 1970-01-01T00:00:50Z to 1970-01-01T00:01:10Z" in cause.text
+    assert "at most 0:00:09 later; 5 others confirm one that is not believed" in cause.frees
+    (cause,) = (
+        cause
+        for cause in _causes(replace(head, progress=replace(progress_of(head), doubted={}).encoded()))
+        if cause.kind == "observer"
+    )
+    assert "believe" not in cause.text + cause.frees
+
+
+@pytest.mark.contract("WM-04", "WM-06")
+def test_where_the_clock_bounds_what_is_believed_that_is_said() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(0), max_skew=Duration(9_000_000))
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    times = at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5)
+    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    doubts = "it believes no time 0:00:09 ahead of the clock (the counter notBelieved says of how many)"
+    assert cause.text.endswith(f"'clicks' has seen nothing yet; {doubts}")
+    came = staged("read", 0, 0, counts=Counts(1, 32, resumed=1, made=32))
+    command = replace(
+        proposal(2, 0, *_all(replace(came, local=Local(silent, {"main": OutputTime(silent)})))), times=times
+    )
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    assert f"'clicks' has seen no time that it believes yet; {doubts}" in cause.text
+    assert cause.frees == (
+        "an element comes that is not 0:00:09 ahead of the clock (are times in another time zone, or unit?), or all "
+        "input ends"
+    )
+
+
+def test_an_observer_that_has_seen_nothing_later_is_named() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(2_000_000), Policy.MAX, (Observer("below", Duration(0)), None), Duration(7))
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    times = replace(at(MIN_TIMESTAMP, MAX_TIMESTAMP, 5), seen={"clicks": Timestamp(2_000_005)})
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    command = replace(proposal(1, 0, *_all(_with("read", 0, silent), _with("read", 1, silent))), times=times)
+    log.propose(draft(log, observing, READERS, _NUMBERS, command, {}))
+    head = decode(encode(log.head), "a manifest", "memory")
+    assert standing_of(head).stages[0].observed == {"main": (clicks,)}
+    (cause,) = (cause for cause in _causes(head) if cause.kind == "observer")
+    assert (cause.stage, cause.shard, cause.name) == ("read", None, "clicks")
+    assert "'clicks' has seen nothing later than 1970-01-01T00:00:02.000005Z, and takes 0:00:02 off" in cause.text
+    assert cause.frees == "an element later than 1970-01-01T00:00:02.000005Z comes, or all input ends"
+
+
+def _observed_by(observer: Observer, at_read: int, **times: Any) -> Cause:
+    """Why a job waits whose source is observed; its output is at that time."""
+    log = opened(MemoryBlobs())
+    read, *others = LAYOUT.stages
+    observing = replace(
+        LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (observer,)})), *others)
+    )
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, at_read)
+    marks = replace(marks, outputs={**marks.outputs, READ: Timestamp(at_read)}, **times)
+    reports = _all(_with("read", 0, silent, counts=Counts(1, 32, made=32)), _with("read", 1, silent))
+    log.propose(draft(log, observing, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "observer")
+    return cause
+
+
+def test_a_quantile_takes_elements_before_it_says_anything() -> None:
+    observer = Observer("clicks", Duration(0), quantile=0.99)
+    recent = {"clicks": with_more(None, [sketched(range(32))])}
+    cause = _observed_by(observer, MIN_TIMESTAMP, recent=recent)
+    assert "for which it takes 100 elements: there are 32" in cause.text
+    assert cause.frees == "as many elements have come, or all input ends"
+    cause = _observed_by(observer, 5_000_000, recent=recent, seen={"clicks": Timestamp(5_000_000)})
+    assert cause.frees == "more than one of 100 elements is later than 1970-01-01T00:00:05Z, or all input ends"
+
+
+def test_a_watermark_that_was_further_with_a_shorter_delay_names_the_time_that_moves_it() -> None:
+    cause = _observed_by(Observer("clicks", Duration(60_000_000)), 50_000_000, seen={"clicks": Timestamp(51_000_000)})
+    assert "the watermark has been further, and does not go back" in cause.text
+    assert cause.frees == "an element later than 1970-01-01T00:01:50Z comes, or all input ends"
+
+
+def test_who_has_seen_a_time_far_ahead_of_the_clock_is_told_so() -> None:
+    seen = {"clicks": Timestamp(86_400_000_000)}
+    cause = _observed_by(Observer("clicks", Duration(0)), 86_400_000_000, seen=seen)
+    assert "that is 23:59:59.999999 ahead of the clock, and what comes now is late to it: see max_skew" in cause.text
+    cause = _observed_by(Observer("clicks", Duration(0)), 9, seen={"clicks": Timestamp(9)})
+    assert "ahead" not in cause.text
+
+
+def test_what_keeps_others_that_need_not_wait_says_what_lets_them_go_on() -> None:
+    """A source that is idle: those behind it may go on without it, if they are told to."""
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(2))
+    read, rates, join = LAYOUT.stages
+    flow = replace(join.flow, inputs=(READ, RATES))
+    stages = replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), rates, replace(join, flow=flow)
+    idle = Hold(Timestamp(7), HolderKind.RESIDUAL, "it")
+    marks = at(7, 90, 7)
+    marks = replace(marks, seen={"clicks": Timestamp(50)})
+    reports = _all(_with("read", 0, idle), _with("read", 1, idle))
+    command = replace(proposal(1, 0, *reports), times=marks)
+    log.propose(draft(log, replace(LAYOUT, stages=stages), READERS, _NUMBERS, command, {}))
+    (cause,) = (cause for cause in _causes(log.head) if cause.kind == "restriction")
+    assert cause.frees.endswith(
+        "or it is done; or WithWatermark is told not to wait for it (idle_after); or 'join' is told not to wait for it "
+        "(WithWatermarkPolicy with idle_after before it)"
+    )
+
+
+def test_a_source_without_a_watermark_that_nobody_waits_for_comes_behind_what_somebody_waits_for() -> None:
+    log = opened(MemoryBlobs())
+    clicks = Observer("clicks", Duration(2))
+    read, *others = LAYOUT.stages
+    observing = replace(LAYOUT, stages=(replace(read, flow=replace(read.flow, observed={"main": (clicks,)})), *others))
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "it")
+    held = _with("join", 0, hold=Hold(Timestamp(6), HolderKind.STATE, "pane", key="a"))
+    marks = at(MIN_TIMESTAMP, MAX_TIMESTAMP, 10, 6)
+    marks = replace(marks, outputs={**marks.outputs, READ: Timestamp(10)}, seen={"clicks": Timestamp(12)})
+    reports = _all(_with("read", 0, silent), _with("read", 1, silent), held)
+    log.propose(draft(log, observing, READERS, _NUMBERS, replace(proposal(1, 0, *reports), times=marks), {}))
+    status = status_of(log.head)
+    assert [(cause.kind, cause.stage, cause.decides) for cause in status.causes] == [
+        ("observer", "read", True),
+        ("state", "join", True),
+        ("restriction", "read", False),
+    ]
+    assert "state" not in undone(as_record(replace(status, causes=status.causes[2:])))
+
+
+def test_counts_of_a_step_and_of_all_and_what_has_left_a_stage() -> None:
+    log = opened(MemoryBlobs())
+    own = staged("join", 0, 0, counts=Counts(3, 2, late=1)), staged("join", 1, 0, counts=Counts(1))
+    figures = {"user": 0.25, "outputs": {"read": {"main": [4, 900, 1, 9, 5]}}}
+    _committed(log, at(1, 1, 1), *_all(*own))
+    status = status_of(_committed(log, at(2, 2, 2), *_all(*own), figures=figures))
+    join = status.stages[-1]
+    assert (join.step["read"], join.total["read"], join.total["late"], join.bytes_in) == (4, 8, 2, 900)
+    (out,) = status.stages[0].outputs
+    assert (out.elements, out.bytes, out.least, out.mean, out.most) == (4, 900, 1, 5, 9)
+    assert status.seconds == {"user": 0.25}
+    assert status.elapsed == 1
+
+
+def test_the_rate_of_a_step_is_in_its_own_time_if_the_commit_before_it_is_one_of_a_moment_ago() -> None:
+    log = opened(MemoryBlobs())
+    own = staged("read", 0, 0, counts=Counts(1, 3000, resumed=1, made=1000))
+    _committed(log, at(1, 1, 1), *_all())
+    status = status_of(_committed(log, at(2, 2, 2), *_all(own), figures={"seconds": 0.5}))
+    # Not by what has left the stage: that is once for each way, and behind what is fused to the source.
+    assert (status.elapsed, status.rate) == (1, 2000.0)
+
+
+def test_the_line_of_a_step_has_for_people_what_is_there() -> None:
+    told = {"backlog": 3.0, "rate": 1234.0, "behind": 1_500_000, "late": 2, "keys": 10, "timers": 0, "waiting": 0}
+    assert in_words(told) == "backlog 3, 1,234 elements/s, 1.5 s behind, 2 late, 10 keys"
+    assert "3 h behind" in in_words({**told, "behind": 3 * 3_600_000_000})
+    assert "far from the clock" in in_words({**told, "behind": 1_790_000_000_000_000}), "times of 1970"
+    assert in_words({**told, "rate": None, "behind": None, "late": 0, "keys": 0}) == "backlog 3"
+
+
+def test_a_stage_has_rates_and_is_behind_as_its_input_is() -> None:
+    log = opened(MemoryBlobs())
+    own = staged("join", 0, 0, counts=Counts(300, 60)), staged("join", 1, 0, counts=Counts(100))
+    _committed(log, at(1, 1, 1), *_all())
+    read, rates, join = status_of(
+        _committed(log, at(2, MAX_TIMESTAMP, 1), *_all(*own), figures={"seconds": 0.5})
+    ).stages
+    assert (join.read_rate, join.written_rate) == (800.0, 120.0)
+    assert (read.read_rate, read.written_rate) == (0.0, 0.0)
+    assert (read.behind, rates.behind, join.behind) == (0, None, 1)
+
+
+def test_what_stages_keep_adds_up_over_steps_and_shards_and_survives_who_runs_the_job() -> None:
+    log = opened(MemoryBlobs())
+    more = staged("join", 0, 0, kept=Kept(2, {"seen": 1}, 3)), staged("join", 1, 0, kept=Kept(1, {"seen": 2}, 0, 1))
+    _committed(log, at(1, 1, 1), *_all(*more))
+    again = opened(log._blobs, 1)
+    less = staged("join", 1, 0, kept=Kept(-1, {"seen": -1, "last": 1}, 0, 0, 4, 5, 60))
+    join = status_of(_committed(again, at(2, 2, 2), *_all(less))).stages[-1]
+    assert join.kept == {
+        "keys": 4,
+        "windows": 2,
+        "cells": {"seen": 2, "last": 1},
+        "event_timers": 3,
+        "clock_timers": 1,
+        "parked": 4,
+        "ordered": 5,
+        "waiting_bytes": 60,
+    }
+    assert total_kept(status_of(again.head)) == {"keys": 4, "timers": 4, "waiting": 9}
+
+
+def test_what_was_not_counted_from_the_beginning_is_not_known() -> None:
+    log = opened(MemoryBlobs())
+    _committed(log, at(1, 1, 1), *_all())
+    record = json.loads(log.head.standing)
+    for stage in record["stages"]:
+        del stage["kept"]
+    earlier = replace(log.head, standing=json.dumps(record).encode())
+    assert [stage.kept for stage in status_of(earlier).stages] == [None] * 3
+    assert total_kept(status_of(earlier)) == {"keys": 0, "timers": 0, "waiting": 0}
+    own = {"join": [staged("join", 0, 0, kept=Kept(1))]}
+    now = standing_after(earlier, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    assert [stage.kept for stage in now.stages] == [None] * 3
+    unsaid = replace(earlier, standing=b"", shards=(Shard(1, 0, (delta(1, 1),)),))
+    now = standing_after(unsaid, LAYOUT, own, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    assert now.stages[-1].kept is None
+
+
+def test_a_stage_whose_state_was_given_up_begins_anew_if_there_is_one_of_that_name_again() -> None:
+    log = opened(MemoryBlobs())
+    head = _committed(log, at(1, 1, 1), *_all(staged("join", 0, 0, kept=Kept(2))))
+    left = standing_of(head).without({"join"})
+    assert [of.name for of in left.stages] == ["read", "rates"]
+    again = standing_after(replace(head, standing=left.encoded()), LAYOUT, {}, at(2, 2, 2), Since(2, Timestamp(2)), {})
+    assert again.stages[-1].kept == Kept()
+
+
+def test_stages_that_are_called_otherwise_are_explained_under_their_new_names() -> None:
+    log = opened(MemoryBlobs())
+    silent = Hold(MIN_TIMESTAMP, HolderKind.RESIDUAL, "1.0.0~ab")
+    head = _committed(log, at(MAX_TIMESTAMP, MIN_TIMESTAMP, 0), *_all(_with("rates", 0, silent)))
+    (cause,) = _causes(renamed(head, {"rates": "prices"}))
+    assert cause.stage == "prices"
+    assert "'prices'" in cause.text
+
+
+def test_a_manifest_of_an_earlier_version_has_watermarks_and_no_reasons() -> None:
+    log = opened(MemoryBlobs())
+    head = replace(_committed(log, at(1, 1, 1), *_all()), standing=b"")
+    status = status_of(head)
+    assert [stage.input for stage in status.stages] == [1, 1, 1]
+    assert status.causes == ()
+    assert status_of(opened(MemoryBlobs()).head).stages == ()
+
+
+@pytest.mark.contract("END-02")
+def test_what_is_left_to_do_is_in_a_line_however_much_it_is() -> None:
+    stages = [{"stage": f"s{n}", "restrictions": 1, "backlog": 0.5, "step": {}} for n in range(6)]
+    assert undone({"stages": stages}).endswith("1 restriction(s) of 's3' not done (size 0.5); and 2 more")
+    waits = {
+        "stage": "late",
+        "next_event": None,
+        "next_due": 1_000_000,
+        "parked": ["rates has something"],
+        "step": None,
+    }
+    assert undone({"stages": [waits], "causes": []}) == (
+        "'late' waits until 1970-01-01T00:00:01Z; elements of 'late' wait until rates has something"
+    )
+    assert undone({}) == undone({"stages": [{"stage": "s"}]}) == ""

@@ -1,0 +1,14 @@
+"""What is shown of a try that failed."""
+
+from __future__ import annotations
+
+from arcbeam.streaming.status.tries import deadly_try, failed_try
+
+
+def test_failed_try_has_its_number_and_first_line() -> None:
+    assert failed_try(2, 14, "the store is away\n  what to do: wait") == "try 2 of 14 failed: the store is away"
+
+
+def test_deadly_try_has_what_is_known() -> None:
+    assert deadly_try(2, 3, "Parse", "exit code 9") == "a worker died in try 2 of 3, in transform 'Parse', exit code 9"
+    assert deadly_try(1, 3, "", "") == "a worker died in try 1 of 3"

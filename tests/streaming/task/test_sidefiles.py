@@ -1,0 +1,210 @@
+"""What a task puts into side inputs, and reads of those that the head has."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.model.files import SideFile
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.store.blobs.errors import MissingFileError, StoreError
+from arcbeam.store.manifest.names import Written
+from arcbeam.store.shards.cache import HostCache
+from arcbeam.streaming.interfaces import SideData
+from arcbeam.streaming.task.outputs import TaskStore
+from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader, SideFileWriter
+from arcbeam.testing.blobs import MemoryBlobs
+
+PORT = Port("rates", "main")
+
+
+class Job:
+    """A folder of a job, and a host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.blobs, self.copies = folder, MemoryBlobs(), SideCopies()
+        self.files: list[SideFile] = []
+
+    def writer(self, number: int = 70) -> SideFileWriter:
+        return SideFileWriter(self.folder, number, PORT)
+
+    def publish(self, data: SideData | None) -> None:
+        assert data is not None
+        store = TaskStore(self.blobs, HostCache(self.folder), self.folder)
+        name = Written(data.channel, data.shard, len(self.files) + 1, 1, "attempt", "side")
+        self.files.append(store.side(name, data))
+
+    def reader(self) -> SideFileReader:
+        self.copies.keep({file.name for file in self.files})
+        return SideFileReader(self.blobs, self.folder, self.files, {7: (70, 71), 8: ()}, self.copies)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+@pytest.mark.contract("ENG-05")
+def test_what_tasks_put_into_a_window_is_read_there_of_all_steps_together(job: Job) -> None:
+    for number, chunks in ((70, [(b"w", b"one"), (b"v", b"two")]), (71, [(b"w", b"three")])):
+        writer = job.writer(number)
+        for window, chunk in chunks:
+            writer.append(window, chunk)
+        assert writer.windows == {window for window, _ in chunks}
+        job.publish(writer.data(0, Timestamp(5)))
+    reader = job.reader()
+    assert list(reader.chunks(7, b"w")) == [b"one", b"three"]
+    assert list(reader.chunks(7, b"v")) == [b"two"]
+    assert not list(reader.chunks(7, b"u"))
+    assert not list(reader.chunks(8, b"w"))
+    assert reader.has_chunks(7, b"v")
+    assert not reader.has_chunks(7, b"u")
+    assert [(file.channel, file.until) for file in job.files] == [(70, 5), (71, 5)]
+
+
+@pytest.mark.contract("ENG-05")
+def test_values_of_a_key_are_those_of_all_files_and_a_key_is_there_once(job: Job) -> None:
+    for entries in ([(b"a", b"1"), (b"b", b"2")], [(b"a", b"3")]):
+        writer = job.writer()
+        for key, values in entries:
+            writer.put(b"w", key, values)
+        job.publish(writer.data(0, None))
+    reader = job.reader()
+    assert list(reader.values(7, b"w", b"a")) == [b"1", b"3"]
+    assert not list(reader.values(7, b"w", b"c"))
+    assert sorted(reader.keys(7, b"w")) == [b"a", b"b"]
+    assert reader.has_keys(7, b"w")
+    assert not reader.has_keys(7, b"v")
+
+
+def test_newest_firings_of_two_side_inputs_are_those_of_each(job: Job) -> None:
+    """In windows of one name, asked for by turns: what is known of one is not taken for the other's."""
+    for number, chunk in ((70, b"old"), (70, b"of 70"), (71, b"old"), (71, b"of 71")):
+        writer = job.writer(number)
+        writer.append(b"w", chunk)
+        writer.append(b"v", b"in v " + chunk)
+        job.publish(writer.data(0, None))
+    parts = {7: (70,), 8: (71,)}
+    reader = SideFileReader(job.blobs, job.folder, job.files, parts, job.copies, newest=(7, 8))
+    for _ in range(2):
+        for window, before in ((b"w", b""), (b"v", b"in v ")):
+            for channel, chunk in ((7, b"of 70"), (8, b"of 71")):
+                assert list(reader.chunks(channel, window)) == [before + chunk]
+
+
+def test_of_what_nothing_was_put_into_there_is_no_file(job: Job) -> None:
+    assert job.writer().data(0, None) is None
+    assert not list(job.folder.iterdir())
+
+
+def test_a_writer_that_is_dropped_leaves_nothing(job: Job) -> None:
+    writer = job.writer()
+    writer.append(b"w", b"one")
+    del writer
+    assert not list(job.folder.iterdir())
+
+
+def test_copies_are_gone_from_the_disk_and_given_up_when_the_head_has_them_no_more(job: Job) -> None:
+    writer = job.writer()
+    writer.append(b"w", b"one")
+    job.publish(writer.data(0, None))
+    del writer
+    running = job.reader().chunks(7, b"w")
+    assert next(running) == b"one"
+    assert not [path for path in job.folder.iterdir() if path.name.startswith("copy")]
+    (gone,) = job.files
+    job.files.clear()
+    assert not job.reader().has_chunks(7, b"w")
+    job.blobs.delete(gone.name)
+    with pytest.raises(MissingFileError):
+        SideFileReader(job.blobs, job.folder, [gone], {7: (70,)}, job.copies).has_chunks(7, b"w")
+
+
+def test_what_is_published_is_gone_from_the_host_and_a_folder_that_cannot_be_written_is_named(job: Job) -> None:
+    writer = job.writer()
+    writer.append(b"w", b"one")
+    job.publish(writer.data(0, None))
+    assert not list(job.folder.iterdir())
+    elsewhere = SideFileWriter(job.folder / "file" / "below", 70, PORT)
+    (job.folder / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"file/below' cannot be written"):
+        elsewhere.append(b"w", b"one")
+
+
+CHANNEL, PRODUCERS, SHARDS = 7, (70, 71, 72), 2
+WINDOWS = (b"", b"w", b"window \0")
+_UNTIL = Timestamp(100)
+
+Contents = dict[tuple[int, int, bytes], list[bytes]]
+"""What each producer has put into each window in each step."""
+
+
+@pytest.mark.contract("ENG-05", "STORE-04")
+@pytest.mark.parametrize("newest", [False, True], ids=["all", "newest"])
+@pytest.mark.parametrize("seed", range(12))
+def test_several_producers_are_read_as_they_were_written(tmp_path: Path, seed: int, newest: bool) -> None:
+    chance = random.Random(seed)
+    blobs, copies = MemoryBlobs(), SideCopies()
+    store = TaskStore(blobs, HostCache(tmp_path / "host"), tmp_path / "scratch")
+    files: list[SideFile] = []
+    put: Contents = defaultdict(list)
+    for step in range(1, 13):
+        for producer in PRODUCERS:
+            for shard in range(SHARDS):
+                if chance.random() < 0.5:
+                    continue
+                writer = SideFileWriter(tmp_path / "scratch", producer, Port("p", "main"), last=newest)
+                mine: dict[bytes, list[bytes]] = {}
+                for n in range(chance.randint(1, 4)):
+                    window = chance.choice(WINDOWS)
+                    if newest and chance.random() < 0.3:
+                        writer.firing(window)
+                        mine.pop(window, None)
+                    value = b"%d/%d/%d/%d;" % (step, producer, shard, n)
+                    writer.append(window, value)
+                    mine.setdefault(window, []).append(value)
+                data = writer.data(shard, _UNTIL)
+                assert data is not None
+                files.append(store.side(Written(producer, shard, step, 1, "a", "side"), data))
+                for window, values in mine.items():
+                    put[producer, step, window] += values
+        if chance.random() < 0.4:
+            files = _merged(store, files, chance.choice(PRODUCERS), step, newest)
+        _same(
+            SideFileReader(blobs, tmp_path / "scratch", files, {CHANNEL: PRODUCERS}, copies, _newest(newest)),
+            put,
+            newest,
+        )
+        copies.keep({file.name for file in files})
+
+
+def _newest(newest: bool) -> tuple[int, ...]:
+    return (CHANNEL,) if newest else ()
+
+
+def _merged(store: TaskStore, files: list[SideFile], producer: int, step: int, newest: bool) -> list[SideFile]:
+    """All files of a producer become one, as `worth_joining` may choose them."""
+    many = [file for file in files if file.channel == producer]
+    if len(many) < 2:
+        return files
+    whole = store.joined(Written(producer, many[0].shard, step, 1, "a.merged", "side"), many, newest)
+    return [*(file for file in files if file.channel != producer), whole]
+
+
+def _same(reader: SideFileReader, put: Contents, newest: bool) -> None:
+    for window in WINDOWS:
+        due: list[bytes] = []
+        for producer in PRODUCERS:
+            steps = sorted(step for of, step, where in put if (of, where) == (producer, window))
+            for step in steps[-1:] if newest else steps:
+                due += put[producer, step, window]
+        found = b"".join(reader.chunks(CHANNEL, window)).split(b";")[:-1]
+        assert sorted(found) == sorted(value[:-1] for value in due)
+        assert reader.has_chunks(CHANNEL, window) == bool(due)
+        for producer in PRODUCERS:
+            of_one = [int(value.split(b"/")[0]) for value in found if value.split(b"/")[1] == b"%d" % producer]
+            assert of_one == sorted(of_one), "step after step"

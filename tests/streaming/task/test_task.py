@@ -1,0 +1,292 @@
+"""An attempt of a task: what comes, what goes on, in which order, and the files that it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arcbeam.engine.grouping.effects import DropHeld, DropLate
+from arcbeam.engine.grouping.groupings import Elements
+from arcbeam.engine.protocol.layout import Layout, Placed
+from arcbeam.engine.protocol.markers import InconsistentCutError, Marker
+from arcbeam.engine.protocol.stagekinds import StageSpec
+from arcbeam.engine.state.blocked import SideInputWindow
+from arcbeam.engine.state.cells import BagCell, Cells
+from arcbeam.engine.state.keyqueue import Late
+from arcbeam.engine.task.bundles import BundleResult, CallResult, Runner
+from arcbeam.engine.watermarks.clocks import Port
+from arcbeam.engine.watermarks.stages import StageFlow
+from arcbeam.model.interfaces import StateView
+from arcbeam.model.script import AddElements
+from arcbeam.model.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP, Timestamp
+from arcbeam.model.windows import GLOBAL_WINDOW, NO_PANE, Window
+from arcbeam.store.log.commitlog import StepLog
+from arcbeam.store.manifest.names import parse_written
+from arcbeam.store.shards.compaction import scan
+from arcbeam.streaming.assignment import ordered
+from arcbeam.streaming.interfaces import SideData
+from arcbeam.streaming.task.outputs import TaskStore
+from arcbeam.streaming.task.sidefiles import SideCopies, SideFileReader, SideFileWriter
+from arcbeam.streaming.task.task import TaskAttempt
+from arcbeam.testing.blobs import MemoryBlobs
+from simulator.playing.hosts import MemoryHost
+from tests.streaming.jobs import opened, plan
+
+_MAIN = ("main",)
+_A, _B = Port("a", "main"), Port("b", "main")
+LAYOUT = Layout(
+    (
+        Placed(StageFlow("a", (), _MAIN, 2), 1, 0),
+        Placed(StageFlow("b", (_A,), _MAIN, 2), 2, 1),
+        Placed(StageFlow("c", (_A,), _MAIN, 2), 3, 1),
+        Placed(StageFlow("d", (_A, _B), _MAIN, 2), 4, 2),
+    ),
+    shards=2,
+    tasks=(1, 1, 1),
+)
+SPECS = {placed.name: StageSpec(placed) for placed in LAYOUT.stages}
+
+
+class World:
+    """All around an attempt: what it is asked for and what it does, in `story`."""
+
+    def __init__(self, log: StepLog, scratch: Path) -> None:
+        self.log, self.story = log, list[str]()
+        self.host = MemoryHost(scratch)
+        self.files = TaskStore(log.blobs, self.host, scratch)
+        self.from_a = Marker(1, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})
+        self.came: list[Marker] = [self.from_a]
+        self.sides_made: list[SideData] = []
+        self.closed = 0
+
+    layout = LAYOUT
+
+    def attempt(self, level: int = 1, name: str = "t1", **of_plan: Any) -> TaskAttempt[str]:
+        head = self.log.head
+        order = ordered(plan(head.step + 1, head.step, **of_plan), head, self.log.epoch)
+        return TaskAttempt(self.layout, SPECS, order, level, 0, name, self.files, self, self, self, self)
+
+    # Rows.
+
+    def markers(self) -> Sequence[Marker]:
+        return self.came
+
+    def elements(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        self.story.append(f"elements of {stage} in {shard}")
+        yield b"k", [(f"{stage}{shard}".encode(), Timestamp(3), (GLOBAL_WINDOW,), NO_PANE)]
+
+    def passing(self, shard: int) -> Iterable[str]:
+        yield f"row for d in {shard}"
+
+    def pass_on(self, row: str) -> None:
+        self.story.append(f"pass on {row}")
+
+    def mark(self, marker: Marker) -> None:
+        self.story.append(f"mark {sorted(port.stage for port in marker.times)}")
+
+    # User code.
+
+    def runner(self, stage: str, shard: int, view: StateView) -> Runner:
+        return Code(self, stage, shard, view)  # type: ignore[return-value]
+
+    def beginning(self, stage: str, shard: int) -> Iterable[tuple[bytes, Elements]]:
+        yield b"", [(b"begin", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)]
+
+    def scripted(self, stage: str, elements: Sequence[tuple[bytes, Timestamp]]) -> Iterable[tuple[bytes, Elements]]:
+        yield b"", [(value, time, (GLOBAL_WINDOW,), NO_PANE) for value, time in elements]
+
+    def late(self, stage: str, shard: int, drop: DropLate | DropHeld | Late) -> None:
+        raise AssertionError("nothing is late")
+
+    def sides(self) -> Iterable[SideData]:
+        return self.sides_made
+
+    def tended(self) -> Mapping[int, bool]:
+        return {7: False, 9: True}
+
+    # Side inputs, budget.
+
+    def needed(self, stage: str, window: Window) -> Sequence[SideInputWindow]:
+        raise AssertionError("no stage has side inputs")
+
+    def until(self, stage: str, lot: SideInputWindow) -> Timestamp:
+        raise AssertionError("no stage has side inputs")
+
+    def exists(self, stage: str, lot: SideInputWindow) -> bool:
+        raise AssertionError("no stage has side inputs")
+
+    def exhausted(self) -> bool:
+        return False
+
+    def part(self, fraction: float) -> Any:
+        return self
+
+
+class Code:
+    """Puts each element into a bag."""
+
+    def __init__(self, world: World, stage: str, shard: int, view: StateView) -> None:
+        self.world, self.stage, self.shard = world, stage, shard
+        self.bag = BagCell(Cells(view, SPECS[stage].placed.number), "all")
+
+    def process(self, key: bytes, elements: Elements) -> CallResult:
+        if elements[0][0] == b"fails":
+            raise ZeroDivisionError
+        self.world.story.append(f"process {elements[0][0].decode()}")
+        self.bag.extend(key, b"", (value for value, _, _, _ in elements))
+        return CallResult(len(elements))
+
+    def finish(self) -> BundleResult:
+        return BundleResult()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(opened(MemoryBlobs()), tmp_path)
+
+
+@pytest.mark.contract("STORE-02", "ENG-02")
+def test_rows_for_later_levels_go_on_shard_by_shard_and_the_marker_behind_all(world: World) -> None:
+    world.attempt().run()
+    assert world.story == [
+        "elements of b in 0",
+        "process b0",
+        "elements of c in 0",
+        "process c0",
+        "pass on row for d in 0",
+        "elements of b in 1",
+        "process b1",
+        "elements of c in 1",
+        "process c1",
+        "pass on row for d in 1",
+        "mark ['a', 'b', 'c']",
+    ]
+
+
+def test_only_what_reads_nothing_begins_and_only_in_the_first_step(world: World) -> None:
+    world.attempt(0, beginning=LAYOUT.sources).run()
+    assert [line for line in world.story if "begin" in line] == ["process begin", "process begin"]
+    world.story.clear()
+    world.attempt(0).work()
+    world.attempt(1, beginning=LAYOUT.sources).work()
+    assert [line for line in world.story if "begin" in line] == []
+
+
+@pytest.mark.contract("ENG-09")
+def test_what_a_script_adds_comes_in_once_where_it_belongs(world: World) -> None:
+    a, *others = LAYOUT.stages
+    world.layout = replace(LAYOUT, stages=(replace(a, scripted=True), *others))
+    world.attempt(0, beginning=LAYOUT.sources).work()
+    assert [line for line in world.story if "begin" in line] == []
+    for stage, came in (("a", ["process x"]), ("somebody else", [])):
+        world.story.clear()
+        world.attempt(0, event=AddElements(stage, ((b"x", Timestamp(4)),))).work()
+        assert [line for line in world.story if line.startswith("process x")] == came
+
+
+@pytest.mark.contract("STORE-02")
+def test_the_report_names_what_was_written_and_nothing_is_changed_before_that(world: World) -> None:
+    attempt = world.attempt()
+    report = attempt.work()
+    assert report.files.shards == ()
+    assert not [name for name in world.log.blobs.data if name.startswith("shards")]  # type: ignore[attr-defined]
+    world.sides_made = [SideData(7, 1, b"content", Timestamp(9)), SideData(7, 0, b"")]
+    report = attempt.write(report)
+    assert report.token == b"t1"
+    assert [(of.level, of.shard) for of in report.files.shards] == [(1, 0), (1, 1)]
+    for of in report.files.shards:
+        (file,) = of.files
+        written = parse_written(file.name)
+        assert written is not None
+        assert (written.step, written.epoch, written.attempt) == (1, world.log.epoch, "t1")
+        assert b"".join(value for _, value in scan(world.log.blobs, of.files)).count(b"b%d" % of.shard) == 1
+    (one, other) = report.files.sides
+    assert (one.channel, one.shard, one.size, one.until) == (7, 1, 7, 9)
+    assert (other.shard, other.size, other.until) == (0, 0, None)
+    assert world.log.blobs.get(one.name) == b"content"
+
+
+@pytest.mark.contract("STORE-04")
+def test_a_step_stands_on_the_head_and_files_that_have_become_many_are_merged(world: World) -> None:
+    kinds: list[list[str]] = []
+    for step in range(1, 7):
+        world.came = [Marker(step, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+        report = world.attempt(name=f"t{step}").run()
+        world.log.propose(world.log.draft(Timestamp(step), shards=report.files.shards))
+        kinds.append([str(file.kind) for file in world.log.head.shards[0].files])
+    assert kinds[3] == ["delta"] * 4
+    assert kinds[4] == ["snapshot", "delta"]
+    written = parse_written(world.log.head.shards[0].files[0].name)
+    assert written is not None
+    assert written.attempt == "t5.merged"
+    bag = [value for _, value in scan(world.log.blobs, world.log.head.shards[0].files)]
+    assert b"".join(bag).count(b"b0") == 6
+
+
+@pytest.mark.contract("STORE-04", "ENG-05")
+def test_files_of_a_side_input_that_have_become_many_are_merged_by_the_task_that_tends_it(world: World) -> None:
+    for step in range(1, 6):
+        world.came = [Marker(step, 0, 0, 0, b"a0", b"", {_A: MAX_TIMESTAMP})]
+        writers, made = [], []
+        for channel in (7, 8):
+            writer = SideFileWriter(world.files.scratch, channel, _A)
+            writer.append(b"w", b"%d" % step)
+            writers.append(writer)
+            made.append(writer.data(0, None))
+        world.sides_made = [data for data in made if data is not None]
+        before, report = world.log.head.side_files, world.attempt(name=f"t{step}").run()
+        sides = (*before, *report.files.sides)
+        kept = tuple(file for file in sides if file.name not in report.files.joined)
+        world.log.propose(world.log.draft(Timestamp(step), side_files=kept))
+        assert set(report.files.joined) == ({f.name for f in before if f.channel == 7} if step == 5 else set())
+    head = world.log.head.side_files
+    assert [(file.channel, file.step) for file in head] == [*((8, n) for n in range(1, 5)), (7, 5), (8, 5), (7, 4)]
+    reader = SideFileReader(world.log.blobs, world.files.scratch, head, {3: (7,)}, SideCopies())
+    assert b"".join(reader.chunks(3, b"w")) == b"12345"
+
+
+class Counting(MemoryHost):
+    """Counts views that are open."""
+
+    open = 0
+
+    def view(self, *args: Any) -> Any:
+        view = super().view(*args)
+        self.open += 1
+        close = view.close
+
+        def closed() -> None:
+            self.open -= 1
+            close()
+
+        view.close = closed  # type: ignore[method-assign]
+        return view
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_copies_are_given_back_also_when_it_fails(world: World, tmp_path: Path, fails: bool) -> None:
+    host = Counting(tmp_path)
+    world.files = TaskStore(world.log.blobs, host, tmp_path)
+    if fails:
+        world.beginning = lambda stage, shard: [(b"", [(b"fails", MIN_TIMESTAMP, (GLOBAL_WINDOW,), NO_PANE)])]  # type: ignore
+        with pytest.raises(ZeroDivisionError):
+            world.attempt(0, beginning=LAYOUT.sources).run()
+    else:
+        attempt = world.attempt()
+        report = attempt.work()
+        assert host.open == 2
+        attempt.write(report)
+        attempt.close()
+    assert host.open == 0
+
+
+@pytest.mark.contract("STORE-02")
+def test_a_task_that_has_not_all_markers_writes_nothing(world: World) -> None:
+    world.came = []
+    with pytest.raises(InconsistentCutError):
+        world.attempt().run()
+    assert world.story == []

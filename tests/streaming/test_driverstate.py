@@ -1,0 +1,90 @@
+"""What the next driver must know beside the head's fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from arcbeam.engine.coordinator import ScriptPlace
+from arcbeam.model.commits import CommitMode, Committable
+from arcbeam.model.timestamps import Timestamp
+from arcbeam.streaming.driver.commits import LogCommits
+from arcbeam.streaming.driverstate import Progress, numbered, progress_of, remembered, started
+from arcbeam.testing.blobs import MemoryBlobs
+from tests.streaming.jobs import LAYOUT, READERS, opened, proposal, reported, staged, times
+
+
+def test_a_new_job_starts_fresh() -> None:
+    event = started(opened(MemoryBlobs(), 3).head, LAYOUT, Timestamp(9))
+    assert (event.at, event.step, event.time, event.times.inputs) == (9, 0, 3, {})
+    assert (event.unbegun, event.draining, event.savepoint) == ({"read", "rates"}, False, "")
+    assert (event.unpublished, event.ended) == (False, None)
+
+
+@pytest.mark.contract("END-01", "END-02", "STORE-02")
+def test_who_takes_over_is_told_what_the_driver_before_knew() -> None:
+    blobs = MemoryBlobs()
+    commits = LogCommits(opened(blobs), LAYOUT, READERS, print)
+    report = reported(staged("join", 0, 5), committables=(Committable("join", b"part"),))
+    command = proposal(1, 5, report, mode=CommitMode.DRAINING, drains_to="last")
+    commits.propose(command, Timestamp(0))
+    event = started(opened(blobs).head, LAYOUT, Timestamp(9))
+    assert (event.step, event.unbegun, event.draining, event.savepoint) == (2, set(), True, "last")
+    assert event.unpublished
+    assert event.times == times(5)
+
+
+@pytest.mark.contract("END-01")
+def test_who_takes_over_behind_the_last_commit_is_told_how_it_ended() -> None:
+    blobs = MemoryBlobs()
+    LogCommits(opened(blobs), LAYOUT, READERS, print).propose(proposal(1, 5, mode=CommitMode.DONE), Timestamp(0))
+    assert started(opened(blobs, finish=True).head, LAYOUT, Timestamp(9)).ended is CommitMode.DONE
+
+
+@pytest.mark.contract("ENG-09")
+def test_who_takes_over_is_told_how_far_the_script_has_come() -> None:
+    blobs = MemoryBlobs()
+    commits = LogCommits(opened(blobs), LAYOUT, READERS, print)
+    commits.propose(proposal(1, 5, script=ScriptPlace(7, True)), Timestamp(0))
+    assert started(opened(blobs).head, LAYOUT, Timestamp(9)).script == ScriptPlace(7, True)
+
+
+def test_what_an_earlier_version_wrote_is_read() -> None:
+    log = opened(MemoryBlobs())
+    head = log.draft(Timestamp(0), progress=b'{"fresh": false, "drains_to": "x", "numbers": {"read": 1, "join": 2}}')
+    assert progress_of(head) == Progress(("read", "join"), "x", {"read": 1, "join": 2})
+    assert started(head, LAYOUT, Timestamp(9)).unbegun == {"rates"}
+    head = log.draft(Timestamp(0), progress=b'{"fresh": true, "drains_to": "", "numbers": {"read": 1}}')
+    assert started(head, LAYOUT, Timestamp(9)).unbegun == {"read", "rates"}
+
+
+def test_a_source_that_was_away_begins_anew() -> None:
+    blobs = MemoryBlobs()
+    log = opened(blobs)
+    log.propose(log.draft(Timestamp(0), progress=Progress(("read", "gone"), "", {"read": 1, "gone": 9}).encoded()))
+    assert started(log.head, LAYOUT, Timestamp(9)).unbegun == {"rates"}
+    commits = LogCommits(log, LAYOUT, READERS, print)
+    # A commit without a step leaves it to the next driver.
+    commits.propose(proposal(2, 5, unbegun=frozenset({"rates"})), Timestamp(0))
+    assert progress_of(opened(blobs).head).begun == ("read",)
+    commits = LogCommits(opened(blobs), LAYOUT, READERS, print)
+    commits.propose(proposal(4, 5), Timestamp(0))
+    assert progress_of(opened(blobs).head).begun == ("rates", "read")
+
+
+@pytest.mark.contract("STORE-07")
+def test_a_stage_keeps_its_number_and_nobody_else_gets_it() -> None:
+    log = opened(MemoryBlobs())
+    head = log.draft(Timestamp(0), progress=Progress((), "", {"sum": 1, "gone": 2}).encoded())
+    assert numbered(head, ["new", "sum", "newer"]) == {"new": 3, "sum": 1, "newer": 4}
+    assert remembered(head, {"new": 3, "sum": 1}) == {"gone": 2, "new": 3, "sum": 1}
+    for wrong in ({"sum": 2}, {"new": 2}, {"new": 1}, {"a": 9, "b": 9}):
+        with pytest.raises(ValueError, match="has number"):
+            remembered(head, wrong)
+
+
+def test_more_stages_than_numbers_are_refused_by_name() -> None:
+    log = opened(MemoryBlobs())
+    numbers = {f"s{number}": number for number in range(1, 1 << 16)}
+    head = log.draft(Timestamp(0), progress=Progress((), "", numbers).encoded())
+    with pytest.raises(ValueError, match="stage 'one more' is one too many"):
+        numbered(head, ["s7", "one more"])
